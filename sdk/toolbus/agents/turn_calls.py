@@ -21,12 +21,12 @@ from toolbus.client.input_sender import (
     close_items,
     error_of_call,
 )
-from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, ToolFailed
+from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.room.room import Room
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
@@ -362,21 +362,11 @@ class _Wrapped:
                 with self._recording_errors():
                     await self._call.collected.put(chunk)
             return _END
-        result: Chunk | None = None
-        async for chunk in chunks:
-            if result is not None:
-                raise self._wrong_number("more than one")
-            result = chunk
-        if result is None:
-            raise self._wrong_number("none: yield EmptyChunk() for an empty one")
+        result = await one_result(self._call.entry.info.name, chunks, self._recorded)
         if result is not self._result:
             with self._recording_errors():
                 packed_size(self._call.entry.info.name, result)
         return result
-
-    def _wrong_number(self, found: str) -> RoomException:
-        text = f"{self._call.entry.info.name} returns one result, and its middlewares gave {found}"
-        return self._recorded(InvalidResult(text))
 
     async def _dispatch(self, tool_call: ToolCall) -> AsyncIterator[Chunk]:
         """Run the tool: the innermost part of the chain."""
@@ -412,5 +402,4 @@ class _Wrapped:
             error.executed, error.retryable = executed, False
         if executed == "yes":
             self._run.entered = True
-            return self._run.fail(error)
-        return self._run.refuse(error)
+        return self._run.record(error)

@@ -151,6 +151,6 @@ class CallFilter:
         return (
             (self.since is None or record.started_at >= self.since)
             and self.outcome in (None, record.outcome)
-            and self.who in (None, record.caller, record.caller.partition("/")[2])
+            and self.who in (None, record.caller, record.caller.split("/", 1)[-1])
             and self.covers(record.tool)
         )

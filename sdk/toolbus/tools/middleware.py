@@ -26,7 +26,15 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 
-__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "check_tool", "checked_middlewares"]
+__all__ = [
+    "Middleware",
+    "MiddlewareChain",
+    "Next",
+    "ToolCall",
+    "check_tool",
+    "checked_middlewares",
+    "one_result",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -190,6 +198,29 @@ class _Next:
         self._state = "success"
 
 
+async def one_result(
+    tool: str, chunks: AsyncIterator[Chunk], recorded: Callable[[RoomException], RoomException]
+) -> Chunk:
+    """Return the one chunk of a tool that returns one result.
+
+    Args:
+        tool: Its name.
+        chunks: What its middlewares give.
+        recorded: Records an error of this function for the caller, and returns it.
+
+    Raises `InvalidResult` if there is none, or a second one.
+    """
+    result: Chunk | None = None
+    text = f"{tool} returns one result, and its middlewares gave"
+    async for chunk in chunks:
+        if result is not None:
+            raise recorded(InvalidResult(f"{text} more than one"))
+        result = chunk
+    if result is None:
+        raise recorded(InvalidResult(f"{text} none: yield EmptyChunk() for an empty one"))
+    return result
+
+
 async def _close(opened: AsyncIterator[Any]) -> None:
     """Close a generator, with all that it has opened; an error is logged."""
     close = getattr(opened, "aclose", None)
@@ -206,8 +237,7 @@ def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
         return as_chunk(value)
     except InvalidResult as error:
         error.executed = run.executed_so_far
-        record = run.fail if run.entered else run.refuse
-        record(error)
+        run.record(error)
         raise
 
 

@@ -360,7 +360,7 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
             body = pack_body(chunk.to_wire())
     except BadBody as error:
         failure = InvalidResult(error.reason, executed=run.executed)
-        raise run.fail(failure) from error
+        raise run.record(failure) from error
     if len(body) > MAX_RESULT_BYTES:
         raise too_large(run, body)
     return body
@@ -369,7 +369,7 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
 def too_large(run: ToolRun, body: bytes) -> TooLarge:
     """Record that a result does not fit into one frame, and return the error to be raised."""
     text = f"the result has {len(body)} bytes, at most {MAX_RESULT_BYTES} can be sent"
-    return run.fail(TooLarge(text, executed=run.executed))
+    return run.record(TooLarge(text, executed=run.executed))
 
 
 def failure_of(exception: BaseException, run: ToolRun) -> RoomException:

@@ -194,6 +194,7 @@ def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None
     assert found(tool="*.a") == [3, 2]
     assert found(tool="kit.b", who="bob") == [4]
     assert found(who="alice") == found(who="work/alice") == [2]
+    assert found(who="") == []
     assert found(outcome="ok", since=2.5) == [3]
     assert found(since=datetime.fromtimestamp(4, UTC)) == [4]
 

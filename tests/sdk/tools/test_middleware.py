@@ -216,3 +216,9 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
 def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Toolkit("t", [], middlewares=value)
+
+
+async def test_answer_that_breaks_the_output_schema_is_invalid_and_its_tool_did_not_run() -> None:
+    number = FunctionTool(Log().echo, output_schema={"type": "integer"})
+    kit = Toolkit("t", [number], middlewares=[answer])
+    assert await outcome(kit, "echo", "abc") == NO_RESULT._replace(executed="no")
