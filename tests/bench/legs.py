@@ -161,7 +161,8 @@ NODES = Leg(
 LOCAL = Leg(
     "local",
     "bench.local_leg",
-    "one process without a room: a function, and the same as a tool, in three middlewares or none",
+    "one process without a room: a function, and the same as a tool, alone or in three "
+    "middlewares with records in memory",
     ("caller",),
 )
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
@@ -185,7 +186,7 @@ GROUPS = (
         tuple(
             Contender(LOCAL, label, order={"way": way}, processes=("caller",))
             for label, way in (
-                ("three middlewares", "wrapped"),
+                ("three middlewares and records", "wrapped"),
                 ("tool", "tool"),
                 ("function", "function"),
             )

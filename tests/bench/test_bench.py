@@ -14,7 +14,7 @@ from bench.verdict import ABOVE, P50, ROWS, Row, missed
 
 LATENCY = Row("calls", 1.15, 1.0, ALONE, "toolbus", "relay", P50)
 THROUGHPUT = Row("calls", 1.3, 1.7, IN_FLIGHT, "toolbus", "relay")
-WRAPPED = Row("local", 60.0, 40.0, ALONE, "three middlewares", "function", ABOVE)
+WRAPPED = Row("local", 60.0, 40.0, ALONE, "three middlewares and records", "function", ABOVE)
 MEMORY = Row(IDLE, 24.0, 18.0)
 
 

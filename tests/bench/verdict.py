@@ -125,7 +125,7 @@ ROWS = (
     Row("traced", 0.85, 0.95, RECORDED, "1% recorded", "none recorded"),
     _toolbus("file", "relay", DOWN, RATE, 0.9, 1.2),
     _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
-    Row("local", 60.0, 40.0, ALONE, "three middlewares", "function", ABOVE),
+    Row("local", 60.0, 40.0, ALONE, "three middlewares and records", "function", ABOVE),
     Row("local", None, None, ALONE, "tool", "function", ABOVE),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
