@@ -13,7 +13,7 @@ import time
 from bench.role import Facts, run_role, serve_orders
 
 NAMES = "from toolbus import RoomClient, Toolkit, Turn, tool"
-LIBRARIES = "import asyncio, msgspec, msgpack, pydantic, websockets.client"
+LIBRARIES = "import asyncio, msgspec, msgpack, pydantic, websockets.asyncio.client"
 STATEMENTS = {"names": NAMES, "libraries": LIBRARIES}
 _PROGRAM = """\
 import time
