@@ -140,16 +140,18 @@ def _traced(share: float) -> tuple[Contender, Contender]:
 BUS = _bus("toolbus", "the bus: grants and validation on, tracing on but unsampled")
 RELAY = Leg("relay", "bench.relay", "a relay on websockets alone, nothing on top")
 OWN_RELAY = Leg("own-relay", "bench.own_relay", "the same relay on the transport of the bus")
-NATS = Leg("nats", "bench.nats_leg", "nats-server and nats-py: request and reply", is_rival=True)
+NATS = Leg(
+    "nats", "bench.rivals.nats_leg", "nats-server and nats-py: request and reply", is_rival=True
+)
 CROSSBAR = Leg(
     "crossbar",
-    "bench.crossbar_leg",
+    "bench.rivals.crossbar_leg",
     "WAMP: a Crossbar router, autobahn at both ends, websocket and msgpack",
     is_rival=True,
 )
 FASTMCP = Leg(
     "fastmcp",
-    "bench.fastmcp_leg",
+    "bench.rivals.fastmcp_leg",
     "MCP over streamable HTTP as FastMCP sets it up: one hop, no router",
     ("host", "caller"),
     is_rival=True,
