@@ -259,10 +259,10 @@ class Turn:
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
         participant = None if needed is None else needed.participant
-        tools = callable_tools(rights, manifest, wanted)
+        tools, room = callable_tools(rights, manifest, wanted), self._view()
         for info in tool_infos(manifest, tools, name, proxy.info):
             target = f"{manifest.name}.{info.tool}"
-            dispatch = RemoteDispatch(target, participant, proxy.info.digest, self._facts)
+            dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
             self._add(info, dispatch)
 
     def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
