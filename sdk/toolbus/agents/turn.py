@@ -48,7 +48,7 @@ from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedO
 from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
 from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
-from toolbus.auth.grants import AgentsGrant
+from toolbus.auth.grants import ToolRights
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import (
@@ -225,22 +225,23 @@ class Turn:
     async def _enter(self, stack: AsyncExitStack) -> None:
         """Find, build and start the toolkits, and list their tools."""
         wanted = read_configs(self._builders, self._asked, granted=self._granted)
-        proxies = await run_concurrently([each.find(self._room) for each in self._required])
+        rights = ToolRights(self._room.grants.agents)
+        proxies = await run_concurrently([each.find(self._room, rights) for each in self._required])
         for needed, proxy in zip(self._required, proxies, strict=True):
             self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
         built = await build_toolkits(self._view(), self._model, wanted)
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
-        found = await available_toolkits(self._room, proxies) if self._available else []
-        grant = self._room.grants.agents
+        rights = ToolRights(self._room.grants.agents)  # a newer token may have come meanwhile
+        found = await available_toolkits(self._room, rights, proxies) if self._available else []
         for local in self._always:
             await self._add_local(stack, local)
         for needed, proxy in zip(self._required, proxies, strict=True):
-            self._add_remote(grant, proxy, needed)
+            self._add_remote(rights, proxy, needed)
         for toolkit in built:
             await self._add_local(stack, toolkit)
         for proxy in self._names.add_available(found):
-            self._add_remote(grant, proxy)
+            self._add_remote(rights, proxy)
         self._provider_names = ProviderNames(self._entries)
 
     async def _add_local(self, stack: AsyncExitStack, local: Toolkit | LocalToolkit) -> None:
@@ -256,17 +257,17 @@ class Turn:
             self._add(info, dispatch)
 
     def _add_remote(
-        self, grant: AgentsGrant, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
+        self, rights: ToolRights, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
     ) -> None:
         """List the tools of a toolkit elsewhere."""
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
         participant = None if needed is None else needed.participant
-        tools = callable_tools(grant, manifest, wanted)
+        tools, room = callable_tools(rights, manifest, wanted), self._view()
         for info in tool_infos(manifest, tools, name, proxy.info):
             target = f"{manifest.name}.{info.tool}"
-            dispatch = RemoteDispatch(target, participant, proxy.info.digest, self._facts)
+            dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
             self._add(info, dispatch)
 
     def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:

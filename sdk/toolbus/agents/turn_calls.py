@@ -226,26 +226,26 @@ class RemoteDispatch:
     """Runs the calls of a tool that another participant hosts, without a state.
 
     Args:
+        room: Makes the calls, for the turn's principal.
         tool: `toolkit.tool`, by the toolkit's own name.
         participant: The owner, if the turn names one.
         digest: The definition that the turn has read; calls are pinned to it.
-        facts: Who calls.
     """
 
     state: dict[str, Any] | None = None
 
-    def __init__(self, tool: str, participant: str | None, digest: str, facts: TurnFacts) -> None:
+    def __init__(self, room: Room, tool: str, participant: str | None, digest: str) -> None:
+        self._room = room
         self._tool = tool
         self._participant = participant
         self._digest = digest
-        self._facts = facts
 
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
-        room, options = self._facts.view(None), call.options
+        options = call.options
         is_stream = call.entry.info.streaming
         if not is_stream and options.items is None:
-            chunk: Chunk = await room.invoke(
+            chunk: Chunk = await self._room.invoke(
                 self._tool,
                 arguments,
                 participant=self._participant,
@@ -257,7 +257,7 @@ class RemoteDispatch:
             )
             return chunk
         # The call's own deadline bounds it, as that of a tool in this process.
-        stream = room.stream(
+        stream = self._room.stream(
             self._tool,
             arguments,
             input=options.items,
