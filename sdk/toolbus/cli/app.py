@@ -46,6 +46,7 @@ _ORDER = (
     "calls",
     "trace",
     "context",
+    "credential",
     "token",
     "key",
     "admin",
