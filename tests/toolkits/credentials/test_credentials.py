@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import stat
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -184,6 +185,9 @@ def test_resolved_value_is_removed_from_texts_and_log_records(
     resolver.for_command("${cred:acme/mail/token}", "npx")
     for form in (SECRET, "top%2Fsecret%20%22value%22%207", 'top/secret \\"value\\" 7'):
         assert resolver.redact(f"<{form}>") == "<[credential acme/mail/token]>"
+    for user in ("u", "us", "use"):
+        encoded = b64encode(f"{user}:{SECRET}".encode()).decode()
+        assert "[credential acme/mail/token]" in resolver.redact(encoded)
     caplog.handler.addFilter(RedactingFilter(resolver))
     try:
         raise ValueError(SECRET)

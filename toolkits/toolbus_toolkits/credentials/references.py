@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -20,6 +21,7 @@ from toolbus_toolkits.credentials.store import CredentialStore
 
 __all__ = ["CredentialResolver", "RedactingFilter", "has_reference", "refuse_references"]
 
+_MIN_FORM_CHARS = 5  # shorter ones would occur by chance
 _REFERENCE = re.compile(r"(?P<escaped>\$\$\{cred:)|\$\{cred:(?P<name>[^}]{0,256}\})?")
 
 
@@ -77,7 +79,8 @@ class CredentialResolver:
 
     def _remember(self, name: CredentialName, value: str) -> None:
         escaped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-        for form in (value, *escaped, repr(value)[1:-1], quote(value, safe=""), quote_plus(value)):
+        quoted = (repr(value)[1:-1], quote(value, safe=""), quote_plus(value))
+        for form in (value, *escaped, *quoted, *_base64_forms(value)):
             self._seen[form] = f"[credential {name}]"
 
 
@@ -137,6 +140,20 @@ def _references(value: Any, path: str) -> Iterator[str]:
                 pending += [(child, f"{place}/{key}"), (str(name), f"{place}/{key}")]
         elif isinstance(each, list | tuple):
             pending += [(child, f"{place}/{index}") for index, child in enumerate(each)]
+
+
+def _base64_forms(value: str) -> Iterator[str]:
+    """Return how a value looks within base64, as in `user:value`: at each of three offsets.
+
+    The characters at its ends also depend on its neighbours and are left out.
+    """
+    data = value.encode()
+    for offset in range(3):
+        first, end = -(-8 * offset // 6), 8 * (offset + len(data)) // 6
+        for encode in (b64encode, urlsafe_b64encode):
+            form = encode(bytes(offset) + data).decode()[first:end]
+            if len(form) >= _MIN_FORM_CHARS:
+                yield form
 
 
 def _name_in(match: re.Match[str]) -> CredentialName:
