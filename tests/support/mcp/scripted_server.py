@@ -1,8 +1,8 @@
 """An MCP server with well-behaved and badly behaved tools, run as a program.
 
 Arguments: `--crash` ends it at once with status 3, `--mute` never answers, `--noise` prints lines
-that are no messages first, `--http PORT` and `--sse PORT` listen there. `WITNESS` names a file
-that it appends lines to.
+that are no messages first, `--says` writes the variable SAYS to stderr, `--http PORT` and `--sse
+PORT` listen there. `WITNESS` names a file that it appends lines to.
 """
 
 from __future__ import annotations
@@ -167,6 +167,9 @@ if __name__ == "__main__":
         sys.exit(3)
     if "--mute" in sys.argv:
         time.sleep(3600)
+    if "--says" in sys.argv:
+        sys.stderr.write(f"{os.environ['SAYS']}\n")
+        sys.stderr.flush()
     if "--noise" in sys.argv:
         sys.stdout.write("Welcome!\n{not json\n")
         sys.stdout.flush()

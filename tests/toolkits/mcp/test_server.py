@@ -28,7 +28,7 @@ from toolbus import (
     ToolFailed,
     Unavailable,
 )
-from toolbus_toolkits.mcp import McpServer
+from toolbus_toolkits.mcp import McpServer, ServerAccess
 
 SCRIPT = scripted_server.__file__
 
@@ -182,6 +182,34 @@ async def test_a_tool_is_a_function(server: McpServer) -> None:
         await add(a=1)
     with pytest.raises(NotFound):
         server.tool("absent")
+
+
+class _Vault:
+    """Credentials that go to Python alone."""
+
+    def for_host(self, text: str, host: str) -> str:
+        raise ToolFailed("not for a host", executed="no")
+
+    def for_command(self, text: str, command: str) -> str:
+        assert command == sys.executable
+        return text.replace("${cred:a/b/c}", "hunter2")
+
+    def redact(self, text: str) -> str:
+        return text.replace("hunter2", "[credential a/b/c]")
+
+
+async def test_a_credential_reaches_the_program_and_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = ServerAccess(credentials=_Vault())
+    env = {"TOKEN": "${cred:a/b/c}", "SAYS": "${cred:a/b/c}"}
+    with caplog.at_level("INFO"):
+        async with scripted("--says", env=env, access=access) as server:
+            assert (await run(server, "variable", name="TOKEN")).value == {"result": "hunter2"}
+            with pytest.raises(Unavailable) as lost:
+                await run(server, "crash")
+    assert "[credential a/b/c]" in caplog.text
+    assert "hunter2" not in caplog.text + lost.value.message + repr(server.entry)
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ class _Store:
     """A resolver with one value, as that of the credential store."""
 
     def for_host(self, text: str, host: str) -> str:
-        if host != "127.0.0.1":
+        if host.partition(":")[0] != "127.0.0.1":
             raise ToolFailed("the credential may not go there", executed="no")
         return text.replace("${cred:o/t/k}", "s3cret")
 
@@ -422,3 +422,22 @@ async def test_a_participant_calls_streams_and_uploads_through_a_room(tmp_path: 
                 await alice.invoke("api.upload", attachment=FileChunk(b"1"))
     assert pages == [[1], [2], [3]]
     assert failed.value.details == {"status": 404, "method": "POST", "body": "gone"}
+
+
+async def test_a_caller_elsewhere_learns_whether_the_server_was_reached(tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def wait(_: Seen) -> Answer:
+        await never.wait()
+        return Answer()
+
+    async with room_of("host", "alice") as (host, alice):
+        async with web_server(wait) as server:
+            kit = _kit(tmp_path, server, {}, options={"name": "api", "timeout_s": 0.2})
+            async with host.host(kit):
+                with pytest.raises(ToolFailed, match="the time is over") as unanswered:
+                    await alice.call("api.op")
+        async with host.host(kit):
+            with pytest.raises(ToolFailed, match="could not connect") as unsent:
+                await alice.call("api.op")
+    assert (unanswered.value.executed, unsent.value.executed) == ("maybe", "no")

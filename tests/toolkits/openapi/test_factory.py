@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ from pydantic import ValidationError
 from support.web.scripted_server import Answer, web_server
 from toolbus import ToolContext, builder_of
 from toolbus.factories.factory import read_factory
+from toolbus_toolkits.credentials import CredentialName, CredentialStore
+from toolbus_toolkits.credentials.encrypted_file import create_key_file
 from toolbus_toolkits.openapi import OpenApiConfig, openapi
 
 
@@ -70,22 +70,11 @@ def test_an_invalid_config_is_refused(config: dict[str, Any], words: str) -> Non
 async def test_references_are_resolved_by_the_credential_store_at_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Resolver:
-        def __init__(self, store: dict[str, str]) -> None:
-            self._store = store
-
-        def for_host(self, text: str, host: str) -> str:
-            return self._store[f"{text} {host}"]
-
-        def redact(self, text: str) -> str:
-            return text
-
-    store = {"${cred:o/t/k} 127.0.0.1": "value"}
-    # Stands for the package of credentials, whose interface this is.
-    credentials = SimpleNamespace(CredentialStore=SimpleNamespace(open=lambda: store))
-    references = SimpleNamespace(CredentialResolver=Resolver)
-    monkeypatch.setitem(sys.modules, "toolbus_toolkits.credentials", credentials)
-    monkeypatch.setitem(sys.modules, "toolbus_toolkits.credentials.references", references)
+    create_key_file(tmp_path / "key")
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path))
+    monkeypatch.setenv("TOOLBUS_CREDENTIALS_KEY_FILE", str(tmp_path / "key"))
+    name = CredentialName.parse("o/t/k")
+    CredentialStore.open().set(name, "value", hosts=["127.0.0.1"])
     async with web_server(lambda _: Answer()) as server:
         config = OpenApiConfig(
             spec=_spec(tmp_path, server.url),

@@ -19,6 +19,8 @@ try:
 except ImportError as error:  # the extra is not installed
     raise ImportError("MCP servers need more packages: pip install 'toolbus[mcp]'") from error
 
+from toolbus_toolkits.credentials import CredentialStore
+from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.mcp.builder import McpBuilder
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.hub import McpHub
@@ -79,5 +81,6 @@ def mcp(config: McpConfig = _DEFAULT) -> Toolkit:
     tools. Raises `ValueError` for a file that is no configuration of servers.
     """
     policy = AddressPolicy(config.allow_hosts, config.allow_private)
-    hub = McpHub.from_config(config.config, access=ServerAccess(policy))
+    access = ServerAccess(policy, CredentialResolver(CredentialStore.open()))
+    hub = McpHub.from_config(config.config, access=access)
     return McpToolkit(hub, config.allow_import)

@@ -118,13 +118,16 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
         ToolFailed: The address or a credential is refused.
     """
     if entry.command is not None:
-        async with launch(_program(entry, access), on_line=_logs(name, access)) as program:
+        # On a thread, because a credential may be read from a keyring or a file.
+        chosen = await asyncio.to_thread(_program, entry, access)
+        async with launch(chosen, on_line=_logs(name, access)) as program:
             closed = asyncio.Event()
             yield Link(stdio_streams(program, closed), closed, program)
         return
     assert entry.url is not None
     access.policy.check_url(entry.url)
-    headers = _resolved(entry.headers, access, urlsplit(entry.url).netloc)
+    host = urlsplit(entry.url).netloc
+    headers = await asyncio.to_thread(_resolved, entry.headers, access, host)
 
     def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
         return http_client(

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from toolbus import ToolContext, ToolFailed
+from toolbus.tools.context import run_of
 from toolbus_toolkits.network import (
     FINAL_URL,
     SECRET_QUERY,
@@ -83,7 +84,8 @@ class ApiClient:
         until = asyncio.get_running_loop().time() + limit_s
         try:
             async with asyncio.timeout_at(until), self._client() as client:
-                sent = self._build(client, operation, request, until)
+                # On a thread, because a credential may be read from a keyring or a file.
+                sent = await asyncio.to_thread(self._build, client, operation, request, until)
                 response = await client.send(sent, stream=True)
                 try:
                     body = await read_body(response, self._max_bytes)
@@ -103,6 +105,7 @@ class ApiClient:
                 retryable=operation.method in _IDEMPOTENT,
                 details={"request": "unanswered"},
             ) from error
+        run_of(context).entered = True  # the server has answered
         headers = {name.lower(): value for name, value in response.headers.items()}
         url = str(response.extensions.get(FINAL_URL, sent.url))
         return ReadResponse(response.status_code, headers, body), url
@@ -115,7 +118,7 @@ class ApiClient:
         until: float,
     ) -> httpx2.Request:
         self._policy.check_url(request.address)
-        host = httpx2.URL(request.address).host
+        host = httpx2.URL(request.address).netloc.decode()
         shown = self.credentials.present(operation, host)
         headers = {"accept": "application/json, */*;q=0.5", **request.headers, **shown.headers}
         if cookies := [*request.cookies, *shown.cookies]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
+from toolbus_toolkits.credentials import CredentialStore
+from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import MAX_RESPONSE_BYTES, AddressPolicy
 from toolbus_toolkits.openapi.pages import PageRule
 from toolbus_toolkits.openapi.security import Resolver
@@ -101,6 +102,4 @@ def openapi(config: OpenApiConfig) -> Toolkit:
 
 def _resolver() -> Resolver:
     """Return a resolver over the credential store; only an API with credentials needs one."""
-    credentials = import_module("toolbus_toolkits.credentials")
-    references = import_module("toolbus_toolkits.credentials.references")
-    return cast(Resolver, references.CredentialResolver(credentials.CredentialStore.open()))
+    return CredentialResolver(CredentialStore.open())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext
+from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext, ToolFailed
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
 from toolbus_toolkits.openapi.calls import ApiClient
@@ -71,8 +72,21 @@ class OperationCall:
         return ReadFile(file.name, file.mime_type, b"".join(pieces))
 
 
+@contextmanager
+def _refusals(context: ToolContext) -> Iterator[None]:
+    """Keep the answer of an error that nothing ran: the function of such a tool is the server."""
+    try:
+        yield
+    except ToolFailed as error:
+        if error.executed == "no":
+            context.refuse(error)
+        raise
+
+
 class _ApiTool(Tool):
     """What the tools of an API share."""
+
+    marks_entry = True  # set when the server has answered
 
     def __init__(self, call: OperationCall, **definition: Any) -> None:
         super().__init__(**definition)
@@ -90,7 +104,8 @@ class CallTool(_ApiTool):
 
     async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
         """Call the operation."""
-        return await self._call.run(context, arguments, [])
+        with _refusals(context):
+            return await self._call.run(context, arguments, [])
 
 
 class PagedTool(_ApiTool):
@@ -100,8 +115,9 @@ class PagedTool(_ApiTool):
         """Call the operation page by page."""
         rule = self._call.pages
         assert rule is not None
-        async for page in self._call.run_pages(context, arguments, rule):
-            yield page
+        with _refusals(context):
+            async for page in self._call.run_pages(context, arguments, rule):
+                yield page
 
 
 class UploadTool(_ApiTool):
@@ -111,8 +127,9 @@ class UploadTool(_ApiTool):
         self, context: ToolContext, /, attachment: FileChunk, **arguments: Any
     ) -> Any:
         """Call the operation with the file."""
-        file = await self._call.read(attachment, self._call.max_upload_bytes)
-        return await self._call.run(context, arguments, [file])
+        with _refusals(context):
+            file = await self._call.read(attachment, self._call.max_upload_bytes)
+            return await self._call.run(context, arguments, [file])
 
 
 class OptionalUploadTool(_ApiTool):
@@ -123,9 +140,10 @@ class OptionalUploadTool(_ApiTool):
     ) -> Any:
         """Call the operation, with the file if there is one."""
         files = []
-        if attachment is not None:
-            files = [await self._call.read(attachment, self._call.max_upload_bytes)]
-        return await self._call.run(context, arguments, files)
+        with _refusals(context):
+            if attachment is not None:
+                files = [await self._call.read(attachment, self._call.max_upload_bytes)]
+            return await self._call.run(context, arguments, files)
 
 
 class FilesTool(_ApiTool):
@@ -141,11 +159,12 @@ class FilesTool(_ApiTool):
         """Call the operation with the files, in the order of its fields."""
         files: list[ReadFile] = []
         left = self._call.max_upload_bytes
-        if attachment is not None:
-            async for each in attachment:
-                files.append(await self._call.read(each, left))
-                left -= len(files[-1].data)
-        return await self._call.run(context, arguments, files)
+        with _refusals(context):
+            if attachment is not None:
+                async for each in attachment:
+                    files.append(await self._call.read(each, left))
+                    left -= len(files[-1].data)
+            return await self._call.run(context, arguments, files)
 
 
 def make_tool(name: str, api: Api, call: OperationCall) -> Tool:
