@@ -18,7 +18,13 @@ from toolbus import (
     ToolFailed,
     Toolkit,
 )
-from toolbus_toolkits.guards import DEFAULT_RULES, InputGuard, InputRule, OutputGuard
+from toolbus_toolkits.guards import (
+    DEFAULT_RULES,
+    InputGuard,
+    InputRule,
+    OutputGuard,
+    ParameterKind,
+)
 from toolbus_toolkits.guards.parameter_kinds import texts_of
 
 AWS = "AKIA" + "QWERTYUIOPASDFGH"
@@ -124,7 +130,7 @@ def test_the_kind_is_that_of_the_option_then_of_the_format_then_of_the_name() ->
 
 async def test_options_set_kinds_rules_and_exemptions() -> None:
     rule = InputRule.of_pattern("shouting", ("text",), "^[A-Z]+$")
-    kinds = {"kit.work.target": "path", "other.work.message": "path"}
+    kinds: dict[str, ParameterKind] = {"kit.work.target": "path", "other.work.message": "path"}
     guard = InputGuard([*DEFAULT_RULES, rule], kinds=kinds, allow={"kit.work": ["secret_place"]})
     kit = guarded(guard, "target", "message")
     for arguments in ({"target": "../x"}, {"message": "LOUD"}):

@@ -79,6 +79,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _found() -> Iterator[tuple[str, re.Pattern[str]]]:
-    for detector in _DETECTORS:
-        for pattern in detector().denylist:
+    for each in _DETECTORS:
+        detector = each()
+        for pattern in detector.denylist:
             yield detector.secret_type, pattern
