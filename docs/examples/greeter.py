@@ -5,7 +5,7 @@ server = MCPServer("greeter")
 
 @server.tool(structured_output=False)
 def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"hello {name}"
 
 

@@ -330,7 +330,7 @@ class _Wrapped:
         """Run it and return its result; see `run_call`."""
         call = self._call
         chain = MiddlewareChain(middlewares, self._dispatch)
-        # A copy: arguments that a middleware changes in place are told from those of the use.
+        # A copy, to find arguments that a middleware changed in place.
         first = ToolCall(call.entry.info, {**call.arguments}, self._context, call.id)
         try:
             async with (

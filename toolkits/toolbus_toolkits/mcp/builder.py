@@ -37,7 +37,7 @@ class McpBuilder(ToolkitBuilder[McpRequest]):
     """Builds the toolkit of an MCP server for a turn: `Turn(builders=[McpBuilder(hub)])`.
 
     Args:
-        hub: The configured servers, opened by whoever made it.
+        hub: The configured servers, which are open while turns are made.
         allow_urls: Addresses that a request may name, in full.
         access: For those addresses.
         name: The builder's name.

@@ -25,6 +25,7 @@ from toolbus import Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.mcp.config import ServerEntry
+from toolbus_toolkits.mcp.events import first_of
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 
 __all__ = ["ConnectionState", "ServerConnection"]
@@ -240,17 +241,12 @@ class ServerConnection:
     async def _watch(self, client: Client) -> None:
         """List the tools again when they change; return when the connection has ended."""
         assert self._link is not None
-        events = [self._link.closed, self._broken, self._changed]
+        closed = self._link.closed
         listening = asyncio.create_task(self._listen(client))
         try:
-            while not (self._link.closed.is_set() or self._broken.is_set()):
-                waiting = [asyncio.create_task(each.wait()) for each in events]
-                try:
-                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for each in waiting:
-                        each.cancel()
-                if self._changed.is_set() and not self._link.closed.is_set():
+            while not (closed.is_set() or self._broken.is_set()):
+                await first_of(closed, self._broken, self._changed)
+                if self._changed.is_set() and not closed.is_set():
                     self._changed.clear()
                     self._on_tools(await self._list(client))
         finally:
@@ -277,9 +273,9 @@ class ServerConnection:
     async def _decline(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult:
-        """Answer a question to the user: nobody is asked."""
+        """Decline a question of the server to its user: this host asks no user."""
         _logger.warning(
-            "MCP server %s asked a question, which was declined, because nobody is asked here: %s",
+            "MCP server %s asked its user; declined, as this host asks no user: %s",
             self.name,
             params.message,
         )

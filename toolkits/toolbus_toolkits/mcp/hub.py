@@ -22,6 +22,7 @@ from toolbus_toolkits.mcp.config import (
     read_file,
     usual_files,
 )
+from toolbus_toolkits.mcp.events import first_of
 from toolbus_toolkits.mcp.server import McpServer
 from toolbus_toolkits.mcp.transports import ServerAccess
 
@@ -236,13 +237,5 @@ class McpHub:
 
     async def _changes(self, server: McpServer) -> bool:
         """Wait for a new definition; False when the hub stops instead."""
-        waiting = [
-            asyncio.create_task(server.changed.wait()),
-            asyncio.create_task(self._stopping.wait()),
-        ]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
+        await first_of(server.changed, self._stopping)
         return not self._stopping.is_set()

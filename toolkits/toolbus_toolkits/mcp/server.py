@@ -87,7 +87,7 @@ class McpServer:
         self._toolkit: Toolkit | None = None
         self._owner: asyncio.Task[None] | None = None
         self.changed: asyncio.Event = asyncio.Event()
-        """Set with each new definition of the toolkit; whoever waits for it clears it."""
+        """Set with each new definition of the toolkit; the task that waits for it clears it."""
         self.hosted: asyncio.Event = asyncio.Event()
         """Set while a hub hosts the toolkit in a room."""
         self._connection = ServerConnection(self.name, entry, access, self._receive)

@@ -140,7 +140,8 @@ def tools_of(
     by_original = {each.name: each for each in listed}
     known = {each.definition.name: each for each in former}
     found: list[McpTool] = []
-    for name, original in tool_names(by_original).items():
+    names = tool_names(by_original)
+    for name, original in names.items():
         definition = by_original[original]
         earlier = known.get(original)
         if earlier is not None and earlier.name == name and earlier.definition == definition:
@@ -155,7 +156,7 @@ def tools_of(
             )
         else:
             found.append(made)
-    left_out = len(by_original) - len(tool_names(by_original))
+    left_out = len(by_original) - len(names)
     if left_out:
         _logger.warning("MCP server %s: %d tools have equal names", connection.name, left_out)
     return found

@@ -66,8 +66,8 @@ def standard_sources(
 ) -> list[SkillSource]:
     """Return the folders where skills usually are.
 
-    Those of the user come first and are the operator's. Those of the project are not: whoever
-    wrote the project wrote them.
+    Those of the user come first and are the operator's. Those of the project are not: the
+    authors of the project wrote them.
 
     Args:
         environ: `TOOLBUS_HOME` of it is used in place of `~/.toolbus`; by default `os.environ`.
