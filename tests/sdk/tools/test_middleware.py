@@ -9,6 +9,7 @@ import pytest
 
 from toolbus.chunks.chunk_types import Chunk, TextChunk
 from toolbus.errors import PermissionDenied
+from toolbus.middlewares import Retry
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Next, ToolCall
@@ -182,6 +183,10 @@ async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any
     assert bool(log.lines) == (middleware not in (rewrite_badly, answer, refuse, fail, two))
 
 
+async def one_parameter(call: ToolCall) -> AsyncIterator[str]:
+    yield call.id
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -190,6 +195,8 @@ async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any
         ([5], "is not a middleware"),
         ([Log().echo], "is not a middleware"),
         ([lambda call, next: next(call)], "is not a middleware"),
+        ([one_parameter], "is not a middleware"),
+        ([Retry], "Retry is a class: pass an instance of it"),
     ],
 )
 def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, words: str) -> None:
