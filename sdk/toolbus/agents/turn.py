@@ -172,6 +172,8 @@ class Turn:
             *checked_toolkits("required", required, RequiredToolkit),
             *self._groups.required,
         )
+        if not isinstance(builders, Iterable):
+            raise TypeError(f"builders must be a list, not {shown(builders)}")
         self._builders = (*builders, *self._groups.builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
