@@ -538,11 +538,9 @@ def _field(parameter: _Parameter, docs: str | None) -> Any:
     annotation, default = parameter.annotation, parameter.default
     if isinstance(default, FieldInfo):  # def f(days: int = Field(3, ge=1))
         annotation, default = Annotated[annotation, default], _UNSET
-    infos = [
-        info
-        for info in (get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
-        if isinstance(info, FieldInfo)
-    ]
+    metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    infos = [each for each in metadata if isinstance(each, FieldInfo)]
+    docs = next((each for each in metadata if isinstance(each, str)), docs)
     if docs and not any(info.description for info in infos):
         annotation = Annotated[annotation, Field(description=docs)]
     if default is not _UNSET:
