@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
     )
+    from toolbus.agents.skill_listing import (
+        SkillEntry,
+        SkillListing,
+        SkillText,
+        skill_viewer,
+    )
     from toolbus.agents.tool_groups import (
         ToolGroup,
     )
@@ -230,6 +236,9 @@ __all__ = [
     "RoomClient",
     "RoomEvent",
     "RoomException",
+    "SkillEntry",
+    "SkillListing",
+    "SkillText",
     "StreamBroken",
     "StreamStalled",
     "TextChunk",
@@ -257,6 +266,7 @@ __all__ = [
     "builder_infos",
     "builder_of",
     "make_toolkits",
+    "skill_viewer",
     "tool",
 ]
 
@@ -271,6 +281,12 @@ _MODULES = {
     "toolbus.agents.factory_builder": ("builder_of",),
     "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.skill_listing": (
+        "SkillEntry",
+        "SkillListing",
+        "SkillText",
+        "skill_viewer",
+    ),
     "toolbus.agents.tool_groups": ("ToolGroup",),
     "toolbus.agents.tool_use": (
         "ToolResult",

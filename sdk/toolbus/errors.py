@@ -173,7 +173,10 @@ class LoopDetected(RoomException):
 
 
 class ToolInactive(RoomException):
-    """The tool exists, but its owner has deactivated it."""
+    """The tool is in a group of its turn that is inactive.
+
+    `details` has the `group`, and the call that activates it as `tool` and `arguments`.
+    """
 
     code = "tool_inactive"
     _executed = "no"

@@ -23,8 +23,6 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.grants import ApiScope, is_room_name
-from toolbus.auth.keys import KeyRing
-from toolbus.auth.tokens import ParticipantToken
 from toolbus.contexts import CONTEXT_SETTINGS, Contexts
 
 __all__ = [
@@ -491,6 +489,10 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
 
 def _minting(path: Path, name: str, room: str, api: ApiScope, origin: str) -> _TokenSource:
     async def mint() -> str:
+        # Most programs are given a token.
+        from toolbus.auth.keys import KeyRing
+        from toolbus.auth.tokens import ParticipantToken
+
         key = (await asyncio.to_thread(KeyRing.load, path)).signing_key
         if key is None:
             raise ValueError(f"{path} has no key that can sign")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.environments import RivalMissing, rival_python
 from bench.legs import GROUPS, Contender, Group, Leg
 from bench.processes import Contention, LegFailed, started
 from bench.report import machine, own_versions, render
+from bench.rivals.environments import RivalMissing, rival_python
 from bench.rounds import IDLE, Results, run_groups, run_idle, run_round, without_reported
 from bench.verdict import Row, missed, rows_of
 

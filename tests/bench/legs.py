@@ -88,6 +88,9 @@ ALONE = _calls("one at a time", 0.3, 1, parts=8)
 IN_FLIGHT = _calls("64 in flight", 0.4, 64, parts=8)
 RECORDED = _calls("64 in flight", 1.5, 64, parts=6)
 DOWN = Load("64 MB down", {"order": "download", "expected": FILE_BYTES}, 4, unit="MB/s")
+STARTS = Load(
+    "fresh interpreters", {"order": "start", "times": 3}, 5, unit="starts/s", is_on_one_core=True
+)
 UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
 
 _UNSAMPLED = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
@@ -137,16 +140,18 @@ def _traced(share: float) -> tuple[Contender, Contender]:
 BUS = _bus("toolbus", "the bus: grants and validation on, tracing on but unsampled")
 RELAY = Leg("relay", "bench.relay", "a relay on websockets alone, nothing on top")
 OWN_RELAY = Leg("own-relay", "bench.own_relay", "the same relay on the transport of the bus")
-NATS = Leg("nats", "bench.nats_leg", "nats-server and nats-py: request and reply", is_rival=True)
+NATS = Leg(
+    "nats", "bench.rivals.nats_leg", "nats-server and nats-py: request and reply", is_rival=True
+)
 CROSSBAR = Leg(
     "crossbar",
-    "bench.crossbar_leg",
+    "bench.rivals.crossbar_leg",
     "WAMP: a Crossbar router, autobahn at both ends, websocket and msgpack",
     is_rival=True,
 )
 FASTMCP = Leg(
     "fastmcp",
-    "bench.fastmcp_leg",
+    "bench.rivals.fastmcp_leg",
     "MCP over streamable HTTP as FastMCP sets it up: one hop, no router",
     ("host", "caller"),
     is_rival=True,
@@ -161,7 +166,21 @@ NODES = Leg(
 LOCAL = Leg(
     "local",
     "bench.local_leg",
-    "one process without a room: a function, and the same as a tool, in three middlewares or none",
+    "one process without a room: a function, and the same as a tool, alone or in three "
+    "middlewares with records in memory",
+    ("caller",),
+)
+TURN = Leg(
+    "turn",
+    "bench.turn_leg",
+    "turns of an agent over 200 tools of others, whose definitions it has read",
+    environment=_UNSAMPLED,
+)
+IMPORTS = Leg(
+    "imports",
+    "bench.import_leg",
+    "fresh interpreters that import `RoomClient`, `Toolkit`, `Turn` and `tool`, or only the "
+    "libraries of these; CPU us has the start of the interpreter too",
     ("caller",),
 )
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
@@ -185,12 +204,32 @@ GROUPS = (
         tuple(
             Contender(LOCAL, label, order={"way": way}, processes=("caller",))
             for label, way in (
-                ("three middlewares", "wrapped"),
+                ("three middlewares and records", "wrapped"),
                 ("tool", "tool"),
                 ("function", "function"),
             )
         ),
         (ALONE,),
+        rounds=2,
+    ),
+    Group(
+        "turns",
+        (
+            Contender(TURN, "turn over 10 toolkits of 20 tools", order={"of": "ten"}),
+            Contender(TURN, "turn over 200 toolkits of 1 tool", order={"of": "each"}),
+        ),
+        (ALONE,),
+        rounds=2,
+    ),
+    Group(
+        "imports",
+        (
+            Contender(IMPORTS, "four names", "caller", {"statement": "names"}, ("caller",)),
+            Contender(
+                IMPORTS, "their libraries", "caller", {"statement": "libraries"}, ("caller",)
+            ),
+        ),
+        (STARTS,),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

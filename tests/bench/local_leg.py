@@ -1,11 +1,14 @@
-"""One process: a function, the same function as a tool, and as a tool inside three middlewares."""
+"""One process: a function, and the same function as a tool.
+
+The tool is called as it is, and inside three middlewares with records in memory.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bench.role import Call, Facts, Order, measured_calls, run_role, serve_orders
-from toolbus import JsonChunk, Middleware, ToolContext, Toolkit
+from toolbus import JsonChunk, Middleware, Records, ToolContext, Toolkit
 from toolbus.middlewares import Metrics, RateLimit, Retry
 
 ENDLESS = 1_000_000_000
@@ -31,10 +34,11 @@ def called(toolkit: Toolkit) -> Call:
 async def caller(facts: Facts) -> None:
     """Call by each way that an order names."""
     three: list[Middleware] = [Metrics(), RateLimit(ENDLESS, per_s=1), Retry()]
+    wrapped = Toolkit("demo", [add], middlewares=three, records=Records.memory())
     ways: dict[str, Order] = {
         "function": measured_calls(add),
         "tool": measured_calls(called(Toolkit("demo", [add]))),
-        "wrapped": measured_calls(called(Toolkit("demo", [add], middlewares=three))),
+        "wrapped": measured_calls(called(wrapped)),
     }
 
     async def call(way: str, seconds: float, in_flight: int) -> Facts:

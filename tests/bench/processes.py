@@ -120,8 +120,9 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_s(tree: Sequence[psutil.Process]) -> float:
-    """Return the processor time that these processes have used so far."""
-    return sum(times.user + times.system for times in (each.cpu_times() for each in tree))
+    """Return the processor time that these processes, and ended children, have used so far."""
+    # The four fields: user and system, and those of children that have ended.
+    return sum(sum(each.cpu_times()[:4]) for each in tree)
 
 
 @contextlib.contextmanager

@@ -64,12 +64,12 @@ def measured_calls(call: Call) -> Order:
         result = await call(35, 7)
         if result != {"sum": 42}:
             raise AssertionError(f"the result is {result!r}")
-        return await _keep_calling(call, seconds, in_flight)
+        return await keep_calling(call, seconds, in_flight)
 
     return order
 
 
-async def _keep_calling(call: Call, seconds: float, in_flight: int) -> Facts:
+async def keep_calling(call: Call, seconds: float, in_flight: int) -> Facts:
     clock = time.perf_counter
     durations_s: list[float] = []
     began_s = clock()

@@ -6,13 +6,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.legs import ALONE, DOWN, IN_FLIGHT, RECORDED, SPANS_PER_CALL, UP, Load
+from bench.legs import ALONE, DOWN, IN_FLIGHT, RECORDED, SPANS_PER_CALL, STARTS, UP, Load
 from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
 """By what share of its must a row may be missed to be measured again."""
-P50, RATE, ABOVE = "p50", "rate", "above"
-"""Ratios of medians or of rates; or by how much one median is above the other, in us."""
+P50, RATE, ABOVE, MS = "p50", "rate", "above", "ms"
+"""Ratios of medians or of rates; by how much one median is above the other, in us; or a median."""
+
+_UNITS = {ABOVE: " us", MS: " ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Row:
     """None: the memory of an idle participant."""
     contender: str = ""
     against: str = ""
+    """Empty for a median, which is compared with nothing."""
     figure: str = RATE
 
     @property
@@ -37,13 +40,15 @@ class Row:
             return "server memory for each idle participant, KiB"
         if self.figure == ABOVE:
             return f"{self.contender} - {self.against}: {self.load.name}, p50"
+        if self.figure == MS:
+            return f"{self.contender}: {self.load.name}, p50"
         figure = "p50" if self.figure == P50 else self.load.unit
         return f"{self.contender} / {self.against}: {self.load.name}, {figure}"
 
     @property
     def unit(self) -> str:
-        if self.figure == ABOVE:
-            return " us"
+        if self.figure in _UNITS:
+            return _UNITS[self.figure]
         return "x" if self.load is not None else " KiB"
 
     @property
@@ -54,10 +59,10 @@ class Row:
         """Return one value for each round in which it was measured."""
         if self.load is None:
             return [] if by_cpu else [idle.memory_kib for idle in results.idle]
-        both = {self.contender, self.against}
+        needed = {self.contender} if self.figure == MS else {self.contender, self.against}
         rounds = results.rounds.get((self.group, self.load.name), ())
         ratio = self._cpu_ratio if by_cpu else self._ratio
-        return [ratio(each) for each in rounds if both <= each.keys()]
+        return [ratio(each) for each in rounds if needed <= each.keys()]
 
     def value(self, results: Results, *, by_cpu: bool = False) -> float | None:
         """Return the median over the rounds; None if it was not measured."""
@@ -66,6 +71,8 @@ class Row:
 
     def _ratio(self, round_: Round) -> float:
         """Return the median over pairs of parts measured next to each other."""
+        if self.figure == MS:
+            return statistics.median(part.p50_us for part in round_[self.contender]) / 1e3
         pairs = zip(round_[self.contender], round_[self.against], strict=True)
         if self.figure == ABOVE:
             return statistics.median(one.p50_us - other.p50_us for one, other in pairs)
@@ -76,6 +83,8 @@ class Row:
 
     def _cpu_ratio(self, round_: Round) -> float:
         # Of all parts together: the system counts processor time in steps of 10 ms.
+        if self.figure == MS:
+            return whole(round_[self.contender]).total_cpu_us / 1e3
         one, other = whole(round_[self.contender]), whole(round_[self.against])
         if self.figure == ABOVE:
             return one.total_cpu_us - other.total_cpu_us
@@ -125,8 +134,12 @@ ROWS = (
     Row("traced", 0.85, 0.95, RECORDED, "1% recorded", "none recorded"),
     _toolbus("file", "relay", DOWN, RATE, 0.9, 1.2),
     _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
-    Row("local", 60.0, 40.0, ALONE, "three middlewares", "function", ABOVE),
+    Row("local", 60.0, 40.0, ALONE, "three middlewares and records", "function", ABOVE),
     Row("local", None, None, ALONE, "tool", "function", ABOVE),
+    Row("turns", 20.0, 10.0, ALONE, "turn over 10 toolkits of 20 tools", figure=MS),
+    Row("turns", None, None, ALONE, "turn over 200 toolkits of 1 tool", figure=MS),
+    Row("imports", 120.0, 100.0, STARTS, "four names", figure=MS),
+    Row("imports", None, None, STARTS, "their libraries", figure=MS),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

@@ -209,7 +209,11 @@ class Router:
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
-        toolkit = self._resolve(room, caller, request.toolkit, options.get("participant"))
+        owner = options.get("participant")
+        try:
+            toolkit = room.state.resolve(caller.participant, request.toolkit, owner)
+        except NotFound as error:
+            raise self._not_found(error) from None
         tool = check_grant(caller.participant, toolkit, request.tool)
         context = ROOT_CONTEXT
         if options:
@@ -226,16 +230,12 @@ class Router:
         host = self._choose_host(room, toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
 
-    def _resolve(
-        self, room: RoutedRoom, caller: Connection, name: str, owner: str | None
-    ) -> RegisteredToolkit:
-        try:
-            return room.state.resolve(caller.participant, name, owner)
-        except NotFound as error:
-            if self._loop.time() >= self.hosts_return_until:
-                raise
-            message = f"{error.message}; this server has just started, and hosts may reconnect"
-            raise NotFound(message, retryable=True, retry_after_s=_RETRY_AFTER_S) from None
+    def _not_found(self, error: NotFound) -> NotFound:
+        """Return the error for a toolkit that is not here, or not here yet."""
+        if self._loop.time() >= self.hosts_return_until:
+            return error
+        message = f"{error.message}; this server has just started, and hosts may reconnect"
+        return NotFound(message, retryable=True, retry_after_s=_RETRY_AFTER_S)
 
     def _choose_host(
         self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None
@@ -288,8 +288,9 @@ class Router:
         toolkit, tool, context, host = decision
         now = self._loop.time()
         deadline_at = now + timeout_s
-        if context.deadline_at is not None:
-            deadline_at = min(deadline_at, context.deadline_at)
+        principal, hops, inherited_at, is_named, delegation = context
+        if inherited_at is not None:
+            deadline_at = min(deadline_at, inherited_at)
         if deadline_at <= now:
             raise DeadlineExceeded("no time was left for the call", executed="no")
         if not 0 < len(request.call_id) <= 64:
@@ -302,14 +303,14 @@ class Router:
             request.call_id,
             host,
             host.last_dispatch,
-            context.principal,
-            context.is_named,
-            context.hops,
+            principal,
+            is_named,
+            hops,
             deadline_at,
             now,
             tool,
             toolkit.serving.definition,
-            context.delegation,
+            delegation,
         )
 
     def _default_s(self, options: Mapping[str, Any]) -> float:
@@ -335,7 +336,7 @@ class Router:
                 call.call_id,
                 request.toolkit,
                 request.tool,
-                None if is_endless else max(1, ceil(remaining_s * 1000 - ROUNDING_MS)),
+                None if is_endless else ceil(remaining_s * 1000 - ROUNDING_MS) or 1,
                 request.arguments,
                 header,
                 traceparent,

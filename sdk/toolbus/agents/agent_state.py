@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from toolbus.chunks.json_values import cut, plain_json, shown
+from toolbus.chunks.json_values import cut, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentState"]
 
@@ -47,13 +48,9 @@ class AgentState:
 
         Raises `InvalidArguments` with the path of a value that is not JSON.
         """
-        try:
-            plain = plain_json(self.state)
-        except InvalidResult as error:
-            path = f"/state{error.details.get('path', '')}"
-            raise _invalid(path, str(error.details.get("message", error.message))) from None
+        state, groups = _plain("/state", self.state), _plain("/groups", self.groups)
         return json.dumps(
-            {"version": _VERSION, "state": plain, "groups": self.groups}, ensure_ascii=False
+            {"version": _VERSION, "state": state, "groups": groups}, ensure_ascii=False
         )
 
     @classmethod
@@ -70,10 +67,14 @@ class AgentState:
             raise _invalid("", "must be an object")
         for name in read:
             if name not in ("version", "state", "groups"):
-                raise _invalid(f"/{cut(name)}", "is not known: a newer toolbus wrote this state")
+                raise _invalid(
+                    json_pointer([name]), "is not known: a newer toolbus wrote this state"
+                )
         if read.get("version") != _VERSION:
             raise _invalid("/version", f"must be {_VERSION}, not {shown(read.get('version'))}")
-        return cls(read.get("state", {}), read.get("groups", {}))
+        state = cls(read.get("state", {}), read.get("groups", {}))
+        state.to_json()  # raises for what JSON text can say and no state can hold, such as NaN
+        return state
 
     def __repr__(self) -> str:
         return f"AgentState({', '.join(self.state) or 'empty'})"
@@ -86,7 +87,7 @@ def _dicts(state: object) -> dict[str, dict[str, Any]]:
         if not isinstance(name, str):
             raise _invalid("/state", f"{shown(name)} is not the name of a toolkit")
         if not isinstance(values, Mapping):
-            raise _invalid(f"/state/{cut(name)}", f"must be an object, not {shown(values)}")
+            raise _invalid(json_pointer(["state", name]), f"must be an object, not {shown(values)}")
     return {name: dict(values) for name, values in state.items()}
 
 
@@ -95,10 +96,19 @@ def _switches(groups: object) -> dict[str, bool]:
         raise _invalid("/groups", "must be an object with a boolean for each group")
     for name, active in groups.items():
         if not isinstance(name, str) or not isinstance(active, bool):
-            raise _invalid(f"/groups/{cut(str(name))}", f"must be a boolean, not {shown(active)}")
+            path = json_pointer(["groups", shown(name) if not isinstance(name, str) else name])
+            raise _invalid(path, f"must be a boolean, not {shown(active)}")
     return dict(groups)
 
 
+def _plain(path: str, values: Mapping[str, Any]) -> Any:
+    try:
+        return plain_json(values)
+    except InvalidResult as error:
+        path += str(error.details.get("path", ""))
+        raise _invalid(path, str(error.details.get("message", error.message))) from None
+
+
 def _invalid(path: str, message: str) -> InvalidArguments:
-    text = f"the state of the agent cannot be used: {path or 'it'}: {message}"
+    text = f"the state of the agent cannot be used: {one_line(path) or 'it'}: {message}"
     return InvalidArguments(text, details={"path": path, "message": message})

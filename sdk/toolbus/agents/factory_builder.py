@@ -36,7 +36,8 @@ def builder_of(
 
     Raises:
         TypeError: It is not a factory, there is no such field, an `OperatorOnly` field has no
-            value, or a field that requests may set is named `name`.
+            value, `OperatorOnly` marks only a part of a field, or a field that requests may set is
+            named `name`.
         ValueError: A value is not valid, or the name is not a toolkit's.
     """
     found = read_factory(factory)
@@ -110,6 +111,12 @@ def _check_operator(name: str, factory: ToolkitFactory, operator: Mapping[str, A
                 f"builder {name!r}: its config has no field {shown(given)}: {cut(hint)}"
             )
     for each in fields.values():
+        is_open = not each.is_operator_only and each.name not in operator
+        if is_open and each.is_partly_operator_only:
+            raise TypeError(
+                f"builder {name!r}: OperatorOnly marks a part of the field {each.name}: write "
+                "Annotated[..., OperatorOnly] around the whole type of a field"
+            )
         if each.is_operator_only and each.info.is_required() and each.name not in operator:
             raise TypeError(
                 f"builder {name!r}: only the operator sets {each.name}: give it, as "

@@ -10,6 +10,8 @@ from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["LocalToolkit", "checked_alias"]
 
+_FORM = "an alias is a lower-case letter, then up to 63 of a-z 0-9 _ -"
+
 
 @dataclass(frozen=True, slots=True)
 class LocalToolkit:
@@ -37,6 +39,3 @@ def checked_alias(toolkit: str, alias: object) -> None:
     """Raise `ValueError` unless an alias has the form of a toolkit's name."""
     if not is_toolkit_name(alias):
         raise ValueError(f"toolkit {toolkit}: {shown(alias)} is not a name for it: {_FORM}")
-
-
-_FORM = "an alias is a lower-case letter, then up to 63 of a-z 0-9 _ -"

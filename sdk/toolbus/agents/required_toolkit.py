@@ -7,7 +7,7 @@ missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
@@ -84,10 +84,14 @@ class RequiredToolkit:
         if self.alias is not None:
             checked_alias(self.name, self.alias)
 
-    async def find(self, room: RoomClient) -> ToolkitProxy:
+    async def find(self, room: RoomClient, rights: ToolRights | None = None) -> ToolkitProxy:
         """Return the toolkit as soon as it is hosted with the required tools.
 
         Waiting needs the grant `use_tools`, since only its holders get events of toolkits.
+
+        Args:
+            room: The participant's room.
+            rights: The grants of its token now, if the caller has compiled them.
 
         Raises:
             NotFound: It was not hosted in time; names what is missing and what is available.
@@ -95,7 +99,8 @@ class RequiredToolkit:
                 it is not hosted, and the grant to receive its events is missing.
             Unavailable: The server did not reply in time, or the room is closed.
         """
-        self._check_grants(room)
+        if self.tools is not None:
+            self._check_grants(self.tools, rights or ToolRights(room.grants.agents))
         seconds = REQUIRED_TIMEOUT_S if self.timeout_s is None else self.timeout_s
         checks: list[_Missing] = []
         try:
@@ -115,12 +120,11 @@ class RequiredToolkit:
             raise Unavailable(text, executed="no")
         raise await self._not_found(room, checks[-1], seconds)
 
-    def _check_grants(self, room: RoomClient) -> None:
+    def _check_grants(self, tools: Iterable[str], rights: ToolRights) -> None:
         """Refuse required tools that the server would hide from this participant."""
-        rights = ToolRights(room.grants.agents)
         hidden = [
             f"{self.name}.{tool}"
-            for tool in self.tools or ()
+            for tool in tools
             if not (rights.may_see(self.name, tool) or rights.may_call(self.name, tool))
         ]
         if hidden:

@@ -16,7 +16,9 @@ from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitRequest
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.turn_assembly import checked_toolkits
+from toolbus.agents.turn_skills import TurnSkills
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import NotFound, ToolInactive
@@ -36,7 +38,7 @@ class ToolGroup:
     """Toolkits that are active or inactive together: `Turn(room, groups=[...])`.
 
     Raises `ValueError` for an invalid or reserved name and for an empty description, and
-    `TypeError` for anything but toolkits in `toolkits` and `required`.
+    `TypeError` for anything but toolkits in `toolkits` and `required`, and listings in `skills`.
     """
 
     name: str
@@ -50,6 +52,8 @@ class ToolGroup:
     """Toolkits of others; the turn waits for them whether the group is active or not."""
     builders: Sequence[AnyBuilder] = ()
     """Builders; what they build for a turn belongs to the group."""
+    skills: Sequence[SkillListing] = ()
+    """Skills that are listed in the prompt, and can be read, while the group is active."""
     instructions: str = ""
     """How to use the tools together; given to the model while the group is active."""
     active: bool = False
@@ -77,6 +81,8 @@ class ToolGroup:
         required = checked_toolkits(f"group {self.name}: required", self.required, RequiredToolkit)
         object.__setattr__(self, "required", required)
         object.__setattr__(self, "builders", tuple(self.builders))
+        skills = checked_listings(f"group {self.name}: skills", self.skills)
+        object.__setattr__(self, "skills", skills)
 
 
 def checked_groups(groups: Iterable[ToolGroup]) -> tuple[ToolGroup, ...]:
@@ -96,17 +102,28 @@ class ActiveGroups:
     Args:
         groups: Those of the turn.
         state: Keeps it for the next turn, and for others that share the state.
+        skills: Those of the turn itself.
     """
 
-    def __init__(self, groups: Iterable[ToolGroup], state: AgentState) -> None:
+    def __init__(
+        self,
+        groups: Iterable[ToolGroup],
+        state: AgentState,
+        skills: Iterable[SkillListing] = (),
+    ) -> None:
         self._groups = {group.name: group for group in groups}
         self._state = state
+        listings = [(listing, BASIC) for listing in skills]
+        listings += [(listing, group.name) for group in self for listing in group.skills]
+        self.skills: TurnSkills = TurnSkills(listings, self.is_active, self.check)
+        """The skills of the turn and of its groups."""
         switches = [_switches(self)] if self._groups else []
         self.toolkits: tuple[Toolkit | LocalToolkit, ...] = (
             *chain.from_iterable(each.toolkits for each in self),
+            *self.skills.toolkits(),
             *switches,
         )
-        """The local toolkits of all groups, and the one that switches groups."""
+        """The local toolkits of all groups, and those that read skills and switch groups."""
         self.required: tuple[RequiredToolkit, ...] = tuple(
             chain.from_iterable(each.required for each in self)
         )

@@ -85,7 +85,7 @@ class ToolResult:
     error: RoomException | None = None
     """The error; None for "ok". That of an interrupted call is a `Cancelled`."""
     executed: Executed = "yes"
-    """Whether the tool's function ran."""
+    """Whether the tool's function ran. A middleware that answers in its place makes it "no"."""
     changed_arguments: Mapping[str, Any] | None = None
     """The arguments that were sent, if they are not those of the use."""
     streaming: bool = False

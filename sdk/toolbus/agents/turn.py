@@ -27,6 +27,7 @@ from toolbus.agents.builders import (
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn_assembly import (
@@ -48,7 +49,7 @@ from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedO
 from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
 from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
-from toolbus.auth.grants import AgentsGrant
+from toolbus.auth.grants import ToolRights
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import (
@@ -127,6 +128,8 @@ class Turn:
             token may call. They are listed once, when the turn is entered.
         groups: Toolkits that are active or inactive together. A turn with groups has the toolkit
             `groups`, whose tools switch them.
+        skills: Skills that are always active. A turn with skills, also of groups, has the toolkit
+            `skills`, whose tools read the active ones.
         middlewares: What runs around each call of the turn, the first outermost; outside those of
             toolkits and tools.
         state: The state that tools in this process find as `context.state`, each toolkit its own
@@ -152,6 +155,7 @@ class Turn:
         model: Any = None,
         available: bool = False,
         groups: Iterable[ToolGroup] = (),
+        skills: Iterable[SkillListing] = (),
         middlewares: Iterable[Middleware] = (),
         state: AgentState | None = None,
         records: Records | None = None,
@@ -163,7 +167,8 @@ class Turn:
             raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
         self._room = room
         self._state = state or AgentState()
-        self._groups = ActiveGroups(checked_groups(groups), self._state)
+        listings = checked_listings("skills", skills)
+        self._groups = ActiveGroups(checked_groups(groups), self._state, listings)
         self._always = (
             *checked_toolkits("always", always, Toolkit, LocalToolkit),
             *self._groups.toolkits,
@@ -224,22 +229,23 @@ class Turn:
     async def _enter(self, stack: AsyncExitStack) -> None:
         """Find, build and start the toolkits, and list their tools."""
         wanted = read_configs(self._builders, self._asked, granted=self._granted)
-        proxies = await run_concurrently([each.find(self._room) for each in self._required])
+        rights = ToolRights(self._room.grants.agents)
+        proxies = await run_concurrently([each.find(self._room, rights) for each in self._required])
         for needed, proxy in zip(self._required, proxies, strict=True):
             self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
         built = await build_toolkits(self._view(), self._model, wanted)
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
-        found = await available_toolkits(self._room, proxies) if self._available else []
-        grant = self._room.grants.agents
+        rights = ToolRights(self._room.grants.agents)  # a newer token may have come meanwhile
+        found = await available_toolkits(self._room, rights, proxies) if self._available else []
         for local in self._always:
             await self._add_local(stack, local)
         for needed, proxy in zip(self._required, proxies, strict=True):
-            self._add_remote(grant, proxy, needed)
+            self._add_remote(rights, proxy, needed)
         for toolkit in built:
             await self._add_local(stack, toolkit)
         for proxy in self._names.add_available(found):
-            self._add_remote(grant, proxy)
+            self._add_remote(rights, proxy)
         self._provider_names = ProviderNames(self._entries)
 
     async def _add_local(self, stack: AsyncExitStack, local: Toolkit | LocalToolkit) -> None:
@@ -255,17 +261,17 @@ class Turn:
             self._add(info, dispatch)
 
     def _add_remote(
-        self, grant: AgentsGrant, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
+        self, rights: ToolRights, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
     ) -> None:
         """List the tools of a toolkit elsewhere."""
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
         participant = None if needed is None else needed.participant
-        tools = callable_tools(grant, manifest, wanted)
+        tools, room = callable_tools(rights, manifest, wanted), self._view()
         for info in tool_infos(manifest, tools, name, proxy.info):
             target = f"{manifest.name}.{info.tool}"
-            dispatch = RemoteDispatch(target, participant, proxy.info.digest, self._facts)
+            dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
             self._add(info, dispatch)
 
     def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
@@ -312,10 +318,10 @@ class Turn:
         """Return what a model should know about the tools that can be called now, as text.
 
         It has the rules of toolkits in this process, the groups with the instructions of active
-        ones, and, quoted as data, the rules of toolkits that others host.
+        ones, the active skills, and, quoted as data, the rules of toolkits that others host.
 
         Args:
-            template: A text with any of `{rules}`, `{groups}` and `{quoted}`.
+            template: A text with any of `{rules}`, `{groups}`, `{skills}` and `{quoted}`.
 
         Raises `ValueError` for a template with other fields.
         """
@@ -441,7 +447,7 @@ class Turn:
         asked = [_checked_use(each) for each in uses]
         prepared = []
         for use in asked:
-            progress = None if on_progress is None else partial(on_progress, use)
+            progress = partial(on_progress, use) if callable(on_progress) else on_progress
             given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, progress)
             prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
         return await runs.run(prepared)

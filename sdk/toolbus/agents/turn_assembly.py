@@ -12,7 +12,7 @@ from typing import TypeVar
 from toolbus.agents.builders import ToolkitRequest, run_concurrently
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.required_toolkit import RequiredToolkit
-from toolbus.auth.grants import AgentsGrant, ToolRights
+from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.errors import (
@@ -85,8 +85,8 @@ class ToolkitNames:
     def add_available(self, found: Iterable[ToolkitProxy]) -> Iterator[ToolkitProxy]:
         """Add toolkits of the room, and yield those that were added.
 
-        One whose name is taken is left out, with a warning: else a stranger could keep an agent
-        from starting by the name of a toolkit.
+        One whose name is taken is left out, with a warning: else any participant could
+        keep an agent from starting by the name of a toolkit.
         """
         for proxy in found:
             name, owner = proxy.info.name, proxy.info.full_owner
@@ -101,7 +101,7 @@ class ToolkitNames:
 
 
 async def available_toolkits(
-    room: RoomClient, present: Iterable[ToolkitProxy]
+    room: RoomClient, rights: ToolRights, present: Iterable[ToolkitProxy]
 ) -> list[ToolkitProxy]:
     """Describe every public toolkit that has a host and a tool that may be called, by name.
 
@@ -109,9 +109,10 @@ async def available_toolkits(
 
     Args:
         room: The agent's room.
+        rights: The grants of its token.
         present: Toolkits that the turn has already.
     """
-    rights, me = ToolRights(room.grants.agents), (room.me.name, room.me.issuer)
+    me = room.me.name, room.me.issuer
     listed = [each async for each in room.toolkits()]
     hidden = {each.info.name for each in present if each.info.public}
     # A call by name goes to the participant's own private toolkit of that name.
@@ -145,16 +146,15 @@ async def _described(
 
 
 def callable_tools(
-    grant: AgentsGrant, manifest: ToolkitManifest, wanted: Sequence[str] | None
+    rights: ToolRights, manifest: ToolkitManifest, wanted: Sequence[str] | None
 ) -> list[ToolManifest]:
     """Return the tools of a toolkit elsewhere that may be called; log which may not.
 
     Args:
-        grant: That of the agent's room.
+        rights: Those of the agent's room.
         manifest: The toolkit's.
         wanted: Only these; None is all.
     """
-    rights = ToolRights(grant)
     asked = [each for each in manifest.tools if not wanted or each.name in wanted]
     found = [each for each in asked if rights.may_call(manifest.name, each.name)]
     if len(found) < len(asked):
@@ -167,7 +167,8 @@ def callable_tools(
     elif not wanted and rights.may_hide(manifest.name):
         _logger.info(
             "the token of the turn may hide tools of %s (agents.allow: %s; agents.deny: %s)",
-            *(manifest.name, ", ".join(grant.allow), ", ".join(grant.deny) or "none"),
+            *(manifest.name, ", ".join(rights.grant.allow)),
+            ", ".join(rights.grant.deny) or "none",
         )
     return found
 

@@ -7,13 +7,13 @@ middlewares of the turn. `turn_runs` starts calls and ends them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from toolbus.agents.turn_chunks import CollectedChunks, in_memory, pulled
+from toolbus.agents.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk
 from toolbus.client.input_sender import (
     as_items,
@@ -21,12 +21,12 @@ from toolbus.client.input_sender import (
     close_items,
     error_of_call,
 )
-from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, ToolFailed
+from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.room.room import Room
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
@@ -112,20 +112,24 @@ class TurnCall:
     ended: asyncio.Future[None] | None = None
     """Done when the task has ended, or was given up because it does not end."""
     interrupted: bool = False
-    """Whether it was told to end."""
+    """Whether it was interrupted, or its turn has ended."""
     input_error: Exception | None = None
     """What the iterable of its input raised."""
     _settled: Executed = field(default="no", init=False)
     """What is known from attempts that have ended."""
+    _is_under_way: bool = field(default=False, init=False)
+    """Whether an attempt runs."""
 
     @property
     def executed(self) -> Executed:
         """Whether the tool ran in any attempt so far, as far as this side knows."""
-        running: Executed = "no" if self.inner is None else self.inner.executed
+        running: Executed = "maybe" if self._is_under_way else "no"
+        if self.inner is not None:
+            running = self.inner.executed
         return max(self._settled, running, key=_EVIDENCE.__getitem__)
 
     def end(self) -> None:
-        """Let whatever waits for the call go on."""
+        """Mark the call as ended, or as given up."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
@@ -137,6 +141,7 @@ class TurnCall:
     async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Dispatch the call to its tool, and record whether the tool ran."""
         self.attempts += 1
+        self._is_under_way = True
         try:
             chunk = await self.entry.dispatch.run(self, arguments, put)
         except RoomException as error:
@@ -146,12 +151,12 @@ class TurnCall:
             self.input_error = error if isinstance(error, Exception) else None
             self._settle("maybe" if self.inner is None else self.inner.executed)
             raise
-        self._settled, self.inner = "yes", None
+        self._settle("yes")
         return chunk
 
     def _settle(self, executed: Executed) -> None:
         self._settled = max(self._settled, executed, key=_EVIDENCE.__getitem__)
-        self.inner = None
+        self.inner, self._is_under_way = None, False
 
 
 class LocalDispatch:
@@ -221,26 +226,26 @@ class RemoteDispatch:
     """Runs the calls of a tool that another participant hosts, without a state.
 
     Args:
+        room: Makes the calls, for the turn's principal.
         tool: `toolkit.tool`, by the toolkit's own name.
         participant: The owner, if the turn names one.
         digest: The definition that the turn has read; calls are pinned to it.
-        facts: Who calls.
     """
 
     state: dict[str, Any] | None = None
 
-    def __init__(self, tool: str, participant: str | None, digest: str, facts: TurnFacts) -> None:
+    def __init__(self, room: Room, tool: str, participant: str | None, digest: str) -> None:
+        self._room = room
         self._tool = tool
         self._participant = participant
         self._digest = digest
-        self._facts = facts
 
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
-        room, options = self._facts.view(None), call.options
+        options = call.options
         is_stream = call.entry.info.streaming
         if not is_stream and options.items is None:
-            chunk: Chunk = await room.invoke(
+            chunk: Chunk = await self._room.invoke(
                 self._tool,
                 arguments,
                 participant=self._participant,
@@ -252,7 +257,7 @@ class RemoteDispatch:
             )
             return chunk
         # The call's own deadline bounds it, as that of a tool in this process.
-        stream = room.stream(
+        stream = self._room.stream(
             self._tool,
             arguments,
             input=options.items,
@@ -318,12 +323,15 @@ class _Wrapped:
         self._run: ToolRun = run_of(self._context)
         self._run.call_id = call.id
         self._run.state = call.entry.dispatch.state
+        self._result: Chunk | None = None
+        """What the tool returned in its latest attempt, checked where it ran."""
 
     async def run(self, middlewares: Sequence[Middleware]) -> Chunk:
         """Run it and return its result; see `run_call`."""
         call = self._call
         chain = MiddlewareChain(middlewares, self._dispatch)
-        first = ToolCall(call.entry.info, call.arguments, self._context, call.id)
+        # A copy: arguments that a middleware changes in place are told from those of the use.
+        first = ToolCall(call.entry.info, {**call.arguments}, self._context, call.id)
         try:
             async with (
                 asyncio.timeout(call.options.timeout_s) as limit,
@@ -335,10 +343,14 @@ class _Wrapped:
                 raise failure_of(error, self._run) from error
             text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
             raise DeadlineExceeded(text, executed=call.executed) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if error is call.input_error:
                 raise
             failure = failure_of(error, self._run)
+            if call.attempts and failure.executed == "maybe":
+                # What the chain could not know while the attempt ran.
+                if failure is error or call.executed == "yes":
+                    failure.executed = call.executed
             if failure is error:
                 raise
             raise failure from error
@@ -347,46 +359,41 @@ class _Wrapped:
         """Pass the chunks of a stream on, or return the one of a tool that returns one."""
         if self._call.entry.info.streaming:
             async for chunk in chunks:
-                try:
+                with self._recording_errors():
                     await self._call.collected.put(chunk)
-                except RoomException as error:
-                    self._recorded(error)
-                    raise
             return _END
-        result: Chunk | None = None
-        async for chunk in chunks:
-            if result is not None:
-                raise self._wrong_number("more than one")
-            result = chunk
-        if result is None:
-            raise self._wrong_number("none: yield EmptyChunk() for an empty one")
+        result = await one_result(self._call.entry.info.name, chunks, self._recorded)
+        if result is not self._result:
+            with self._recording_errors():
+                packed_size(self._call.entry.info.name, result)
         return result
-
-    def _wrong_number(self, found: str) -> RoomException:
-        text = f"{self._call.entry.info.name} returns one result, and its middlewares gave {found}"
-        return self._recorded(InvalidResult(text))
 
     async def _dispatch(self, tool_call: ToolCall) -> AsyncIterator[Chunk]:
         """Run the tool: the innermost part of the chain."""
         call, arguments = self._call, dict(tool_call.arguments)
         call.sent = None if arguments == call.arguments else arguments
-        try:
+        with self._recording_errors():
             if call.attempts and call.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
-                result = await call.attempt(arguments, call.collected.put)
+                self._result = await call.attempt(arguments, call.collected.put)
                 self._run.entered = True
-                yield result
+                yield self._result
             else:
                 run = partial(call.attempt, arguments)
                 async with aclosing(pulled(call.entry.info.name, run)) as chunks:
                     async for chunk in chunks:
                         self._run.entered = self._run.entered or call.executed == "yes"
                         yield chunk
+        self._run.entered = True
+
+    @contextmanager
+    def _recording_errors(self) -> Iterator[None]:
+        try:
+            yield
         except RoomException as error:
             self._recorded(error)
             raise
-        self._run.entered = True
 
     def _recorded(self, error: RoomException) -> RoomException:
         """Record an error that the caller gets as it is; it covers all attempts of the call."""
@@ -395,5 +402,4 @@ class _Wrapped:
             error.executed, error.retryable = executed, False
         if executed == "yes":
             self._run.entered = True
-            return self._run.fail(error)
-        return self._run.refuse(error)
+        return self._run.record(error)

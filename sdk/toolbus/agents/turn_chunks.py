@@ -12,7 +12,14 @@ from toolbus.tools.tool_run import OnChunk
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.wire import BadBody, pack_body
 
-__all__ = ["CollectedChunks", "CollectedValues", "PassedOnChunks", "in_memory", "pulled"]
+__all__ = [
+    "CollectedChunks",
+    "CollectedValues",
+    "PassedOnChunks",
+    "in_memory",
+    "packed_size",
+    "pulled",
+]
 
 
 class CollectedChunks:
@@ -84,7 +91,12 @@ class PassedOnChunks(CollectedChunks):
         self._has_ended = False
 
     async def put(self, chunk: Chunk) -> None:
-        """Pass a chunk on, and wait until it is taken. Raises if it alone cannot be sent."""
+        """Pass a chunk on, and wait until it is taken; drop it after the end.
+
+        Raises `InvalidResult` or `TooLarge` if it alone cannot be sent.
+        """
+        if self._has_ended:
+            return
         self._keep(chunk, packed_size(self._tool, chunk))
         self._waiting.append(chunk)
         self._changed.set()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from toolbus.agents.turn_calls import CallOptions
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, ask_for_progress, call_seconds, is_time
-from toolbus.client.input_sender import as_attachment, as_items
-from toolbus.errors import DeadlineExceeded, InvalidArguments
+from toolbus.client.input_sender import as_attachment, as_items, invalid_option
+from toolbus.errors import DeadlineExceeded
 from toolbus.wire import unpack_body
 
 __all__ = ["GivenOptions", "call_options", "checked_timeout"]
@@ -38,7 +38,7 @@ def call_options(given: GivenOptions, default_timeout_s: float) -> CallOptions:
     is_default = given.timeout_s is None
     seconds = default_timeout_s if is_default else call_seconds(given.timeout_s)
     if given.input is not None and given.attachment is not None:
-        raise InvalidArguments("a call takes input or an attachment, not both")
+        raise invalid_option("input", "a call takes input or an attachment, not both")
     ask_for_progress({}, given.on_progress)  # raises
     if seconds <= 0:
         raise DeadlineExceeded("no time was left for the call", executed="no")
@@ -62,6 +62,6 @@ def _checked_context(context: object) -> dict[str, Any]:
     """Return the caller's own data as the tool gets it: a copy, as JSON."""
     if not isinstance(context, Mapping):
         text = f"caller_context must be one object, not {shown(context)}"
-        raise InvalidArguments(text, details={"path": "/caller_context", "message": text})
+        raise invalid_option("caller_context", text)
     copied: dict[str, Any] = unpack_body(packed_json("caller_context", dict(context)))
     return copied

@@ -7,11 +7,11 @@ call begins in `_begin`; the end of one around which something stands is known i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolbus.agents.tool_groups import BASIC
 from toolbus.agents.tool_use import ToolResult, ToolUse, state_of
@@ -20,7 +20,7 @@ from toolbus.agents.turn_chunks import PassedOnChunks
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import recorded_end
-from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException
+from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
 
@@ -89,16 +89,20 @@ class TurnRuns:
 
     def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
         self._running.discard(call)
-        if not task.cancelled():
-            task.exception()  # retrieved: it is in the result
+        _retrieve(task)
         call.end()
 
-    def _begin(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
-        """Return what runs a call: the dispatch alone if nothing stands around it."""
-        is_basic = call.entry.group == BASIC and call.options.attachment is None
-        if self._is_bare and is_basic:
-            return call.attempt(call.arguments, call.collected.put)
-        return self._execute(call) if self._records is None else self._recorded(call, self._records)
+    async def _begin(self, call: TurnCall) -> Chunk:
+        """Run a call, the dispatch alone if nothing stands around it, and set `call.ended`."""
+        try:
+            if self._is_bare and call.entry.group == BASIC and call.options.attachment is None:
+                return await call.attempt(call.arguments, call.collected.put)
+            if self._records is None:
+                return await self._execute(call)
+            return await self._recorded(call, self._records)
+        finally:
+            if (ended := call.ended) is not None and not ended.done():
+                ended.set_result(None)
 
     async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
         info, facts = call.entry.info, self._facts
@@ -112,7 +116,11 @@ class TurnRuns:
         recording.owner, recording.digest = info.owner, info.digest
         recording.executed = lambda: call.executed
         with recording:
-            return await self._execute(call)
+            try:
+                return await self._execute(call)
+            except Exception as error:
+                recording.end(_as_room_exception(error, call))
+                raise
 
     def refused(self, tool: str, call_id: str, error: RoomException) -> None:
         """Record a call that cannot begin, such as one of a tool that is not in the turn."""
@@ -133,7 +141,7 @@ class TurnRuns:
             executed = error.executed if isinstance(error, RoomException) else call.executed
             span.end(recorded_end(error), executed)
             raise
-        span.end(None, "yes")
+        span.end(None, call.executed)
         return chunk
 
     async def chunk(self, call: TurnCall) -> Chunk:
@@ -142,18 +150,20 @@ class TurnRuns:
         Raises what `run_call` raises, and `Cancelled` if the call was interrupted or the turn has
         ended.
         """
-        call.task = task = asyncio.create_task(self._begin(call))
+        loop = asyncio.get_running_loop()
+        call.ended = loop.create_future()
+        call.task = task = loop.create_task(self._begin(call))
         self._running.add(call)
         try:
-            return await task
+            await call.ended
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            is_own = call.interrupted or self.has_ended
-            if is_own and current is not None and not current.cancelling():
-                raise self._interruption(call) from None
+            await self._stop([call])
             raise
         finally:
             self._running.discard(call)
+        if not task.done() or task.cancelled():
+            raise self._cancellation(call)
+        return task.result()
 
     # Uses
 
@@ -182,28 +192,38 @@ class TurnRuns:
         for each in batch:
             if each.call is None:
                 continue
-            self._waiting.discard(each.call)
-            if each.call.interrupted or self.has_ended:
-                each.call.interrupted = True
-            else:
+            if self._may_begin(each.call):
                 self._start(each.call)
                 started.append(each.call)
         ends = [each.ended for each in started if each.ended is not None]
         if ends:
             await asyncio.wait(ends)
 
-    async def stream(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
-        """Yield the chunks of a use as they come, then its result.
+    def _may_begin(self, call: TurnCall) -> bool:
+        """Take a call that waits; return whether it may begin."""
+        self._waiting.discard(call)
+        call.interrupted = call.interrupted or self.has_ended
+        return not call.interrupted
 
-        A reader that leaves interrupts the call.
+    def stream(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
+        """Return the chunks of a use as they come, then its result.
+
+        The call begins when the first is read, unless it was interrupted before. A reader that
+        leaves interrupts it.
         """
+        if use.call is not None:
+            self._waiting.add(use.call)
+        return self._chunks_of(use)
+
+    async def _chunks_of(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
         call = use.call
         try:
-            if call is not None:
+            if call is not None and self._may_begin(call):
                 passed_on = call.collected
                 assert isinstance(passed_on, PassedOnChunks), "as it was prepared"
                 task = self._start(call)
-                task.add_done_callback(lambda _: passed_on.end())
+                assert call.ended is not None, "as it was started"
+                call.ended.add_done_callback(lambda _: passed_on.end())
                 while (chunk := await passed_on.next()) is not None:
                     yield chunk
                 if not call.entry.info.streaming and _has_result(task):
@@ -225,9 +245,10 @@ class TurnRuns:
             )
         info, collected, task = call.entry.info, call.collected, call.task
         chunks = tuple(collected.chunks)
-        interrupted = task is None or not task.done() or task.cancelled()
-        if task is None or interrupted:
-            error = self._interruption(call)
+        interrupted = False
+        if task is None or not task.done() or task.cancelled():
+            error = self._cancellation(call)
+            interrupted = isinstance(error, Cancelled)
         elif (raised := task.exception()) is not None:
             error = _as_room_exception(raised, call)
         elif not info.streaming:
@@ -238,13 +259,19 @@ class TurnRuns:
             "interrupted" if interrupted else "ok" if error is None else state_of(error),
             chunks,
             error,
-            "yes" if error is None else error.executed,
+            call.executed if error is None else error.executed,
             call.sent,
             info.streaming,
             collected.omitted,
         )
 
-    def _interruption(self, call: TurnCall) -> Cancelled:
+    def _cancellation(self, call: TurnCall) -> RoomException:
+        """Return the error of a call without an end of its own: interrupted, or by its tool."""
+        if not (call.interrupted or self.has_ended):
+            text, details = "the tool's task was cancelled", {"cause": "CancelledError"}
+            is_of_middleware = self._middlewares and not call.attempts  # it may have acted instead
+            executed = "maybe" if is_of_middleware else call.executed
+            return ToolFailed(text, executed=executed, details=details)
         text = "the turn has ended" if self.has_ended else "the call was interrupted"
         return Cancelled(text, executed=call.executed)
 
@@ -276,8 +303,10 @@ class TurnRuns:
         _, left = await asyncio.wait(tasks, timeout=_END_S)
         if left:
             _logger.warning("%d calls of a turn did not end when cancelled", len(left))
-        for task in left:
-            tasks[task].end()
+        for task, call in tasks.items():
+            if task in left:
+                task.add_done_callback(_retrieve)
+            call.end()
 
     async def end(self) -> None:
         """End all calls: the turn ends."""
@@ -292,6 +321,12 @@ def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
             yield list(group)
         else:
             yield from ([each] for each in group)
+
+
+def _retrieve(task: asyncio.Task[Chunk]) -> None:
+    """Mark the error of a task as retrieved: it is in the result, or the call was given up."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _has_result(task: asyncio.Task[Chunk]) -> bool:

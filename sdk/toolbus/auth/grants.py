@@ -438,6 +438,11 @@ class ToolRights:
         self._deny = ToolPatterns(scope.deny)
         self._register = ToolPatterns(scope.register)
 
+    @property
+    def grant(self) -> AgentsGrant:
+        """The grant that was compiled."""
+        return self._grant
+
     def _covers(self, toolkit: str, tool: str) -> bool:
         return self._allow.covers(toolkit, tool) and not self._deny.covers(toolkit, tool)
 

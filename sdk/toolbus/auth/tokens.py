@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
 from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.participant_names import is_participant_name, name_fault
+from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied
 
 __all__ = [
@@ -36,12 +37,8 @@ __all__ = [
 
 AUDIENCE = "toolbus"
 """The audience that every token names."""
-LEEWAY_S = 60.0
-"""The most by which the clocks of issuer and server may differ, in seconds."""
 MAX_TOKEN_LIFE_S = 24 * 3600
 """The longest life of a token, in seconds."""
-MAX_JWT_BYTES = 7 * 1024
-"""The longest JWT that is minted or read."""
 _MAX_ROOM_PATTERNS = 64
 _MAX_JTI_CHARS = 128
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999

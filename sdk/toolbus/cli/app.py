@@ -46,6 +46,7 @@ _ORDER = (
     "calls",
     "trace",
     "context",
+    "credential",
     "token",
     "key",
     "admin",
@@ -55,7 +56,11 @@ _ORDER = (
 _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
 _NEEDED_EXTRAS = MappingProxyType(
-    {"trace": {"uvicorn": "otel"}, "demo": {"rfc8785": "server", "uvicorn": "otel"}}
+    {
+        "credential": {"keyring": "credentials"},
+        "trace": {"uvicorn": "otel"},
+        "demo": {"rfc8785": "server", "uvicorn": "otel"},
+    }
 )
 """Modules, with their extras, that a command imports only when it runs."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")

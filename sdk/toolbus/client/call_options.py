@@ -21,8 +21,8 @@ from toolbus.client.input_sender import (
     as_attachment,
     bodies_of_items,
     check_readable,
+    invalid_option,
 )
-from toolbus.errors import InvalidArguments
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
@@ -56,7 +56,7 @@ def text_of(what: str, value: Any) -> str:
     Raises InvalidArguments that names `what`.
     """
     if not isinstance(value, str):
-        raise InvalidArguments(f"{what} must be text, not {type(value).__name__}")
+        raise invalid_option(what, f"{what} must be text, not {type(value).__name__}")
     return str.__str__(value)
 
 
@@ -74,14 +74,15 @@ def call_seconds(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and -MAX_TIMEOUT_S < value < MAX_TIMEOUT_S:
         return float(value)
-    raise InvalidArguments("timeout_s must be a finite number of seconds")
+    raise invalid_option("timeout_s", "timeout_s must be a finite number of seconds")
 
 
 def waiting_seconds(value: Any) -> float:
     """Validate for how many seconds a call waits for a host. Raises InvalidArguments."""
     if is_time(value) and value < MAX_TIMEOUT_S:
         return float(value)
-    raise InvalidArguments("wait_for_host_s must be a number of seconds, 0 or more")
+    text = "wait_for_host_s must be a number of seconds, 0 or more"
+    raise invalid_option("wait_for_host_s", text)
 
 
 def idle_ms_of(seconds: Any) -> int:
@@ -91,7 +92,8 @@ def idle_ms_of(seconds: Any) -> int:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if is_number and 0 < seconds < MAX_TIMEOUT_S:
         return max(1, round(float(seconds) * 1000))
-    raise InvalidArguments("stall_timeout_s must be a number of seconds above 0, or None")
+    text = "stall_timeout_s must be a number of seconds above 0, or None"
+    raise invalid_option("stall_timeout_s", text)
 
 
 def named_options(named: NamedOptions) -> dict[str, Any]:
@@ -117,7 +119,8 @@ def ask_for_progress(options: dict[str, Any], on_progress: Any) -> None:
     if on_progress is None:
         return
     if not callable(on_progress) or iscoroutinefunction(on_progress):
-        raise InvalidArguments("on_progress must be a plain function with one parameter")
+        text = "on_progress must be a plain function with one parameter"
+        raise invalid_option("on_progress", text)
     options["progress"] = True
 
 
@@ -133,7 +136,7 @@ async def make_input_sender(
     if values is None and attachment is None:
         return None
     if values is not None and attachment is not None:
-        raise InvalidArguments("a call takes input or an attachment, not both")
+        raise invalid_option("input", "a call takes input or an attachment, not both")
     options["input"] = True
     if attachment is None:
         return InputSender(bodies_of_items(values))

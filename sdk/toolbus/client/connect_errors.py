@@ -26,7 +26,7 @@ from websockets.exceptions import (
 )
 from websockets.http11 import Response
 
-from toolbus.auth.tokens import MAX_JWT_BYTES
+from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEFAULT_URL, is_loopback
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER

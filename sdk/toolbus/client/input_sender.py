@@ -41,6 +41,7 @@ __all__ = [
     "check_readable",
     "close_items",
     "error_of_call",
+    "invalid_option",
 ]
 
 # Iterating over these never blocks.
@@ -142,6 +143,11 @@ class InputSender:
 # The items
 
 
+def invalid_option(name: str, message: str) -> InvalidArguments:
+    """Make the error for an option of a call, with its path."""
+    return InvalidArguments(message, details={"path": f"/{name}", "message": message})
+
+
 def as_attachment(value: Any) -> FileChunk:
     """Make a file from an attachment. Raises InvalidArguments for other types."""
     if isinstance(value, FileChunk):
@@ -154,7 +160,7 @@ def as_attachment(value: Any) -> FileChunk:
         return FileChunk.from_pieces(value)
     kind = type(value).__name__
     message = "an attachment must be bytes, a path, a FileChunk or an async iterable of bytes"
-    raise InvalidArguments(f"{message}, not {kind}")
+    raise invalid_option("attachment", f"{message}, not {kind}")
 
 
 def _sendable_file(file: FileChunk) -> FileChunk:
@@ -186,7 +192,8 @@ def as_items(items: Any) -> AsyncIterator[Any]:
         is_in_memory = isinstance(items, _IN_MEMORY)
         return _iterate_in_memory(items) if is_in_memory else ThreadIterator(lambda: items)
     kind = type(items).__name__
-    raise InvalidArguments(f"input must be an iterable or async iterable of values, not {kind}")
+    text = f"input must be an iterable or async iterable of values, not {kind}"
+    raise invalid_option("input", text)
 
 
 async def _iterate_in_memory(items: Iterable[Any]) -> AsyncGenerator[Any, None]:

@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolbus.auth.grants import matches_room
-from toolbus.auth.keys import KeyRing
-from toolbus.auth.tokens import LEEWAY_S
+from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
@@ -233,6 +232,7 @@ def _expired(claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | 
 async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKey | None:
     """Compare the token's key with the development key, if a local server may use that."""
     from toolbus.auth.jws import read_header
+    from toolbus.auth.keys import KeyRing
 
     if not is_loopback(settings.url):
         return None

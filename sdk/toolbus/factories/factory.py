@@ -10,7 +10,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -33,6 +33,8 @@ __all__ = [
 
 FieldKind: TypeAlias = Literal["switch", "list", "text", "json"]
 _LISTS = (list, tuple, set, frozenset)
+_RECORD_MARKS = frozenset({"__dataclass_fields__", "__total__", "_fields"})
+"""Attributes of dataclasses, of any `TypedDict`, and of named tuples."""
 _METAVARS: Mapping[Any, str] = types.MappingProxyType(
     {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 )
@@ -42,7 +44,8 @@ class OperatorOnly:
     """Marks a field that only the operator of a toolkit sets: `Annotated[Path, OperatorOnly]`.
 
     `toolbus host` reads it as any other field. A request to a builder cannot name it, and its
-    schema does not show it.
+    schema does not show it. It marks a whole field of the config: `builder_of` refuses a config
+    where a part of an open field is marked.
     """
 
 
@@ -87,8 +90,12 @@ class ConfigField:
     @property
     def is_operator_only(self) -> bool:
         """Whether a request to a builder cannot name it."""
-        marks = self.info.metadata
-        return any(each is OperatorOnly or isinstance(each, OperatorOnly) for each in marks)
+        return _has_mark(self.info.metadata)
+
+    @property
+    def is_partly_operator_only(self) -> bool:
+        """Whether a part of its type is marked, such as a field of a nested model."""
+        return _is_marked_within(self.info.annotation, set())
 
     @property
     def is_secret(self) -> bool:
@@ -238,6 +245,27 @@ def _without_none(annotation: Any) -> Any:
         if len(kinds) == 1:
             return _without_none(kinds[0])
     return annotation
+
+
+def _has_mark(metadata: Iterable[Any]) -> bool:
+    return any(each is OperatorOnly or isinstance(each, OperatorOnly) for each in metadata)
+
+
+def _is_marked_within(kind: Any, seen: set[Any]) -> bool:
+    """Return whether `OperatorOnly` marks a part of a type."""
+    if typing.get_origin(kind) is typing.Annotated and _has_mark(kind.__metadata__):
+        return True
+    parts = list(typing.get_args(kind))
+    if inspect.isclass(kind) and kind not in seen:
+        seen.add(kind)
+        if issubclass(kind, BaseModel):
+            fields = kind.model_fields.values()
+            parts += [each.annotation for each in fields]
+            if any(_has_mark(each.metadata) for each in fields):
+                return True
+        elif not _RECORD_MARKS.isdisjoint(vars(kind)):
+            parts += typing.get_type_hints(kind, include_extras=True).values()
+    return any(_is_marked_within(each, seen) for each in parts)
 
 
 def _is_structure(kind: Any) -> bool:

@@ -59,7 +59,7 @@ class Definitions:
 
         Calls of later connections are in doubt until the reply, or until `confirm`.
         """
-        old.last_connection = min(old.last_connection, self._latest[0])
+        old.limit_to(old.first_connection, min(old.last_connection, self._latest[0]))
 
     def accept(self, old: HostedToolkit, new: HostedToolkit, connection: Any) -> bool:
         """Switch to the new definition as the reply is read.
@@ -69,17 +69,17 @@ class Definitions:
         """
         number, latest = self._latest
         if connection is not latest:
-            old.first_connection, old.last_connection = number, _NEVER
+            old.limit_to(number, _NEVER)
             return False
-        new.first_connection = number
+        new.limit_to(number, new.last_connection)
         self._hosted[new.key] = new
         return True
 
     def doubt(self, hosted: HostedToolkit) -> None:
         """Refuse calls until `confirm`: it is unknown which definition the server has."""
-        hosted.last_connection = _NEVER
+        hosted.limit_to(hosted.first_connection, _NEVER)
 
     def confirm(self, hosted: HostedToolkit, connection: Any = None) -> None:
         """Serve a definition that the server has: by its reply on a connection, or as before."""
         if connection is None or connection is self._latest[1]:
-            hosted.last_connection = inf
+            hosted.limit_to(hosted.first_connection, inf)

@@ -105,6 +105,8 @@ class HostedToolkit:
     """The number of the first connection whose calls mean this definition."""
     last_connection: float = inf
     """The number of the last one."""
+    is_for_all: bool = True
+    """Whether the calls of every connection mean it."""
     idle_event: asyncio.Event | None = None
     """Set when no call is running; present while a task waits for that."""
 
@@ -116,6 +118,15 @@ class HostedToolkit:
     def __post_init__(self, former: Sequence[HostedToolkit]) -> None:
         found = {tool.name: _kept_limits(tool, former) for tool in self.toolkit.tools}
         self.limits = {name: limits for name, limits in found.items() if limits != NO_LIMITS}
+
+    def limit_to(self, first: float, last: float) -> None:
+        """Serve the calls of the connections with these numbers only."""
+        self.first_connection, self.last_connection = first, last
+        self.is_for_all = first == 0 and last == inf
+
+    def serves(self, connection: float) -> bool:
+        """Whether the calls of the connection with this number mean it."""
+        return self.first_connection <= connection <= self.last_connection
 
     def on_call_ended(self) -> None:
         """Wake the tasks that wait for the end of all calls, if this was the last one."""

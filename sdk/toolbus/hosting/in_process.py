@@ -18,10 +18,11 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
-from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
+from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.output_stream import MAX_PROGRESS_BYTES
 from toolbus.hosting.shared_places import Identity
+from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.tool import Tool
@@ -247,15 +248,22 @@ class InProcessToolkit:
 
     async def _run_limited(self, call: InProcessCall) -> Chunk:
         limits = self._limits.get(call.tool, NO_LIMITS)
-        seconds = min(call.timeout_s, limits.timeout_s or call.timeout_s)
+        slots, most_s = limits.slots, limits.timeout_s
+        ends_at = self._loop.time() + call.timeout_s
         try:
-            async with asyncio.timeout(call.timeout_s) as waiting, _slot(limits, call):
-                async with asyncio.timeout(limits.timeout_s) as running:
+            async with asyncio.timeout_at(ends_at) as limit:
+                if slots is not None:
+                    await slots.acquire(call)
+                try:
+                    if most_s is not None and not limit.expired():
+                        limit.reschedule(min(ends_at, self._loop.time() + most_s))
                     return await self._execute(call)
+                finally:
+                    if slots is not None:
+                        _release(slots, call)
         except TimeoutError as error:
-            assert waiting.expired() or running.expired(), (
-                "a timeout of the tool itself is a ToolFailed"
-            )
+            assert limit.expired(), "a timeout of the tool itself is a ToolFailed"
+            seconds = min(call.timeout_s, most_s or call.timeout_s)
             message = f"{self._toolkit.name}.{call.tool} did not end within {seconds:g} s"
             raise DeadlineExceeded(message, executed=call.executed) from error
         finally:
@@ -293,21 +301,13 @@ class InProcessToolkit:
         return failure
 
 
-@asynccontextmanager
-async def _slot(limits: ToolLimits, call: InProcessCall) -> AsyncIterator[None]:
-    """Hold one of the tool's slots until the call's functions on threads have ended too."""
-    if limits.slots is None:
-        yield
-        return
-    await limits.slots.acquire(call)
-    release = partial(limits.slots.release, call)
-    try:
-        yield
-    finally:
-        if left := call.on_threads:
-            asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
-        else:
-            release()
+def _release(slots: ToolSlots, call: InProcessCall) -> None:
+    """Give a slot of the tool back when the call's functions on threads have ended too."""
+    if left := call.on_threads:
+        ended = asyncio.gather(*left, return_exceptions=True)
+        ended.add_done_callback(lambda _: slots.release(call))
+    else:
+        slots.release(call)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

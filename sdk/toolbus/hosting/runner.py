@@ -202,14 +202,11 @@ class Runner:
     def dispatch(self, dispatch: Dispatch) -> None:
         """Start a call, or refuse it at once. Must not raise."""
         hosted = self._find((dispatch.toolkit, "private" not in dispatch.header))
-        number = self._connection_number
-        if hosted is None or not hosted.first_connection <= number <= hosted.last_connection:
+        if hosted is None or not (hosted.is_for_all or hosted.serves(self._connection_number)):
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        used = len(self._running) - self._unread.count
-        if (self._unread.count or used >= self._places.common) and (
-            reason := self._overload(dispatch.header["caller"], used)
-        ):
+        is_scarce = self._unread.count or len(self._running) >= self._places.common
+        if is_scarce and (reason := self._overload(dispatch.header["caller"])):
             self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
         call = HostedCall(self, dispatch, hosted)
@@ -228,9 +225,10 @@ class Runner:
         hosted.running_calls.add(call)
         call.task = _start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
 
-    def _overload(self, packed_caller: bytes, used: int) -> str:
+    def _overload(self, packed_caller: bytes) -> str:
         """Return why a caller gets no place; empty if it gets one."""
         caller, unread = identity_of(packed_caller), self._unread
+        used = len(self._running) - unread.count
         if used >= self._places.common:
             held = self._held.of(caller, self._running) - unread.count_of(caller)
             if not self._places.may_take(used, held):

@@ -69,7 +69,7 @@ def own_error(call: ToolCall, error: E, *, began: bool) -> E:
     error.executed = run.executed_so_far if began or run.entered else "no"
     if error.executed != "no":
         error.retryable = False
-    return run.fail(error) if run.entered else run.refuse(error)
+    return run.record(error)
 
 
 def closing(chunks: AsyncIterator[Chunk]) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:

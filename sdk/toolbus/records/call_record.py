@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -97,6 +98,17 @@ def stored(text: object) -> str:
     return short.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _seconds(since: float | datetime | None) -> float | None:
+    """Return a time as seconds since the epoch. Raises `ValueError` for what is no time."""
+    try:
+        at = since.timestamp() if isinstance(since, datetime) else since
+        if at is None or isfinite(at):
+            return None if at is None else float(at)
+    except (OverflowError, OSError):
+        pass
+    raise ValueError("since must be a time that a datetime can have")
+
+
 @dataclass(frozen=True, slots=True)
 class CallFilter:
     """Which calls are chosen; None chooses all."""
@@ -126,8 +138,8 @@ class CallFilter:
             raise ValueError(
                 f"since must be a datetime, or seconds since the epoch, not {type(since).__name__}"
             )
-        at = since.timestamp() if isinstance(since, datetime) else since
-        return cls(None if tool is None else ToolPatterns([tool]), who, outcome, at)
+        patterns = None if tool is None else ToolPatterns([tool])
+        return cls(patterns, None if who is None else stored(who), outcome, _seconds(since))
 
     def covers(self, tool: str) -> bool:
         """Whether the pattern covers the name of a tool."""
@@ -139,6 +151,6 @@ class CallFilter:
         return (
             (self.since is None or record.started_at >= self.since)
             and self.outcome in (None, record.outcome)
-            and self.who in (None, record.caller, record.caller.partition("/")[2])
+            and self.who in (None, record.caller, record.caller.split("/", 1)[-1])
             and self.covers(record.tool)
         )

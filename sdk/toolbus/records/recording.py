@@ -17,7 +17,7 @@ __all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording"]
 
 MAX_ARGUMENT_CHARS = 2_000
 """Longer arguments are cut to this length, as JSON."""
-_MAX_ITEMS, _MAX_STRING = 50, 500
+_MAX_ITEMS, _MAX_STRING, _MAX_INT_BITS = 50, 500, 64
 
 
 class Identified(Protocol):
@@ -105,8 +105,12 @@ class Recording:
 
     def keep_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Keep the arguments, cut, if the records keep arguments at all."""
-        if self._keeps_arguments:
+        if not self._keeps_arguments:
+            return
+        try:
             self.arguments = _argument_text(arguments)
+        except Exception:  # code of the caller's own classes
+            self.arguments = "<not readable>"
 
     def decide(self, decision: Decision, by: str) -> None:
         """Set what was decided about the call, and what decided. By default its end implies it."""
@@ -174,7 +178,9 @@ def _cut_value(value: Any, left: list[int]) -> Any:
     """Copy a value; `left` counts the items that may still be copied, which bounds the depth."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_STRING else value[: _MAX_STRING - 1] + "…"
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() <= _MAX_INT_BITS:
         return value
     if not isinstance(value, Mapping | list | tuple):
         return f"<{type(value).__name__}>"

@@ -13,7 +13,7 @@ from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.recording import Identified, Recording
 from toolbus.records.store import MemoryStore, RecordStore
 
-__all__ = ["Records", "checked_records"]
+__all__ = ["Records"]
 
 _logger = bounded_logger(__name__)
 _FLUSH_S = 1.0
@@ -22,8 +22,8 @@ _FLUSH_S = 1.0
 class Records:
     """Records of calls: who, for whom, what, decided how, how long, and how it ended.
 
-    Give one to `Toolkit(records=)` or `RemoteToolkit(records=)`; several may share one. It is made
-    by `memory` or `sqlite`. Recording never makes a call fail or wait.
+    Give one to `Toolkit(records=)`, `RemoteToolkit(records=)` or `Turn(records=)`; several may
+    share one. It is made by `memory` or `sqlite`. Recording never makes a call fail or wait.
 
     Args:
         store: Where the records are kept.
@@ -161,13 +161,3 @@ class Records:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def checked_records(value: Records | None, label: str) -> Records | None:
-    """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
-    if value is not None and not isinstance(value, Records):
-        raise TypeError(
-            f"{label}: records must be Records.memory() or Records.sqlite(PATH), not"
-            f" {type(value).__name__}"
-        )
-    return value

@@ -24,6 +24,7 @@ _APPLICATION = 0x74626E72
 _VERSION = 1
 _BUSY_S = 1.0
 _OPEN_S = 3.0
+_MAX_LIMIT = 2**63 - 1
 _COLUMNS = tuple(each.name for each in fields(CallRecord))
 _KINDS = {"started_at": "REAL", "duration_s": "REAL"}
 _CREATE = (
@@ -42,6 +43,7 @@ _SELECT = (
     " AND (:who IS NULL OR caller = :who OR substr(caller, instr(caller, '/') + 1) = :who)"
     " AND covers(tool) ORDER BY started_at DESC, id DESC LIMIT :limit"
 )
+_NO_FILE = "it is not a regular file"
 _OTHER_PROGRAM = "it is a database of another program"
 
 
@@ -105,7 +107,7 @@ def _open(path: Path) -> OpenFile:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         if not path.is_file():
-            raise ValueError("it is not a regular file") from None
+            raise ValueError(_NO_FILE) from None
     facts = path.stat()
     connection = sqlite3.connect(
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -164,7 +166,7 @@ def read_calls(path: Path, chosen: CallFilter, limit: int) -> list[CallRecord]:
         "since": chosen.since,
         "outcome": chosen.outcome,
         "who": chosen.who,
-        "limit": limit,
+        "limit": min(limit, _MAX_LIMIT),
     }
     with _reading(path) as connection:
         connection.create_function("covers", 1, lambda tool: chosen.covers(str(tool)))
@@ -185,6 +187,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.exists():
         text = f"there are no records of calls at {path}"
         raise NoRecords(text, details={"path": str(path)})
+    if not path.is_file():  # to open a pipe would wait for its writer
+        raise _unavailable(path, _NO_FILE)
     address = f"{path.absolute().as_uri()}?mode=ro"
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         address += "&immutable=1"  # SQLite could not make its lock files, and there is no writer

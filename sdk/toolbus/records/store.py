@@ -37,7 +37,7 @@ class MemoryStore:
         self._records: deque[CallRecord] = deque(maxlen=size)
 
     def add(self, record: CallRecord) -> None:
-        """Keep a record; the oldest one makes place for it."""
+        """Keep a record; the oldest one is dropped if there are too many."""
         self._records.append(record)
 
     def select(self, chosen: CallFilter, limit: int) -> list[CallRecord]:

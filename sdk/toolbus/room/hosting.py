@@ -80,6 +80,8 @@ class Hosting:
             # Also after a failure: the server may have registered it although its reply was lost.
             stack.push_async_callback(self._end)
             await self._registrations.add(self._registration)
+            toolkit = self._registration.hosted.toolkit
+            await stack.enter_async_context(toolkit.hosting(self._room))
             yield
 
     async def replace(self, toolkit: Toolkit, supersede: bool | None) -> None:

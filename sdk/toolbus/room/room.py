@@ -40,7 +40,6 @@ from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.errors import InvalidArguments
-from toolbus.room.call_explanation import Explanation
 from toolbus.room.call_form import (
     INVOKE_OPTIONS,
     argument_mapping,
@@ -65,6 +64,8 @@ from toolbus.wire import (
 
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
+
+    from toolbus.room.call_explanation import Explanation
 
 __all__ = ["Core", "Room"]
 
@@ -383,6 +384,8 @@ class Room:
         return explained
 
     async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> Explanation:
+        from toolbus.room.call_explanation import Explanation  # few programs explain calls
+
         body = await self._core.caller.request(Explain, *names, options)
         return Explanation.from_wire(body)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec.structs import replace
 
@@ -31,12 +31,9 @@ from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.runner import Runner
-from toolbus.room.call_monitor import CallReport
 from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
-from toolbus.room.lock_file import LockFile
-from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.published_attributes import PublishedAttributes
 from toolbus.room.registrations import (
@@ -53,6 +50,10 @@ from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import Admin, Event, Notice, Welcome
+
+if TYPE_CHECKING:  # few programs watch calls or have a lock file
+    from toolbus.room.call_monitor import CallReport
+    from toolbus.room.lock_file import LockFile
 
 __all__ = ["RoomClient"]
 
@@ -193,10 +194,7 @@ class RoomClient(Room):
             on_replaced=lambda connection: calls.finish(connection),
         )
         link = ReconnectingConnection(settings, owner)
-        lock = _lock_of(self._locked, settings)
-        caller = Caller(link, table, tracing)
-        if lock is not None:
-            caller = LockedCaller(link, table, tracing, lock)
+        caller = _caller(self._locked, settings, link, table, tracing)
         core = Core(loop, caller, _checked_wait(self._wait_for_host_s))
         runner = Runner(
             room_of=partial(Room, core),
@@ -489,14 +487,22 @@ class RoomClient(Room):
         await parts.registrations.retry_unregister()
 
 
-def _lock_of(
-    locked: LockFile | str | os.PathLike[str] | Literal[False] | None, settings: RoomSettings
-) -> LockFile | None:
-    """Return the lock file of a client, None for none. Raises ValueError if it is not valid."""
-    if locked is False or isinstance(locked, LockFile):
-        return locked or None
-    path = settings.lock if locked is None else locked
-    return None if path is None else LockFile.load(path)
+def _caller(
+    locked: LockFile | str | os.PathLike[str] | Literal[False] | None,
+    settings: RoomSettings,
+    link: ReconnectingConnection,
+    table: PendingRequests,
+    tracing: Tracing,
+) -> Caller:
+    """Make the caller of a client, with its lock file. Raises ValueError if that is not valid."""
+    chosen = settings.lock if locked is None else locked
+    if chosen is None or chosen is False:
+        return Caller(link, table, tracing)
+    from toolbus.room.lock_file import LockFile
+    from toolbus.room.locked_caller import LockedCaller
+
+    lock = chosen if isinstance(chosen, LockFile) else LockFile.load(chosen)
+    return LockedCaller(link, table, tracing, lock)
 
 
 def _checked_wait(seconds: Any) -> float:

@@ -11,14 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
-from toolbus.room.call_monitor import CallReport
 from toolbus.room.events import EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import BadBody, Event, Subscribe
+
+if TYPE_CHECKING:  # few programs watch calls
+    from toolbus.room.call_monitor import CallReport
 
 __all__ = ["EVENT_TOPICS", "Subscriptions"]
 
@@ -187,6 +189,8 @@ class Subscriptions:
         )
 
     def _on_calls(self, event: Event) -> None:
+        from toolbus.room.call_monitor import CallReport
+
         try:
             report = CallReport.from_wire(event.data)
         except (LookupError, TypeError, ValueError) as error:

@@ -98,6 +98,11 @@ def recorded_method(method: str, *, registered: bool) -> str:
     return method if registered else OTHER
 
 
+def sendable(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """Cut a text, and replace lone surrogates: with one a span could not be sent."""
+    return text[:max_chars].encode(errors="replace").decode()
+
+
 def call_attributes(
     *, room: str, caller: str, on_behalf_of: str | None = None, host: str | None = None
 ) -> dict[str, str]:
@@ -190,6 +195,5 @@ def record_outcome(
         span.set_attribute(CAUSE, cause[:MAX_NAME_CHARS])
     if error.code != "cancelled":
         is_of_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
-        message = error.message[:_MAX_MESSAGE_CHARS] if is_of_tool else ""
-        message = message.encode(errors="replace").decode()  # a lone surrogate cannot be sent
+        message = sendable(error.message, _MAX_MESSAGE_CHARS) if is_of_tool else ""
         span.set_status(trace.StatusCode.ERROR, message or None)

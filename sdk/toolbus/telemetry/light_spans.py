@@ -45,6 +45,7 @@ UNSET = Status(StatusCode.UNSET)
 _RANDOM: int = getattr(TraceFlags, "RANDOM_TRACE_ID", 0)
 _SAMPLED: int = TraceFlags.SAMPLED
 _FLAGS = tuple(TraceFlags(flags) for flags in range((_RANDOM | _SAMPLED) + 1))
+_SAMPLED_BITS: int = TraceIdRatioBased.TRACE_ID_LIMIT
 _NO_CONTEXT = Context()
 _MAX_PARTS = 32
 """More mappings of attributes than this are merged, so that a span stays small."""
@@ -283,7 +284,7 @@ class LightRecorder:
             return self._sdk.start_root(name, kind, attributes)
         trace_id = self._ids.generate_trace_id()
         # Asking the sampler, which decides the same, costs 7 % of an unsampled call's p50.
-        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._root_bound:
+        if trace_id & _SAMPLED_BITS >= self._root_bound:
             return None
         result = self._sampler.should_sample(_NO_CONTEXT, trace_id, name, kind, attributes)
         if result.decision is Decision.DROP:

@@ -95,6 +95,7 @@ def recorded(service_name: str) -> Iterator[None]:
 _PROVIDER_CHECK_S = 1.0
 _MAX_METHODS_KEPT = 256
 _NO_CONTEXT = Context()
+_CLIENT = SpanKind.CLIENT
 _logger = bounded_logger(__name__)
 
 
@@ -316,7 +317,7 @@ class Tracing:
         if recorder is None:
             return None
         description = self._descriptions.get(method) or self._describe(method)
-        span = recorder.start_root(description.name, SpanKind.CLIENT, description.client)
+        span = recorder.start_root(description.name, _CLIENT, description.client)
         if span is None:
             return _UNSAMPLED_ROOT
         span.set_attribute(GEN_AI_TOOL_CALL_ID, call_id)

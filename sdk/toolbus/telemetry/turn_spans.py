@@ -28,6 +28,7 @@ from toolbus.telemetry.attributes import (
     OTHER,
     SharedAttributes,
     record_outcome,
+    sendable,
     turn_attributes,
     turn_call_attributes,
 )
@@ -106,7 +107,7 @@ class TurnSpan:
             shared = self._tools.get((toolkit, tool))
             if shared is None:
                 shared = self._tools[toolkit, tool] = turn_call_attributes(toolkit, tool)
-            attributes = shared, {GEN_AI_TOOL_CALL_ID: call_id}
+            attributes = shared, {GEN_AI_TOOL_CALL_ID: sendable(call_id)}
             name = f"{EXECUTE_TOOL} {tool[:MAX_NAME_CHARS]}"
             span = self._recorder.start_span(name, SpanKind.INTERNAL, attributes, context)
             entered = trace.set_span_in_context(span, context)

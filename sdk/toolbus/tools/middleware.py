@@ -21,12 +21,21 @@ from typing import Any, Protocol, Self, TypeAlias
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, as_chunk
 from toolbus.chunks.json_values import cut, shown
-from toolbus.errors import RoomException, ToolFailed
+from toolbus.errors import InvalidResult, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.signature import takes_positional
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import ToolRun
 
-__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "check_tool", "checked_middlewares"]
+__all__ = [
+    "Middleware",
+    "MiddlewareChain",
+    "Next",
+    "ToolCall",
+    "check_tool",
+    "checked_middlewares",
+    "one_result",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -106,6 +115,8 @@ class MiddlewareChain:
         """The generators of the call, the outermost first; `run` closes them."""
         self.reached: bool = False
         """Whether the innermost function was called."""
+        self.has_ended: bool = False
+        """Whether the call has ended: nothing runs any more."""
 
     async def run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of the call; close everything that was opened in any case.
@@ -141,12 +152,13 @@ class MiddlewareChain:
         running = middleware(call, following)
         try:
             async for value in running:
-                yield as_chunk(value)
+                yield _checked_chunk(value, run_of(call.context))
         finally:
             await _close(running)
 
     async def _close(self) -> None:
         """Close the generators, the innermost first; errors are logged."""
+        self.has_ended = True
         for opened in reversed(self.opened):
             await _close(opened)
         self.opened.clear()
@@ -169,9 +181,10 @@ class _Next:
         return running
 
     async def _run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
-        if self._state:
+        if self._state or self._chain.has_ended:
+            told = f"again after {self._state}" if self._state else "after the end of the call"
             raise ToolFailed(
-                f"middleware {self._name} called next again after {self._state}",
+                f"middleware {self._name} called next {told}",
                 executed=run_of(call.context).executed,
             )
         self._state = "it began"
@@ -189,6 +202,29 @@ class _Next:
         self._state = "success"
 
 
+async def one_result(
+    tool: str, chunks: AsyncIterator[Chunk], recorded: Callable[[RoomException], RoomException]
+) -> Chunk:
+    """Return the one chunk of a tool that returns one result.
+
+    Args:
+        tool: Its name.
+        chunks: What its middlewares give.
+        recorded: Records an error of this function for the caller, and returns it.
+
+    Raises `InvalidResult` if there is none, or a second one.
+    """
+    result: Chunk | None = None
+    text = f"{tool} returns one result, and its middlewares gave"
+    async for chunk in chunks:
+        if result is not None:
+            raise recorded(InvalidResult(f"{text} more than one"))
+        result = chunk
+    if result is None:
+        raise recorded(InvalidResult(f"{text} none: yield EmptyChunk() for an empty one"))
+    return result
+
+
 async def _close(opened: AsyncIterator[Any]) -> None:
     """Close a generator, with all that it has opened; an error is logged."""
     close = getattr(opened, "aclose", None)
@@ -197,6 +233,16 @@ async def _close(opened: AsyncIterator[Any]) -> None:
             await close()
         except Exception:
             _logger.exception("a middleware raised while the call was closed")
+
+
+def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
+    """Return a value of a middleware as a chunk. Raises `InvalidResult`, recorded in the run."""
+    try:
+        return as_chunk(value)
+    except InvalidResult as error:
+        error.executed = run.executed_so_far
+        run.record(error)
+        raise
 
 
 def _functions_of(value: Any) -> tuple[Any, ...]:

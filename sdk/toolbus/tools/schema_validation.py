@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import jsonschema_rs
 from pydantic import ValidationError
 
-from toolbus.chunks.json_values import cut, json_pointer
-from toolbus.errors import InvalidArguments
+from toolbus.chunks.json_values import cut, json_pointer, plain_json
+from toolbus.errors import InvalidArguments, InvalidResult
 
 __all__ = [
     "JsonCheck",
@@ -123,8 +123,18 @@ class JsonCheck:
         except jsonschema_rs.ValidationError as error:
             return _violation(error, place)
         except ValueError as error:
-            return Violation(place([]), cut(str(error)))
+            return _not_json(value) or Violation(place([]), cut(str(error)))
         return None
+
+
+def _not_json(value: Any) -> Violation | None:
+    """Return what of a value cannot be sent, as for a call elsewhere."""
+    try:
+        plain_json(value)
+    except InvalidResult as error:
+        details = error.details
+        return Violation(str(details.get("path", "")), str(details.get("message", error.message)))
+    return None
 
 
 def _compiled(schema: dict[str, Any]) -> jsonschema_rs.Validator:

@@ -112,7 +112,9 @@ def checked_result(tool: Tool, run: ToolRun, value: Any) -> Chunk:
     try:
         return tool.make_result(value)
     except RoomException as error:
-        run.fail(error)
+        if not run.entered:  # a middleware answered in the tool's place
+            error.executed = run.executed_so_far
+        run.record(error)
         raise
 
 

@@ -141,6 +141,10 @@ class ToolRun(ABC):
         self._failure = error
         return error
 
+    def record(self, error: _Error) -> _Error:
+        """Record an error for the current phase, as `fail` or `refuse`, and return it."""
+        return self.fail(error) if self.entered else self.refuse(error)
+
     def is_recorded(self, error: RoomException) -> bool:
         """Return whether `refuse` or `fail` recorded this error for the current phase."""
         return error is (self._failure if self.entered else self._refusal)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy, deepcopy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
@@ -203,6 +204,18 @@ class Toolkit:
         """Return the toolkit itself: a toolkit is its own builder."""
         return self
 
+    @asynccontextmanager
+    async def hosting(self, room: Any) -> AsyncIterator[None]:
+        """Do more while the toolkit is hosted, such as hosting others; nothing by default.
+
+        It is entered once the toolkit can be called, and left before the toolkit is unregistered.
+        A toolkit that runs in the process of its caller is not hosted.
+
+        Args:
+            room: The room that hosts it, a `RoomClient`.
+        """
+        yield
+
     async def execute(
         self,
         context: ToolContext,
@@ -227,10 +240,10 @@ class Toolkit:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
             chosen = self.get_tool(name)
-            if run.argument_bytes <= LARGE_BODY_BYTES:
-                checked = chosen.read_arguments(arguments)
-            else:
+            if run.argument_bytes:
                 checked = await read_in_time(chosen, run, arguments)
+            else:
+                checked = chosen.read_arguments(arguments)
         except RoomException as error:
             run.refuse(error)
             raise
@@ -348,7 +361,7 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
             body = pack_body(chunk.to_wire())
     except BadBody as error:
         failure = InvalidResult(error.reason, executed=run.executed)
-        raise run.fail(failure) from error
+        raise run.record(failure) from error
     if len(body) > MAX_RESULT_BYTES:
         raise too_large(run, body)
     return body
@@ -357,7 +370,7 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
 def too_large(run: ToolRun, body: bytes) -> TooLarge:
     """Record that a result does not fit into one frame, and return the error to be raised."""
     text = f"the result has {len(body)} bytes, at most {MAX_RESULT_BYTES} can be sent"
-    return run.fail(TooLarge(text, executed=run.executed))
+    return run.record(TooLarge(text, executed=run.executed))
 
 
 def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
@@ -406,9 +419,14 @@ def checked_records(value: Records | None, label: str) -> Records | None:
     """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
     if value is None:  # then nothing of records is imported
         return None
-    from toolbus.records.records import checked_records
+    from toolbus.records.records import Records
 
-    return checked_records(value, label)
+    if not isinstance(value, Records):
+        raise TypeError(
+            f"{label}: records must be Records.memory() or Records.sqlite(PATH), not"
+            f" {type(value).__name__}"
+        )
+    return value
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import InvalidResult, RoomException, ToolFailed
+from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
 from toolbus.tools.streaming import check_streams, checked_result, close_items, with_input
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
-from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
 __all__ = ["WrappedTool", "read_in_time"]
 
@@ -25,7 +25,7 @@ _END = EmptyChunk()
 
 async def read_in_time(tool: Tool, run: ToolRun, arguments: dict[str, Any]) -> dict[str, Any]:
     """Check and convert arguments, large ones in slices. Raises `InvalidArguments`."""
-    if run.argument_bytes <= LARGE_BODY_BYTES:
+    if not run.argument_bytes:
         return tool.read_arguments(arguments)
     return await run_in_slices(tool.read_steps(arguments), run.argument_bytes, continues=True)
 
@@ -67,28 +67,17 @@ class WrappedTool:
         chain = MiddlewareChain(self._middlewares, _Execution(self._tool, stream))
         async with aclosing(chain.run(call)) as chunks:
             if not self._tool.streaming:
-                return await self._one(run, chain, chunks)
+                recorded = partial(_recorded, run, chain)
+                result = await one_result(self._info.name, chunks, recorded)
+                return checked_result(self._tool, run, result)
             async for chunk in chunks:
                 await run.put(checked_result(self._tool, run, chunk))
             return _END
 
-    async def _one(
-        self, run: ToolRun, chain: MiddlewareChain, chunks: AsyncGenerator[Chunk, None]
-    ) -> Chunk:
-        result: Chunk | None = None
-        async for chunk in chunks:
-            if result is not None:
-                raise self._wrong_number(run, chain, "more than one result")
-            result = checked_result(self._tool, run, chunk)
-        if result is None:
-            text = "no result: yield EmptyChunk() for an empty one"
-            raise self._wrong_number(run, chain, text)
-        return result
 
-    def _wrong_number(self, run: ToolRun, chain: MiddlewareChain, found: str) -> InvalidResult:
-        text = f"{self._info.name} returns one result, and its middlewares gave {found}"
-        error = InvalidResult(text, executed=run.executed if chain.reached else "no")
-        return run.fail(error) if run.entered else run.refuse(error)
+def _recorded(run: ToolRun, chain: MiddlewareChain, error: RoomException) -> RoomException:
+    error.executed = run.executed if chain.reached else "no"
+    return run.record(error)
 
 
 class _Execution:

@@ -128,16 +128,17 @@ class FrameCutter:
             if data[start] == _FINAL_BINARY and body <= size and not self._in_fragments:
                 # A frame that is masked or unmasked against the rule gets an invalid length here.
                 length = data[start + 1] - self._mask_bit
-                if length == _IN_TWO_BYTES and start + 3 < size:
-                    length = data[start + 2] << 8 | data[start + 3]
-                    body += 2
-                elif length == _IN_EIGHT_BYTES and start + 9 < size:
-                    length = int.from_bytes(data[start + 2 : start + 10])
-                    body += 8
-                elif length >= _IN_TWO_BYTES:
-                    length = -1
+                if length >= _IN_TWO_BYTES:
+                    if length == _IN_TWO_BYTES and body + 2 <= size:
+                        length = data[start + 2] << 8 | data[start + 3]
+                        body += 2
+                    elif length == _IN_EIGHT_BYTES and body + 8 <= size:
+                        length = int.from_bytes(data[start + 2 : start + 10])
+                        body += 8
+                    else:
+                        length = -1
                 end = body + length
-                if 0 <= length <= self._max_bytes and body <= size:
+                if 0 <= length <= self._max_bytes:
                     if end > size:
                         self._head, self._remaining = data[start:body], end - size
                         self._held += data[body:]

@@ -116,6 +116,7 @@ class MessageConnection(Connection):
         "_stall_timer",
         "_unread_pongs",
         "batches",
+        "is_behind",
         "receiver",
     )
 
@@ -123,6 +124,8 @@ class MessageConnection(Connection):
     batches: bool
     """Whether the answers to messages that arrived in one batch are written together in the next
     event-loop iteration; for a receiver with many concurrent calls."""
+    is_behind: bool
+    """Whether a message has to wait now because the peer reads more slowly than we write."""
     most_waiting_bytes: ClassVar[float] = _MAX_QUEUE_BYTES
     """Limit of queued messages that cannot be refused; a peer that needs more is disconnected."""
     receiver: Receiver | None
@@ -131,6 +134,7 @@ class MessageConnection(Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.batches = False
+        self.is_behind = False
         self.receiver = None
         limits = (self.protocol.max_message_size, self.protocol.max_fragment_size)
         self._cutter = FrameCutter(
@@ -234,7 +238,7 @@ class MessageConnection(Connection):
         protocol = self.protocol
         if protocol.state is not _OPEN:
             return False
-        if self.paused or self._send_queue:
+        if self.is_behind:
             return self._enqueue(data, ticket)
         if ticket is not None:
             ticket.written = True
@@ -263,11 +267,6 @@ class MessageConnection(Connection):
         parts = self.protocol.data_to_send()
         if parts:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a message has to wait now because the peer reads more slowly than we write."""
-        return self.paused or bool(self._send_queue)
 
     async def drained(self) -> None:
         """Wait until the send queue is empty or the connection is closed."""
@@ -304,6 +303,7 @@ class MessageConnection(Connection):
         queue, size = self._send_queue, 0
         if self._is_closing:
             self._send_queue = None  # it is never written
+            self.is_behind = self.paused
         else:
             size = self.transport.get_write_buffer_size() if self.paused else 0
             size += 0 if queue is None else queue.held_bytes
@@ -316,12 +316,15 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        queue, size = self._send_queue, len(data)
-        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
-            return False
-        if (self.paused or queue) and not self.may_wait(size):
+        if self.is_behind and not self._may_queue(len(data)):
             return False
         return self.send_message(data, ticket)
+
+    def _may_queue(self, size: int) -> bool:
+        queue = self._send_queue
+        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
+            return False
+        return self.may_wait(size)
 
     def may_wait(self, size: int) -> bool:
         """Whether so many bytes of another participant may be added to what waits for this peer."""
@@ -330,6 +333,7 @@ class MessageConnection(Connection):
     def pause_writing(self) -> None:
         """Queue messages from now on; a peer that reads too little is disconnected."""
         super().pause_writing()
+        self.is_behind = True
         self._watch_drain()
         self._report_unread()
 
@@ -353,6 +357,7 @@ class MessageConnection(Connection):
     def resume_writing(self) -> None:
         """Write queued messages until the transport is congested again."""
         super().resume_writing()
+        self.is_behind = False
         self._cancel_stall_timer()
         waiting, self._send_queue = self._send_queue, None
         while waiting and not self.paused and self.is_open:
@@ -364,6 +369,7 @@ class MessageConnection(Connection):
         if waiting and self._send_queue:  # messages that were sent to this peer meanwhile
             waiting.extend(self._send_queue)
         self._send_queue = waiting or self._send_queue
+        self.is_behind = self.paused or bool(self._send_queue)
         self._report_unread()
 
     # Closing
@@ -427,7 +433,7 @@ class ServerTransport(MessageConnection, ServerConnection):
         """Process data, at once if it is short."""
         if self._backlog:
             self._backlog = memoryview(bytes(self._backlog) + data)
-        elif len(data) <= max(_MIN_SLICE_BYTES, self._cutter.wanted):
+        elif len(data) <= _MIN_SLICE_BYTES or len(data) <= self._cutter.wanted:
             super().data_received(data)
         else:
             self._backlog = memoryview(data)

@@ -334,6 +334,24 @@ async def test_local_tool_keeps_its_time_and_the_callers() -> None:
                 assert raised.value.executed == "yes"
 
 
+async def test_the_time_of_a_tool_here_begins_when_its_call_has_a_slot() -> None:
+    @tool(timeout_s=0.3, max_concurrency=1)
+    async def work(hangs: bool) -> str:
+        if hangs:
+            await asyncio.Event().wait()
+        for _ in range(3):
+            await asyncio.sleep(0)  # a call that is out of time ends here
+        return "done"
+
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
+        async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
+            first = asyncio.create_task(turn.call("near.work", hangs=True))
+            second = asyncio.create_task(turn.call("near.work", hangs=False))
+            with pytest.raises(DeadlineExceeded):
+                await first
+            assert await second == "done"
+
+
 async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
     go, began = threading.Event(), threading.Semaphore(0)
     running, most = 0, 0

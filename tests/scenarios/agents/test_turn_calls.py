@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -150,6 +150,7 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
         ({"caller_context": [1]}, "facts", "caller_context must be one object"),
         ({"caller_context": {"a": object()}}, "facts", "cannot be written as JSON"),
         ({"on_progress": 7}, "facts", "on_progress must be a plain function"),
+        ({"timeout_s": "1"}, "facts", "timeout_s must be a finite number"),
     )
     ended = []
     async with both() as turn:
@@ -165,7 +166,21 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
             (result,) = await turn.run([use])
             assert (result.state, result.executed) == ("failed", "no")
             assert "FileNotFoundError" in result.for_model()
+            (result,) = await turn.run([ToolUse("1", f"{kit}.facts")], on_progress=cast(Any, 7))
+            assert "on_progress must be a plain function" in result.for_model()
     assert ended[: len(wrong)] == ended[len(wrong) :]
+    assert all(path is not None for _, path in ended)
+
+
+async def test_argument_that_is_no_json_has_its_path_alike() -> None:
+    async with both() as turn:
+        for value in (b"x", float("nan"), 2**70, [object()]):
+            paths = set()
+            for kit in KITS:
+                with pytest.raises(InvalidArguments) as raised:
+                    await turn.invoke(f"{kit}.echo", {"text": value})
+                paths.add(raised.value.details["path"].split("/")[1])
+            assert paths == {"text"}
 
 
 async def test_error_of_an_input_is_raised_to_its_caller_and_not_of_the_tool() -> None:
@@ -312,6 +327,29 @@ async def call_again(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         yield chunk
 
 
+async def cancel_itself(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    yield TextChunk("")
+
+
+async def exit_program(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    raise SystemExit("secret")
+    yield TextChunk("")
+
+
+async def give_what_is_no_json(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        yield object()
+
+
+async def give_too_much(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        yield "x" * MAX_FRAME_BYTES
+
+
 async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
     await asyncio.Event().wait()
     yield TextChunk("")
@@ -325,6 +363,10 @@ async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         (raise_before, "permission_denied", "no"),
         (raise_after, "tool_failed", "yes"),
         (call_again, "tool_failed", "yes"),
+        (cancel_itself, "tool_failed", "maybe"),
+        (exit_program, "tool_failed", "maybe"),
+        (give_what_is_no_json, "invalid_result", "yes"),
+        (give_too_much, "too_large", "yes"),
         (never_end, "deadline_exceeded", "no"),
     ],
 )
@@ -337,6 +379,69 @@ async def test_middleware_that_breaks_a_rule_is_a_clear_error(
                 await turn.invoke(f"{kit}.echo", {"text": "x"}, timeout_s=2)
             assert (raised.value.code, raised.value.executed) == (code, executed)
             assert "secret" not in raised.value.message
+
+
+@pytest.mark.parametrize("kit", KITS)
+async def test_chunk_that_is_refused_while_the_tool_runs_does_not_deny_that_it_ran(
+    kit: str,
+) -> None:
+    async with both(middlewares=[give_too_much]) as turn:
+        use = ToolUse("1", f"{kit}.doubled", input=[1])
+        (result,) = await turn.run([use])
+    assert result.error is not None
+    assert (result.error.code, result.executed) == ("too_large", {"near": "yes"}.get(kit, "maybe"))
+
+
+async def test_middleware_that_gives_a_running_tool_up_does_not_hide_that_it_ran() -> None:
+    began = asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def give_up(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        running = asyncio.ensure_future(anext(next(call)))
+        await began.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        raise LookupError("given up")
+        yield TextChunk("")
+
+    async with both(hang, middlewares=[give_up]) as turn:
+        results = await turn.run([ToolUse("1", f"{kit}.hang") for kit in KITS])
+    assert [each.executed for each in results] == ["yes", "maybe"]
+
+
+async def test_arguments_that_a_middleware_changed_in_place_are_in_the_result() -> None:
+    async def change(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        call.arguments["text"] = "changed"  # type: ignore[index]
+        async for chunk in next(call):
+            yield chunk
+
+    async with both(middlewares=[change]) as turn:
+        results = await turn.run([ToolUse("1", f"{kit}.echo", {"text": "x"}) for kit in KITS])
+    assert [each.changed_arguments for each in results] == 2 * [{"text": "changed"}]
+
+
+async def test_task_of_a_tool_that_is_cancelled_from_within_is_a_failure() -> None:
+    @tool
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with both(cancels_itself) as turn:
+        for kit in KITS:
+            with pytest.raises(ToolFailed, match="task was cancelled") as raised:
+                await turn.invoke(f"{kit}.cancels_itself")
+            (result,) = await turn.run([ToolUse("1", f"{kit}.cancels_itself")])
+            assert (raised.value.executed, result.executed, result.state) == (
+                "yes",
+                "yes",
+                "failed",
+            )
 
 
 async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:

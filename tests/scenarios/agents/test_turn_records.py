@@ -42,6 +42,7 @@ async def test_each_call_of_a_turn_is_recorded_with_its_outcome() -> None:
             ToolUse("3", "late.echo", {"text": "a"}),
             ToolUse("4", "far.nothing", {}),
             ToolUse("5", "near.echo", {"text": 5}),
+            ToolUse("6", "far.echo", {"text": "a"}, attachment="/no/such/file"),
         ]
         await turn.run(uses)
         assert await turn.call("far.echo", text="b") == "b"
@@ -54,6 +55,7 @@ async def test_each_call_of_a_turn_is_recorded_with_its_outcome() -> None:
         "3": ("late.echo", "tool_inactive", "no"),
         "4": ("far.nothing", "not_found", "no"),
         "5": ("near.echo", "invalid_arguments", "no"),
+        "6": ("far.echo", "invalid_arguments", "no"),
     }
     assert (last.caller, last.owner, last.digest) == ("agent", "host", digest)
     assert last.arguments == '{"text": "b"}'

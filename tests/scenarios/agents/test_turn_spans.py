@@ -18,8 +18,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 
 from toolbus import (
+    Next,
+    Records,
     RequiredToolkit,
     RoomClient,
+    ToolCall,
     ToolContext,
     ToolFailed,
     Toolkit,
@@ -52,7 +55,7 @@ async def hang(context: ToolContext) -> None:
 
 @asynccontextmanager
 async def traced_turn(
-    sampler: Sampler = ALWAYS_ON,
+    sampler: Sampler = ALWAYS_ON, **options: Any
 ) -> AsyncIterator[tuple[Turn, TracerProvider, InMemorySpanExporter]]:
     """Enter a turn whose agent records; the host in this process does not."""
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
@@ -65,7 +68,12 @@ async def traced_turn(
         async with (
             host.host(Toolkit("far", kit)),
             RoomClient(server.url, room="lab", token=token, tracing=tracing) as agent,
-            Turn(agent, always=[Toolkit("near", kit)], required=[RequiredToolkit("far")]) as turn,
+            Turn(
+                agent,
+                always=[Toolkit("near", kit)],
+                required=[RequiredToolkit("far")],
+                **options,
+            ) as turn,
         ):
             yield turn, provider, exporter
 
@@ -141,6 +149,24 @@ async def test_span_of_a_call_has_its_outcome() -> None:
     assert found["near.fail"] == found["far.fail"] == ("ERROR", "tool_failed", "yes")
     assert {found[f"{kit}.hang"][:2] for kit in ("near", "far")} == {("UNSET", "cancelled")}
     assert found["late"] == ("ERROR", "deadline_exceeded", "yes")
+
+
+async def test_call_that_a_middleware_of_the_turn_answered_did_not_run_its_tool() -> None:
+    async def answer(call: ToolCall, next: Next) -> AsyncIterator[str]:
+        yield "from memory"
+
+    records = Records.memory()
+    async with traced_turn(middlewares=[answer], records=records) as (turn, _, exporter):
+        (result,) = await turn.run([ToolUse("1", "near.fail")])
+    (record,) = records.calls()
+    assert (result.state, result.executed, record.executed) == ("ok", "no", "no")
+    assert ends(exporter) == {"1": ("UNSET", None, "no")}
+
+
+async def test_id_of_a_use_is_recorded_so_that_it_can_be_sent() -> None:
+    async with traced_turn() as (turn, _, exporter):
+        await turn.run([ToolUse("\ud800", "near.seen"), ToolUse("x" * 10_000, "near.seen")])
+    assert list(ends(exporter)) == ["?", "x" * 256]
 
 
 async def test_turn_whose_body_raises_is_an_error_without_its_words() -> None:

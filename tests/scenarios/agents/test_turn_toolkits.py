@@ -75,7 +75,8 @@ async def test_toolkits_of_one_name_are_told_apart_by_an_alias() -> None:
     [
         (
             {"always": [kit("notes", "x")], "required": [RequiredToolkit("notes")]},
-            "'notes', one of this process and one of another participant: .*alias=",
+            "two toolkits of this turn are named 'notes', one of this process and one of another"
+            " participant: .*alias=",
         ),
         (
             {"required": [RequiredToolkit("notes", None, each) for each in ("ann", "bob")]},

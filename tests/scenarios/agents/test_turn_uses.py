@@ -258,8 +258,28 @@ async def test_end_of_the_turn_interrupts_its_uses() -> None:
         await turn.run([])
 
 
+async def _invoked(turn: Turn, name: str) -> tuple[str, str]:
+    with pytest.raises(Cancelled, match="interrupted") as caught:
+        await turn.invoke(name)
+    return "interrupted", caught.value.executed
+
+
+async def _run(turn: Turn, name: str) -> tuple[str, str]:
+    (result,) = await turn.run(uses_of(name))
+    assert result.value == [1]
+    return result.state, result.executed
+
+
+async def _streamed(turn: Turn, name: str) -> tuple[str, str]:
+    first, result = [each async for each in turn.stream(ToolUse("1", name))]
+    assert isinstance(first, Chunk)
+    assert isinstance(result, ToolResult)
+    return result.state, result.executed
+
+
+@pytest.mark.parametrize("call", [_invoked, _run, _streamed])
 async def test_tool_that_does_not_end_when_it_is_cancelled_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    call: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("toolbus.agents.turn_runs._END_S", 0.05)
     began, go = asyncio.Event(), asyncio.Event()
@@ -276,11 +296,10 @@ async def test_tool_that_does_not_end_when_it_is_cancelled_is_given_up(
 
     async with agent_and_host() as (_, agent), asyncio.timeout(100):
         async with Turn(agent, always=[Toolkit("near", [stubborn])]) as turn:
-            running = asyncio.create_task(turn.run(uses_of("near.stubborn")))
+            running = asyncio.create_task(call(turn, "near.stubborn"))
             await began.wait()
             await turn.interrupt()
-            (result,) = await running
-            assert (result.state, result.value, result.executed) == ("interrupted", [1], "yes")
+            assert await running == ("interrupted", "yes")
             go.set()
     assert "1 calls of a turn did not end when cancelled" in caplog.text
 
@@ -324,6 +343,19 @@ async def test_reader_that_leaves_a_stream_interrupts_it(kit: str) -> None:
         await turn.interrupt("2")
         assert isinstance(last := await reading, ToolResult)
         assert (last.state, last.chunks) == ("interrupted", ())
+
+
+async def test_stream_that_was_interrupted_before_it_is_read_does_not_begin() -> None:
+    work = Work()
+    async with work.turn() as turn:
+        streams = [turn.stream(each) for each in uses_of("near.count", "far.count", upto=1)]
+        await turn.interrupt("0")
+        got = [each async for each in streams[0]]
+    got += [each async for each in streams[1]]
+    assert [each.state for each in got if isinstance(each, ToolResult)] == 2 * ["interrupted"]
+    assert {each.executed for each in turn.results} == {"no"}
+    assert len(got) == 2
+    assert work.ended.empty()
 
 
 async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() -> None:

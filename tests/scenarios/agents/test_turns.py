@@ -138,12 +138,6 @@ async def test_hidden_tools_of_a_required_toolkit_are_named(
 # Names
 
 
-def test_two_toolkits_of_one_name_are_refused() -> None:
-    room = RoomClient("ws://127.0.0.1:1")
-    with pytest.raises(ValueError, match="two toolkits of this turn are named 'notes'"):
-        Turn(room, always=[Toolkit("notes")], required=[RequiredToolkit("notes")])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

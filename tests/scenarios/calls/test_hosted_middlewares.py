@@ -6,11 +6,23 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from toolbus import Chunk, FileChunk, FunctionTool, Next, RemoteToolkit, RoomException, ToolCall
+from toolbus import (
+    Chunk,
+    FileChunk,
+    FunctionTool,
+    LocalToolkit,
+    Next,
+    RemoteToolkit,
+    RoomException,
+    ToolCall,
+    Toolkit,
+    Turn,
+)
 from toolbus.middlewares import Cache, Log, OutputLimit, RateLimit, Retry, TimeLimit
 from toolbus_server.testing import running_server
 
@@ -124,3 +136,20 @@ async def test_a_middleware_that_never_ends_ends_its_call_at_the_deadline_and_ha
         release.set()
         async with asyncio.timeout(30):
             await left.wait()
+
+
+async def test_answer_that_cannot_be_sent_has_the_code_that_a_result_of_the_tool_has() -> None:
+    async def answer(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        yield "x" * 2_000_000 if call.arguments["item"] == "large" else {"text": "\ud800"}
+
+    kit = Toolkit("shop", [Shop().price], middlewares=[answer])
+    async with (
+        running_server() as server,
+        server.room("host") as host,
+        host.host(kit),
+        server.room("ada") as ada,
+        Turn(ada, always=[LocalToolkit(kit, "near")]) as turn,
+    ):
+        for call in (partial(ada.call, "shop.price"), partial(turn.call, "near.price")):
+            assert (await failure(call(item="large"))).code == "too_large"
+            assert (await failure(call(item="odd"))).code == "invalid_result"

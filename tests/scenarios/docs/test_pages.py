@@ -55,7 +55,7 @@ def test_each_program_of_a_page_is_the_file_of_that_name() -> None:
 
 
 def test_each_example_is_shown_by_a_page_and_run_by_a_page() -> None:
-    shown = {block.title for page in pages() for block in page.of("python")}
+    shown = {block.title for page in pages() for block in page.blocks if block.title}
     typed = [
         step.command
         for page in TYPED
@@ -63,6 +63,7 @@ def test_each_example_is_shown_by_a_page_and_run_by_a_page() -> None:
         if is_typed(block)
         for step in steps_of(block)
     ] + [command for page in TYPED for command in page.running or ()]
+    typed += [text for name, text in examples().items() if name.endswith(".json")]
     for name in examples():
         assert name in shown
         module = name.removesuffix(".py")
@@ -117,7 +118,9 @@ def test_commands_of_a_page_print_the_output_that_it_shows(
         for block in traces:
             reader.trace_first(block)
         for command in page.running or ():
-            reader.start(Step(command, ("...",) if command.startswith("toolbus ") else ()))
+            hosts = command.startswith("toolbus host ")
+            prints = ("hosting ...",) if hosts else ("...",)
+            reader.start(Step(command, prints if command.startswith("toolbus ") else ()))
         for block in blocks:
             if block not in traces:
                 reader.type(block)

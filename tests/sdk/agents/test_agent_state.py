@@ -30,6 +30,11 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         ('{"version": 1, "more": 1}', "/more"),
         ('{"version": 1, "state": []}', "/state"),
         ('{"version": 1, "state": {"notes": 7}}', "/state/notes"),
+        ('{"version": 1, "state": {"a/~": 7}}', "/state/a~1~0"),
+        ('{"version": 1, "state": {"notes": {"n": [NaN]}}}', "/state/notes/n/0"),
+        ('{"version": 1, "state": {"notes": {"n": 1e999}}}', "/state/notes/n"),
+        (f'{{"version": 1, "state": {{"notes": {{"n": {2**64}}}}}}}', "/state/notes/n"),
+        (r'{"version": 1, "groups": {"\ud800": true}}', "/groups"),
     ],
 )
 def test_text_that_is_no_state_is_refused_with_its_path(text: Any, path: str) -> None:

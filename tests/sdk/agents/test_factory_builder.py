@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr, create_model, model_validator
+from typing_extensions import TypedDict
 
 from toolbus import (
     InvalidArguments,
@@ -107,3 +108,26 @@ def test_builder_that_cannot_be_made_says_why(
 ) -> None:
     with pytest.raises(kind, match=message):
         make()
+
+
+class Source(BaseModel):
+    path: Annotated[str, OperatorOnly] = ""
+    next: Source | None = None
+
+
+class Options(TypedDict):
+    path: Annotated[str, OperatorOnly]
+
+
+@pytest.mark.parametrize(
+    "kind", [Annotated[str, OperatorOnly] | None, list[Source], dict[str, Options]]
+)
+def test_mark_on_a_part_of_an_open_field_is_refused(kind: Any) -> None:
+    config = create_model("Config", source=(kind, ...), rows=(int, 1))
+
+    def kit(config: Any) -> Toolkit:
+        return Toolkit("kit")
+
+    kit.__annotations__["config"] = config
+    with pytest.raises(TypeError, match="marks a part of the field source"):
+        builder_of(kit)

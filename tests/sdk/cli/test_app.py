@@ -143,7 +143,7 @@ def test_list_of_commands_names_the_extras_that_they_lack(monkeypatch: pytest.Mo
     monkeypatch.setattr("toolbus.cli.app.find_spec", lambda _: None)
     shown = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
     missing = {line.split()[1]: line for line in shown.splitlines() if "extra is missing" in line}
-    assert missing.keys() == {"trace", "demo"}
+    assert missing.keys() == {"credential", "trace", "demo"}
     assert "pip install 'toolbus[server,otel]'" in missing["demo"]
 
 

@@ -30,8 +30,7 @@ class Stage:
         found = self.definitions.get(("t", True))
         assert found is not None
         name = "old" if found is self.old else "new"
-        bounds = found.first_connection, found.last_connection
-        return [name if bounds[0] <= each <= bounds[1] else "" for each in self.numbers]
+        return [name if found.is_for_all or found.serves(each) else "" for each in self.numbers]
 
 
 def accept(stage: Stage, connection: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry import trace
@@ -162,11 +162,14 @@ async def test_arguments_are_kept_where_asked_for_and_cut() -> None:
         {"many": list(range(10**6))},
         {"deep": deep, "odd": object(), "bad": "\ud800\x1b"},
         {str(number): "y" * 400 for number in range(100)},
+        {"huge": 10**5_000, "n": -(2**63)},
+        cast(Any, {10**5_000: "its name cannot be written"}),
     ):
         with records.recording("kit.work", arguments=arguments):
             pass
     kept = [each.arguments or "" for each in records.calls()]
-    assert kept[2].endswith(', "…"]}')
+    assert kept[:2] == ["<not readable>", '{"huge": "<int>", "n": -9223372036854775808}']
+    assert kept[4].endswith(', "…"]}')
     assert kept[-1] == '{"b": "x", "n": 1}'
     assert all(len(each) <= MAX_ARGUMENT_CHARS and each.isprintable() for each in kept)
 
@@ -191,6 +194,7 @@ def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None
     assert found(tool="*.a") == [3, 2]
     assert found(tool="kit.b", who="bob") == [4]
     assert found(who="alice") == found(who="work/alice") == [2]
+    assert found(who="") == []
     assert found(outcome="ok", since=2.5) == [3]
     assert found(since=datetime.fromtimestamp(4, UTC)) == [4]
 
@@ -204,6 +208,8 @@ def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None
         (lambda: Records.memory().calls(outcome="fine"), "'fine' is no outcome: write ok"),
         (lambda: Records.memory().calls(who=5), "who must be text, not int"),  # type: ignore[arg-type]
         (lambda: Records.memory().calls(since="1h"), "since must be a datetime"),  # type: ignore[arg-type]
+        (lambda: Records.memory().calls(since=float("nan")), "since must be a time"),
+        (lambda: Records.memory().calls(since=10**400), "since must be a time"),
         (lambda: Records.memory().calls(limit=0), "limit must be a number of calls"),
         (lambda: Toolkit("kit", records="x.db"), r"toolkit 'kit': records must be Records\.memory"),  # type: ignore[arg-type]
         (lambda: Records.memory(arguments=1), "arguments must be True or False"),  # type: ignore[arg-type]

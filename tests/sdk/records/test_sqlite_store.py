@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolbus.records import sqlite_file, sqlite_store
-from toolbus.records.call_record import CallRecord
+from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
 
@@ -57,6 +57,8 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
     with Records.sqlite(path, days=99_999, arguments=True) as records:
         records.record(record)
         assert records.calls() == [record]
+        assert records.calls(limit=2**70, since=-1e300) == [record]
+        assert records.calls(who="\ud800") == []
         modes = {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     assert modes == {0o600}
     records.close()
@@ -197,6 +199,14 @@ def test_file_that_cannot_be_opened_is_refused_at_once_with_its_path_and_the_rea
         Records.sqlite(path)
     assert (refused.value.code, refused.value.executed) == ("unavailable", "no")
     assert refused.value.details == {"path": str(path), "reason": reason}
+
+
+def test_pipe_in_place_of_the_file_is_refused_and_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # so that opening it does not wait, as it did
+    with pytest.raises(RecordsUnavailable, match="it is not a regular file"):
+        sqlite_file.read_calls(path, CallFilter(), 1)
+    os.close(writer)
 
 
 def test_missing_folder_and_locked_file_are_refused_at_once(path: Path) -> None:

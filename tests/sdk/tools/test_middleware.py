@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from toolbus.chunks.chunk_types import Chunk, TextChunk
-from toolbus.errors import PermissionDenied
+from toolbus.errors import PermissionDenied, ToolFailed
 from toolbus.middlewares import Retry
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
@@ -108,6 +108,11 @@ async def fail(call: ToolCall, next: Next) -> AsyncIterator[Any]:
     yield
 
 
+async def give_what_is_no_json(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        yield object()
+
+
 async def fail_half_way(call: ToolCall, next: Next) -> AsyncIterator[Any]:
     async for chunk in next(call):
         yield chunk
@@ -167,6 +172,7 @@ FAILED = Outcome([], "tool_failed", "yes")
         (refuse, REFUSED, REFUSED),
         (fail, FAILED._replace(executed="maybe"), FAILED._replace(executed="maybe")),
         (fail_half_way, FAILED, FAILED._replace(values=["a"])),
+        (give_what_is_no_json, NO_RESULT, NO_RESULT),
         (swallow, NO_RESULT, OK([])),
         (again, FAILED, FAILED._replace(values=["a", "b", "c"])),
         (again_after_a_chunk, FAILED, FAILED),
@@ -181,6 +187,21 @@ async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any
     assert await outcome(kit, "items", "abc") == stream
     assert log.lines in ([], ["closed"], ["closed", "closed"])
     assert bool(log.lines) == (middleware not in (rewrite_badly, answer, refuse, fail, two))
+
+
+async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
+    log, kept = Log(), []
+
+    async def keep(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        kept.append((call, next))
+        yield "mine"
+
+    kit = Toolkit("t", [log.echo], middlewares=[keep])
+    assert await outcome(kit, "echo", "abc") == OK(["mine"])
+    ((call, next),) = kept
+    with pytest.raises(ToolFailed, match="keep called next after the end of the call"):
+        await anext(next(call))
+    assert log.lines == []
 
 
 async def one_parameter(call: ToolCall) -> AsyncIterator[str]:
@@ -202,3 +223,9 @@ async def one_parameter(call: ToolCall) -> AsyncIterator[str]:
 def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Toolkit("t", [], middlewares=value)
+
+
+async def test_answer_that_breaks_the_output_schema_is_invalid_and_its_tool_did_not_run() -> None:
+    number = FunctionTool(Log().echo, output_schema={"type": "integer"})
+    kit = Toolkit("t", [number], middlewares=[answer])
+    assert await outcome(kit, "echo", "abc") == NO_RESULT._replace(executed="no")

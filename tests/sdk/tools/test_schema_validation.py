@@ -25,7 +25,7 @@ from toolbus.tools.function_tool import FunctionTool
         ({"city": "Oslo", "unknown": 1}, "/unknown"),
         ({"city": "Oslo", "context": {}}, "/context"),
         ({"city": "Oslo", "self": 1}, "/self"),
-        ({"city": b"Oslo"}, ""),
+        ({"city": b"Oslo"}, "/city"),
         ({1: 2}, ""),
         ([], ""),
         (None, ""),

@@ -58,5 +58,6 @@ def pages() -> tuple[Page, ...]:
 
 @cache
 def examples() -> dict[str, str]:
-    """Read the programs that users copy, by file name."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
+    """Read the programs and files that users copy, by file name."""
+    found = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.json")])
+    return {path.name: path.read_text(encoding="utf-8") for path in found}

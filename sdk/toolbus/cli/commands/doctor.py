@@ -26,7 +26,7 @@ import typer
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
-from toolbus.auth.tokens import LEEWAY_S
+from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,

@@ -56,16 +56,20 @@ class _HostOptions:
 class _HostingRoom(RoomClient):
     """A room that prints the toolkits on stdout as soon as all of them can be called.
 
-    Not earlier: if one is refused, none is hosted.
+    Not earlier: if one is refused, none is hosted. What a hosted toolkit brings is printed with it,
+    and later as soon as it can be called.
     """
 
-    __slots__ = ("_as_json", "_chosen", "_count", "_hosted")
+    __slots__ = ("_as_json", "_chosen", "_hosted", "_is_announced", "_named")
 
-    def __init__(self, chosen: _HostOptions, count: int, *, as_json: bool, **choices: Any) -> None:
+    def __init__(
+        self, chosen: _HostOptions, named: Sequence[Toolkit], *, as_json: bool, **choices: Any
+    ) -> None:
         super().__init__(**choices)
         self._chosen = chosen
-        self._count = count
-        self._hosted: list[str] = []
+        self._named = named
+        self._hosted: list[Toolkit] = []
+        self._is_announced = False
         self._as_json = as_json
 
     @asynccontextmanager
@@ -89,15 +93,19 @@ class _HostingRoom(RoomClient):
                 await stack.enter_async_context(hosted)
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
-            self._hosted.append(toolkit.name)
-            stack.callback(self._hosted.remove, toolkit.name)
-            if len(self._hosted) == self._count:
+            self._hosted.append(toolkit)
+            stack.callback(self._hosted.remove, toolkit)
+            if self._is_announced:
+                self._print_hosted([toolkit])
+            elif sum(each in self._named for each in self._hosted) == len(self._named):
+                self._is_announced = True
+                stack.callback(setattr, self, "_is_announced", False)
                 tune_collector()
-                self._print_hosted()
+                self._print_hosted(self._hosted)
             yield toolkit
 
-    def _print_hosted(self) -> None:
-        for name in self._hosted:
+    def _print_hosted(self, toolkits: Sequence[Toolkit]) -> None:
+        for name in (each.name for each in toolkits):
             facts = {"toolkit": name, "room": self.room, "name": self.name}
             text = f"hosting {name} in room {self.room} as {self.me.full_name}"
             typer.echo(json.dumps(facts) if self._as_json else text)
@@ -239,7 +247,7 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
-        room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
+        room = _HostingRoom(chosen, found, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))

@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = HERE.parents[1] / ".venv-bench"
+ENVIRONMENTS = HERE.parents[2] / ".venv-bench"
 
 
 class RivalMissing(Exception):

@@ -1,0 +1,1 @@
+"""Rivals: legs that run in virtual environments of their own, and the making of these."""

@@ -1,0 +1,118 @@
+"""Skills of a turn and of its groups: what is listed, what can be read, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.rooms.turns import agent_and_host
+from toolbus import (
+    SkillEntry,
+    SkillText,
+    ToolContext,
+    ToolFailed,
+    ToolGroup,
+    ToolInactive,
+    Toolkit,
+    Turn,
+    skill_viewer,
+    tool,
+)
+
+
+@tool
+async def count(text: str) -> int:
+    return len(text.split())
+
+
+class Listing:
+    """Skills by name, each with its text."""
+
+    def __init__(self, **texts: str) -> None:
+        self._texts = texts
+
+    def entries(self) -> Sequence[SkillEntry]:
+        return [SkillEntry(name, f"for {name}", "test", True) for name in self._texts]
+
+    def view(self, name: str, file: str | None = None) -> SkillText:
+        return SkillText(name, self._texts[name], "test", True)
+
+    def prompt(self) -> str:
+        return "\n".join(f"- {name}" for name in self._texts)
+
+
+@asynccontextmanager
+async def turn_with_skills() -> AsyncIterator[Turn]:
+    groups = [
+        ToolGroup("office", "Writes letters.", skills=[Listing(pdf="office", letter="Dear")]),
+        ToolGroup("web", "Reads pages.", skills=[Listing(page="Fetch")], active=True),
+    ]
+    async with (
+        agent_and_host(Toolkit("words", [count])) as (_, agent),
+        Turn(agent, skills=[Listing(pdf="own")], groups=groups) as turn,
+    ):
+        yield turn
+
+
+async def view(turn: Turn, name: str) -> Any:
+    return (await turn.call("skills.view_skill", name=name))["text"]
+
+
+async def names(turn: Turn) -> list[str]:
+    return [each["name"] for each in (await turn.call("skills.list_skills"))["skills"]]
+
+
+async def test_skills_of_active_groups_are_listed_and_read() -> None:
+    async with turn_with_skills() as turn:
+        assert await names(turn) == ["pdf", "page"]
+        assert turn.prompt("{skills}") == "- pdf\n\n- page"
+        assert await view(turn, "page") == "Fetch"
+        assert await view(turn, "pdf") == "own"
+        turn.activate("office")
+        assert await names(turn) == ["pdf", "letter", "page"]
+        assert "- letter" in turn.prompt()
+        assert await view(turn, "letter") == "Dear"
+
+
+async def test_skill_of_an_inactive_group_is_refused_with_the_way_to_activate_it() -> None:
+    async with turn_with_skills() as turn:
+        with pytest.raises(
+            ToolInactive, match="the skill letter is in the group office"
+        ) as refused:
+            await view(turn, "letter")
+        assert refused.value.executed == "no"
+        assert refused.value.details["arguments"] == {"web": True, "office": True}
+
+
+async def test_unknown_skill_is_a_failure_that_names_the_active_ones() -> None:
+    async with turn_with_skills() as turn:
+        with pytest.raises(ToolFailed, match="there is no skill 'x'; the skills: pdf, page"):
+            await view(turn, "x")
+
+
+async def test_long_list_is_cut_and_a_query_finds_the_rest() -> None:
+    listing = Listing(**{f"s{number}": "text" for number in range(600)})
+    viewer = skill_viewer(listing)
+    for query, number, is_cut in (("", 500, True), ("FOR S59", 11, False), ("none", 0, False)):
+        found: Any = (await viewer.execute(ToolContext(), "list_skills", {"query": query})).value
+        assert (len(found["skills"]), found["truncated"]) == (number, is_cut)
+
+
+async def test_turn_without_skills_has_no_viewer() -> None:
+    async with (
+        agent_and_host(Toolkit("words", [count])) as (_, agent),
+        Turn(agent, groups=[ToolGroup("web", "Reads pages.")]) as turn,
+    ):
+        assert "skills.view_skill" not in {each.name for each in turn.tools}
+
+
+@pytest.mark.parametrize("wrong", ["pdf", Listing(), ["pdf"], 5])
+def test_anything_but_listings_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="group web: skills must"):
+        ToolGroup("web", "Reads pages.", skills=wrong)
+    if isinstance(wrong, list):
+        with pytest.raises(TypeError, match="skill_viewer must contain skill listings"):
+            skill_viewer(*wrong)

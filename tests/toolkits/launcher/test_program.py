@@ -1,0 +1,136 @@
+"""Programs that toolkits start."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from toolbus_toolkits.launcher import LaunchFailed, Program, ProgramLimits, launch
+from toolbus_toolkits.launcher.environment import program_environment
+
+
+def python(code: str, **options: object) -> Program:
+    return Program(sys.executable, ["-c", code], **options)  # type: ignore[arg-type]
+
+
+async def output_of(program: Program) -> str:
+    async with asyncio.timeout(30), launch(program) as running:
+        return (await running.stdout.read()).decode()
+
+
+async def test_a_program_gets_its_own_variables_and_nothing_of_its_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOOLBUS_TOKEN", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    shown = await output_of(
+        python("import os; print(dict(os.environ), os.getcwd())", env={"OWN": "1"}, cwd=tmp_path)
+    )
+    assert "'OWN': '1'" in shown
+    assert str(tmp_path) in shown
+    assert "secret" not in shown
+
+
+def test_a_shell_function_is_not_inherited() -> None:
+    host = {"PATH": "/bin", "SHELL": "() { :; }; id", "LD_PRELOAD": "x.so"}
+    assert program_environment({"A": "b"}, host) == {"PATH": "/bin", "A": "b"}
+
+
+async def test_limits_are_those_of_the_program_and_of_what_it_starts() -> None:
+    code = (
+        "import subprocess, sys; sys.stdin.readline(); sys.stdout.flush();"
+        "subprocess.run([sys.executable, '-c', 'import resource as r;"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0], r.getrlimit(r.RLIMIT_FSIZE)[0])'])"
+    )
+    limits = ProgramLimits(open_files=99, file_bytes=5_000_000)
+    async with asyncio.timeout(30), launch(python(code, limits=limits)) as running:
+        running.stdin.write(b"\n")
+        assert await running.stdout.readline() == b"99 5000000\n"
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 99
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "cpu_s", "open_files", "file_bytes"])
+def test_a_limit_below_one_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        ProgramLimits(**{name: 0})
+
+
+async def test_a_program_that_ignores_its_end_is_killed_with_all_that_it_started() -> None:
+    code = (
+        "import signal, subprocess, sys, time;"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "child = subprocess.Popen([sys.executable, '-c', 'import signal, time;"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)']);"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    async with asyncio.timeout(30), launch(python(code)) as running:
+        child = psutil.Process(int(await running.stdout.readline()))
+        await running.stop(grace_s=0.1)
+        assert running.returncode == -9
+    child.wait(10)
+
+
+async def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
+    code = (
+        "import subprocess, sys;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "print(child.pid, flush=True)"
+    )
+    async with asyncio.timeout(30), launch(python(code)) as running:
+        child = psutil.Process(int(await running.stdout.readline()))
+    child.wait(10)
+
+
+async def test_a_cancelled_task_ends_its_program() -> None:
+    started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def use() -> None:
+        async with launch(python("import time; time.sleep(600)")) as running:
+            started.set_result(running.pid)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    process = psutil.Process(await started)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    process.wait(10)
+
+
+async def test_the_last_lines_say_why_a_program_ended() -> None:
+    lines: list[str] = []
+    code = (
+        "import sys; print('x' * 200_000, file=sys.stderr);"
+        "print('no \\x1b[31msettings', file=sys.stderr); sys.exit(4)"
+    )
+    async with asyncio.timeout(30), launch(python(code), on_line=lines.append) as running:
+        await running.stdout.read()
+        await running.exited(20)
+        ending = r"it ended with status 4; its last line was: no \x1b[31msettings"
+        assert running.ending() == ending
+    assert lines == running.last_lines
+    assert len(lines[0]) == 500
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (Program("no-such-program"), "there is no such program in PATH"),
+        (Program(sys.executable, cwd=Path("/no/such/folder")), "No such file or directory"),
+        (Program(sys.executable, ["a\0b"]), "null byte"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_is_explained(program: Program, words: str) -> None:
+    with pytest.raises(LaunchFailed, match=words):
+        async with launch(program):
+            pass
+
+
+def test_secrets_are_not_in_the_text_of_a_program() -> None:
+    program = Program("x", ["--token=secret"], {"TOKEN": "secret"})
+    assert "secret" not in repr(program)

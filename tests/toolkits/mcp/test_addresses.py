@@ -1,0 +1,91 @@
+"""MCP servers that have an address: streamable HTTP and SSE, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.mcp import scripted_server
+from support.redis.server import free_port
+from toolbus import JsonChunk, ToolContext, Unavailable
+from toolbus_toolkits.launcher import Program, launch
+from toolbus_toolkits.mcp import McpServer, ServerAccess
+from toolbus_toolkits.network import AddressPolicy
+
+LOOPBACK = ServerAccess(AddressPolicy(("127.0.0.1",), allow_private=True))
+PATHS = {"--http": "mcp", "--sse": "sse"}
+
+
+@asynccontextmanager
+async def listening(kind: str, port: int) -> AsyncIterator[None]:
+    """An MCP server in a process of its own, which accepts connections."""
+    program = Program(sys.executable, [scripted_server.__file__, kind, str(port)])
+    async with asyncio.timeout(60), launch(program) as running:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                assert running.returncode is None, running.ending()
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                break
+        yield
+
+
+async def add(server: McpServer) -> Any:
+    return await server.toolkit().execute(ToolContext(), "add", {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize("options", [{}, {"stateful": False}], ids=["stateful", "stateless"])
+@pytest.mark.parametrize("kind", PATHS)
+async def test_a_server_with_an_address_is_called_and_found_again_after_a_restart(
+    kind: str, options: dict[str, Any]
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/{PATHS[kind]}"
+    server = McpServer("web", url=url, access=LOOPBACK, timeout_s=20.0, **options)
+    async with listening(kind, port):
+        await server.start()
+        await server.tried()
+        received: list[Any] = []
+        assert await add(server) == JsonChunk({"result": 3})
+        context = ToolContext(on_progress=received.append)
+        await server.toolkit().execute(context, "steps", {"count": 2})
+        assert [each["message"] for each in received] == ["step 0", "step 1"]
+    with pytest.raises(Unavailable):
+        await add(server)
+    async with listening(kind, port):
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    assert await add(server) == JsonChunk({"result": 3})
+                    break
+                except Unavailable:
+                    await server.retry()
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [
+        (ServerAccess(), "private|loopback|not allowed"),
+        (ServerAccess(AddressPolicy(("example.org",), allow_private=True)), "not allowed|allow"),
+    ],
+)
+async def test_an_address_that_is_not_allowed_is_never_reached(
+    access: ServerAccess, words: str
+) -> None:
+    port = free_port()
+    reached: list[int] = []
+    listener = await asyncio.start_server(lambda *_: reached.append(1), "127.0.0.1", port)
+    async with listener:
+        with pytest.raises(Unavailable, match=words):
+            async with McpServer("web", url=f"http://127.0.0.1:{port}/mcp?key=s", access=access):
+                pass
+    assert reached == []

@@ -1,0 +1,201 @@
+"""Many MCP servers in a room: toolkits of their own, audiences, and the toolkit `mcp`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.mcp import scripted_server
+from support.rooms.events import until
+from toolbus import (
+    DefinitionChanged,
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+    RoomClient,
+    RoomException,
+    ToolFailed,
+    Turn,
+    make_toolkits,
+)
+from toolbus_server.testing import TestServer, running_server
+from toolbus_toolkits.mcp import McpBuilder, McpConfig, McpHub, McpToolkit, mcp
+
+GOOD = {"command": sys.executable, "args": [scripted_server.__file__]}
+DEAD = {"command": sys.executable, "args": [scripted_server.__file__, "--crash"]}
+
+
+def file_of(tmp_path: Path, **servers: Any) -> Path:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[TestServer]:
+    async with asyncio.timeout(90), running_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def hosted(bus: TestServer, config: Path, *allow_import: str) -> AsyncIterator[McpHub]:
+    hub = McpHub.from_config(config)
+    async with bus.room("host") as room, room.host(McpToolkit(hub, allow_import)):
+        yield hub
+
+
+async def names(room: RoomClient) -> list[str]:
+    return [each.name async for each in room.toolkits()]
+
+
+async def test_each_server_is_a_toolkit_and_a_dead_one_hurts_none(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    config = file_of(tmp_path, one=GOOD, two=GOOD, dead=DEAD, bad={"url": "ftp://x"})
+    async with hosted(bus, config), bus.room("ann") as ann:
+        assert await names(ann) == ["mcp", "one", "two"]
+        for toolkit in ("one", "two"):
+            assert await ann.call(f"{toolkit}.add", a=1, b=2) == {"result": 3}
+        listed = {each["name"]: each for each in (await ann.call("mcp.list"))["servers"]}
+        assert {name: each["state"] for name, each in listed.items()} == {
+            "dead": "failed",
+            "one": "connected",
+            "two": "connected",
+        }
+        assert "cannot read its settings" in listed["dead"]["reason"]
+        assert {"name": "one.add", "description": "Add two numbers."} in listed["one"]["tools"]
+        assert await ann.call("mcp.call", tool="two.add", arguments={"a": 1, "b": 2}) == {
+            "result": 3
+        }
+    async with bus.room("ann") as ann:
+        assert await names(ann) == []
+
+
+FAILURES: list[tuple[str, dict[str, Any], type[RoomException], str]] = [
+    ("absent.add", {}, NotFound, "no"),
+    ("one.absent", {}, NotFound, "no"),
+    ("one", {}, NotFound, "no"),
+    ("one.add", {"a": "x"}, InvalidArguments, "no"),
+    ("one.fail", {}, ToolFailed, "yes"),
+]
+
+
+async def test_a_call_by_name_fails_as_the_tool_itself(bus: TestServer, tmp_path: Path) -> None:
+    async with hosted(bus, file_of(tmp_path, one=GOOD)), bus.room("ann") as ann:
+        for tool, arguments, error, executed in FAILURES:
+            with pytest.raises(error) as failed:
+                await ann.call("mcp.call", tool=tool, arguments=arguments)
+            assert failed.value.executed == executed
+
+
+async def test_a_server_of_an_audience_is_hidden_from_all_others(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    config = file_of(tmp_path, open=GOOD, hers={**GOOD, "shared_with": ["name:ann"]})
+    async with hosted(bus, config), bus.room("ann") as ann, bus.room("bob") as bob:
+        assert await names(ann) == ["hers", "mcp", "open"]
+        assert await names(bob) == ["mcp", "open"]
+        assert await ann.call("mcp.call", tool="hers.add", arguments={"a": 1, "b": 1})
+        with pytest.raises(NotFound) as refused:
+            await bob.call("mcp.call", tool="hers.add", arguments={"a": 1, "b": 1})
+        assert "available: open" in refused.value.message
+        assert [each["name"] for each in (await bob.call("mcp.list"))["servers"]] == ["open"]
+
+
+async def test_a_changed_list_is_registered_and_pinned_callers_see_it(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    async with hosted(bus, file_of(tmp_path, one=GOOD)), bus.room("ann") as ann:
+        before = await ann.toolkit("one")
+        pinned = await ann.toolkit("one", pin=before.info.digest)
+        async with ann.events(["toolkits"]) as events:
+            await ann.call("one.learn", name="newest")
+            async for event in events:
+                if event.toolkit is not None and event.toolkit.digest != before.info.digest:
+                    break
+        assert await ann.call("one.newest", name="ann") == {"result": "hello ann"}
+        with pytest.raises(DefinitionChanged):
+            await pinned.add(a=1, b=2)
+
+
+async def test_a_server_that_comes_later_is_hosted_then(bus: TestServer, tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    late = {"command": sys.executable, "args": [str(script)]}
+    async with hosted(bus, file_of(tmp_path, late=late), "ann") as hub, bus.room("ann") as ann:
+        assert await names(ann) == ["mcp"]
+        script.symlink_to(scripted_server.__file__)
+        assert (await ann.call("mcp.connect", name="late"))["state"] == "connected"
+        server = hub.server("late")
+        assert server is not None
+        await until(server.hosted.is_set)
+        assert await ann.call("late.add", a=1, b=2) == {"result": 3}
+
+
+async def test_only_named_callers_add_servers(bus: TestServer, tmp_path: Path) -> None:
+    config = file_of(tmp_path, one=GOOD)
+    async with hosted(bus, config, "ann"), bus.room("ann") as ann, bus.room("bob") as bob:
+        for tool, arguments in (("connect", {"name": "one"}), ("import", {"servers": {"x": GOOD}})):
+            with pytest.raises(PermissionDenied, match="bob may not"):
+                await bob.invoke(f"mcp.{tool}", arguments)
+        servers = {"Two": GOOD, "bad": {"command": 1}}
+        added = await ann.invoke("mcp.import", {"servers": servers})
+        assert [each["name"] for each in added.value["servers"]] == ["two"]
+        assert [each["name"] for each in added.value["skipped"]] == ["bad"]
+        assert await ann.call("two.add", a=1, b=2) == {"result": 3}
+        for refused, words in (
+            ({"one": GOOD}, "an MCP server one already"),
+            ({"x": {**GOOD, "env": {"A": "${cred:a/b/c}"}}}, "must not refer to credentials"),
+        ):
+            with pytest.raises(InvalidArguments, match=words):
+                await ann.invoke("mcp.import", {"servers": refused})
+    async with hosted(bus, config), bus.room("ann") as ann:
+        assert [each.name for each in (await ann.toolkit("mcp")).manifest.tools] == ["list", "call"]
+
+
+async def test_a_turn_uses_servers_without_hosting_them(bus: TestServer, tmp_path: Path) -> None:
+    async with McpHub.from_config(file_of(tmp_path, one=GOOD)) as hub, bus.room("ann") as ann:
+        async with Turn(ann, always=hub.toolkits()) as turn:
+            assert await turn.call("one.add", a=1, b=2) == {"result": 3}
+        assert await names(ann) == []
+
+
+REFUSED_REQUESTS = [
+    ({}, "either server or url"),
+    ({"server": "absent"}, "no such MCP server"),
+    ({"server": "hers"}, "no such MCP server"),
+    ({"server": "dead"}, "not connected"),
+    ({"url": "http://127.0.0.1:9/mcp"}, "not on the list"),
+    ({"command": "rm"}, "command"),
+]
+
+
+async def test_a_request_names_what_the_operator_configured(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    config = file_of(tmp_path, one=GOOD, dead=DEAD, hers={**GOOD, "shared_with": ["name:x"]})
+    async with McpHub.from_config(config) as hub, bus.room("ann") as ann:
+        builder = McpBuilder(hub)
+        (made,) = await make_toolkits(ann, None, [builder], [{"name": "mcp", "server": "one"}])
+        assert made.name == "one"
+        for asked, words in REFUSED_REQUESTS:
+            with pytest.raises(InvalidArguments, match=words):
+                await make_toolkits(ann, None, [builder], [{"name": "mcp", **asked}])
+
+
+def test_the_factory_reads_the_file_of_the_operator(tmp_path: Path) -> None:
+    toolkit = mcp(McpConfig(config=file_of(tmp_path, one=GOOD)))
+    assert toolkit.name == "mcp"
+    with pytest.raises(ValueError, match="no such file"):
+        McpConfig(config=tmp_path / "missing.json")
+
+
+def test_a_hub_without_a_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        McpHub.from_config("/no/such/file.json")

@@ -1,0 +1,242 @@
+"""One MCP server as a toolkit: results, failures, its end, and its changes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from support.mcp import scripted_server
+from support.rooms.events import until
+from toolbus import (
+    EmptyChunk,
+    FileChunk,
+    InvalidArguments,
+    JsonChunk,
+    LinkChunk,
+    NotFound,
+    TextChunk,
+    ToolContext,
+    ToolFailed,
+    Unavailable,
+)
+from toolbus_toolkits.mcp import McpServer, ServerAccess
+
+SCRIPT = scripted_server.__file__
+
+
+def scripted(*args: str, **options: Any) -> McpServer:
+    return McpServer("scripted", command=sys.executable, args=[SCRIPT, *args], **options)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[McpServer]:
+    async with asyncio.timeout(60), scripted("--noise") as entered:
+        yield entered
+
+
+async def run(server: McpServer, tool: str, **arguments: Any) -> Any:
+    return await server.toolkit().execute(ToolContext(), tool, arguments)
+
+
+async def test_every_kind_of_content_is_a_result(server: McpServer) -> None:
+    expected = {
+        "nothing": EmptyChunk(),
+        "text": TextChunk("words"),
+        "image": FileChunk(b"image", "", "image/png"),
+        "audio": FileChunk(b"audio", "", "audio/wav"),
+        "link": LinkChunk("https://example.org/a", "a"),
+        "text resource": TextChunk("a memo"),
+        "binary resource": FileChunk(b"zip", "b.zip", "a/zip"),
+    }
+    for kind, chunk in expected.items():
+        assert await run(server, "content", kind=kind) == chunk
+    several = (await run(server, "content", kind="several")).value["content"]
+    assert [each["type"] for each in several] == ["text", "image"]
+    assert await run(server, "weather") == JsonChunk({"celsius": 21.5})
+    with pytest.raises(ToolFailed, match="not Base64"):
+        await run(server, "content", kind="not base64")
+
+
+async def test_definitions_become_those_of_tools(server: McpServer) -> None:
+    toolkit = server.toolkit()
+    add, hello = toolkit.get_tool("add"), toolkit.get_tool("hello")
+    assert (add.read_only, add.destructive, add.open_world) == (True, False, False)
+    assert (hello.read_only, hello.destructive, hello.open_world) == (False, False, True)
+    assert add.description == "Add two numbers."
+    assert toolkit.manifest().rules == ("Add before you subtract.",)
+    odd = [each.name for each in toolkit.tools if each.name.startswith(("dots", "xxx"))]
+    assert len(odd) == 3
+    for name in odd:
+        assert await run(server, name) == JsonChunk({"result": "hello you"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error", "words", "executed"),
+    [
+        ("fail", {}, ToolFailed, "Error executing tool fail", "yes"),
+        ("add", {"a": "x", "b": 1}, InvalidArguments, "/a", "no"),
+        ("absent", {}, NotFound, "scripted.absent", "no"),
+        ("crash", {}, Unavailable, "status 3; its last line was: out of luck", "maybe"),
+    ],
+)
+async def test_a_failure_says_whether_the_tool_ran(
+    server: McpServer,
+    tool: str,
+    arguments: dict[str, Any],
+    error: type[Exception],
+    words: str,
+    executed: str,
+) -> None:
+    with pytest.raises(error, match=words) as failed:
+        await run(server, tool, **arguments)
+    assert failed.value.executed == executed  # type: ignore[attr-defined]
+
+
+async def test_a_server_that_crashed_is_started_again_and_calls_meanwhile_ran_nothing(
+    server: McpServer,
+) -> None:
+    toolkit = server.toolkit()
+    with pytest.raises(Unavailable):
+        await run(server, "crash")
+    with pytest.raises(Unavailable, match=r"not connected: .*out of luck") as refused:
+        await run(server, "add", a=1, b=2)
+    assert (refused.value.executed, refused.value.retryable) == ("no", True)
+    await server.retry()
+    assert await run(server, "add", a=1, b=2) == JsonChunk({"result": 3})
+    assert server.toolkit() is toolkit
+
+
+async def test_progress_reaches_the_caller(server: McpServer) -> None:
+    received: list[Any] = []
+    context = ToolContext(on_progress=received.append)
+    await server.toolkit().execute(context, "steps", {"count": 2})
+    assert received == [
+        {"progress": 0, "total": 2, "message": "step 0"},
+        {"progress": 1, "total": 2, "message": "step 1"},
+    ]
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    witness.touch()
+    async with asyncio.timeout(60), scripted(env={"WITNESS": str(witness)}) as server:
+        call = asyncio.create_task(run(server, "hang"))
+        await until(lambda: "began" in witness.read_text())
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: "cancelled" in witness.read_text())
+        assert await run(server, "add", a=1, b=2) == JsonChunk({"result": 3})
+
+
+async def test_calls_run_side_by_side(server: McpServer) -> None:
+    results = await asyncio.gather(*(run(server, "add", a=each, b=1) for each in range(64)))
+    assert [each.value["result"] for each in results] == list(range(1, 65))
+
+
+async def test_a_changed_list_is_another_toolkit_and_unchanged_tools_stay(
+    server: McpServer,
+) -> None:
+    before = server.toolkit()
+    server.changed.clear()
+    await run(server, "learn", name="newest")
+    async with asyncio.timeout(30):
+        await server.changed.wait()
+    after = server.toolkit()
+    assert {each.name for each in after.tools} - {each.name for each in before.tools} == {"newest"}
+    assert after.get_tool("add") is before.get_tool("add")
+
+
+async def test_the_trace_of_a_call_goes_on_at_the_server(server: McpServer) -> None:
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=True, trace_flags=TraceFlags(1)))
+    with trace.use_span(span):
+        traceparent = (await run(server, "trace")).value["result"]
+    assert traceparent.split("-")[1] == f"{0xABC:032x}"
+
+
+async def test_only_enabled_tools_are_shown() -> None:
+    async with scripted(enabled_tools=["add", "hello"], disabled_tools=["crash"]) as server:
+        assert [each.name for each in server.toolkit().tools] == ["add", "hello"]
+    async with scripted(disabled_tools=["add"]) as server:
+        assert "add" not in {each.name for each in server.toolkit().tools}
+
+
+async def test_a_tool_is_a_function(server: McpServer) -> None:
+    add = server.tool("add")
+    assert await add(a=1, b=2) == {"result": 3}
+    assert (add.__name__, add.__doc__) == ("add", "Add two numbers.")
+    assert list(inspect.signature(add).parameters) == ["a", "b"]
+    assert await server.tool("dots.are.not.names")() == {"result": "hello you"}
+    raw = await server.tool("fail", raw=True)()
+    assert raw.is_error
+    with pytest.raises(InvalidArguments):
+        await add(a=1)
+    with pytest.raises(NotFound):
+        server.tool("absent")
+
+
+class _Vault:
+    """Credentials that go to Python alone."""
+
+    def for_host(self, text: str, host: str) -> str:
+        raise ToolFailed("not for a host", executed="no")
+
+    def for_command(self, text: str, command: str) -> str:
+        assert command == sys.executable
+        return text.replace("${cred:a/b/c}", "hunter2")
+
+    def redact(self, text: str) -> str:
+        return text.replace("hunter2", "[credential a/b/c]")
+
+
+async def test_a_credential_reaches_the_program_and_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = ServerAccess(credentials=_Vault())
+    env = {"TOKEN": "${cred:a/b/c}", "SAYS": "${cred:a/b/c}"}
+    with caplog.at_level("INFO"):
+        async with scripted("--says", env=env, access=access) as server:
+            assert (await run(server, "variable", name="TOKEN")).value == {"result": "hunter2"}
+            with pytest.raises(Unavailable) as lost:
+                await run(server, "crash")
+    assert "[credential a/b/c]" in caplog.text
+    assert "hunter2" not in caplog.text + lost.value.message + repr(server.entry)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: scripted("--crash"), "ended with status 3; .*cannot read its settings"),
+        (lambda: scripted("--mute", connect_timeout_s=1.0), "did not answer within 1 s"),
+        (lambda: McpServer("x", command="no-such-program"), "no such program in PATH"),
+        (lambda: McpServer("x", url="http://127.0.0.1:9/mcp"), "127.0.0.1"),
+        (lambda: scripted(env={"A": "${cred:a/b/c}"}), "credentials are refused"),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_says_why_and_leaves_nothing(
+    made: Callable[[], McpServer], words: str
+) -> None:
+    server = made()
+    with pytest.raises(Unavailable, match=words):
+        async with asyncio.timeout(60), server:
+            pass
+    assert server.state == "closed"
+    assert [
+        each for each in psutil.Process().children(recursive=True) if SCRIPT in _line(each)
+    ] == []
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,443 @@
+"""Tools of descriptions, called against a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.web.scripted_server import Answer, Seen, WebServer, web_server
+from toolbus import FileChunk, InputStream, ToolContext, ToolFailed
+from toolbus.tools.context import run_of
+from toolbus_server.testing import room_of
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, PageRule
+
+
+def _echo(seen: Seen) -> Answer:
+    shown = {
+        "method": seen.method,
+        "target": seen.target,
+        "type": seen.headers.get("content-type", ""),
+        "cookie": seen.headers.get("cookie", ""),
+        "body": seen.body.decode("latin-1"),
+    }
+    return Answer(body=json.dumps(shown).encode(), headers={"content-type": "application/json"})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[WebServer]:
+    async with web_server(_echo) as running:
+        yield running
+
+
+def _kit(
+    tmp_path: Path, server: WebServer, operation: dict[str, Any], **more: Any
+) -> OpenApiToolkit:
+    """Return the toolkit of a description with one operation, named `op`."""
+    path, method = more.pop("path", "/things"), more.pop("method", "get")
+    options = ApiOptions(allow_private=True, **more.pop("options", {}))
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Things", "version": "1"},
+        "servers": [{"url": f"{server.url}/v1"}],
+        "paths": {path: {method: {"operationId": "op", **operation}}, **more.pop("paths", {})},
+        **more,
+    }
+    file = tmp_path / "api.json"
+    file.write_text(json.dumps(document))
+    return OpenApiToolkit.from_file(file, options=options)
+
+
+async def _call(kit: OpenApiToolkit, *files: FileChunk, **arguments: Any) -> Any:
+    stream: InputStream[Any] | None = InputStream(files) if files else None
+    return (await kit.execute(ToolContext(), "op", arguments, stream)).value
+
+
+_LIST, _OBJECT = ["a b", "c/d"], {"r": 1, "g": "x&y"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "target"),
+    [
+        ({"in": "path"}, "../admin?x", "/v1/things/..%2Fadmin%3Fx"),
+        ({"in": "path"}, _LIST, "/v1/things/a%20b,c%2Fd"),
+        ({"in": "path", "explode": True}, _OBJECT, "/v1/things/r=1,g=x%26y"),
+        ({"in": "path", "style": "label", "explode": True}, _LIST, "/v1/things/.a%20b.c%2Fd"),
+        ({"in": "path", "style": "label"}, _OBJECT, "/v1/things/.r,1,g,x%26y"),
+        ({"in": "path", "style": "matrix"}, _LIST, "/v1/things/;p=a%20b,c%2Fd"),
+        ({"in": "path", "style": "matrix", "explode": True}, _LIST, "/v1/things/;p=a%20b;p=c%2Fd"),
+        ({"in": "path", "style": "matrix", "explode": True}, _OBJECT, "/v1/things/;r=1;g=x%26y"),
+        ({"in": "query"}, _LIST, "/v1/things?p=a%20b&p=c%2Fd"),
+        ({"in": "query", "explode": False}, _LIST, "/v1/things?p=a%20b,c%2Fd"),
+        ({"in": "query"}, _OBJECT, "/v1/things?r=1&g=x%26y"),
+        ({"in": "query", "style": "spaceDelimited"}, _LIST, "/v1/things?p=a%20b%20c%2Fd"),
+        ({"in": "query", "style": "pipeDelimited"}, _LIST, "/v1/things?p=a%20b%7Cc%2Fd"),
+        (
+            {"in": "query", "style": "deepObject"},
+            {"r": {"k": 1}, "g": ["x", "y"]},
+            "/v1/things?p%5Br%5D%5Bk%5D=1&p%5Bg%5D=x&p%5Bg%5D=y",
+        ),
+        ({"in": "query", "allowReserved": True}, "/a?b&c=d#e", "/v1/things?p=/a?b%26c%3Dd%23e"),
+        ({"in": "query"}, True, "/v1/things?p=true"),
+        ({"in": "query", "content": {"application/json": {}}}, [1], "/v1/things?p=%5B1%5D"),
+    ],
+)
+async def test_a_parameter_is_written_by_its_style(
+    tmp_path: Path, server: WebServer, parameter: dict[str, Any], value: Any, target: str
+) -> None:
+    path = "/things/{p}" if parameter["in"] == "path" else "/things"
+    kit = _kit(
+        tmp_path, server, {"parameters": [{"name": "p", "schema": {}, **parameter}]}, path=path
+    )
+    assert (await _call(kit, p=value))["target"] == target
+
+
+async def test_header_and_cookie_parameters_of_the_path_level_are_sent(
+    tmp_path: Path, server: WebServer
+) -> None:
+    kit = _kit(
+        tmp_path,
+        server,
+        {
+            "parameters": [
+                {"name": "X-Tag", "in": "header", "schema": {"type": "array"}},
+                {"name": "session", "in": "cookie", "schema": {"type": "string"}},
+            ]
+        },
+    )
+    answer = await _call(kit, **{"X-Tag": ["a", "b"], "session": "s;x"})
+    assert answer["cookie"] == "session=s%3Bx"
+    assert server.seen[0].headers["x-tag"] == "a,b"
+    with pytest.raises(ToolFailed, match="line breaks"):
+        await _call(kit, **{"X-Tag": ["a\r\nX-Admin: 1"]})
+
+
+@pytest.mark.parametrize("value", ["", ".", ".."])
+async def test_a_path_parameter_that_would_change_the_path_is_refused(
+    tmp_path: Path, server: WebServer, value: str
+) -> None:
+    parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    kit = _kit(tmp_path, server, {"parameters": [parameter]}, path="/things/{id}/rows")
+    with pytest.raises(ToolFailed, match="path"):
+        await _call(kit, id=value)
+    assert server.seen == []
+
+
+async def test_defaults_are_not_sent_unless_given(tmp_path: Path, server: WebServer) -> None:
+    body = {"type": "object", "properties": {"size": {"type": "integer", "default": 3}}}
+    operation = {
+        "parameters": [{"name": "q", "in": "query", "schema": {"default": "all"}}],
+        "requestBody": {"content": {"application/json": {"schema": body}}},
+    }
+    kit = _kit(tmp_path, server, operation, method="post")
+    answer = await _call(kit)
+    assert (answer["target"], answer["body"], answer["type"]) == ("/v1/things", "", "")
+
+
+_FIELDS = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("media_type", "schema", "arguments", "sent"),
+    [
+        ("application/json", _FIELDS, {"a": 1, "b": None}, '{"a": 1, "b": null}'),
+        ("application/json", {"type": "array"}, {"body": [1]}, "[1]"),
+        ("application/vnd.x+json", {"oneOf": [{}]}, {"body": "x"}, '"x"'),
+        (
+            "application/x-www-form-urlencoded",
+            _FIELDS,
+            {"a": "x&y", "b": [1, 2]},
+            "a=x%26y&b=1&b=2",
+        ),
+        ("text/plain", {"type": "string"}, {"body": "hello"}, "hello"),
+    ],
+)
+async def test_a_body_is_written_by_its_media_type(
+    tmp_path: Path,
+    server: WebServer,
+    media_type: str,
+    schema: dict[str, Any],
+    arguments: dict[str, Any],
+    sent: str,
+) -> None:
+    body = {"required": True, "content": {media_type: {"schema": schema}}}
+    kit = _kit(tmp_path, server, {"requestBody": body}, method="post")
+    answer = await _call(kit, **arguments)
+    assert (answer["body"], answer["type"].partition(";")[0]) == (sent, media_type)
+
+
+async def test_files_are_sent_as_parts_of_a_form_in_the_order_of_its_fields(
+    tmp_path: Path, server: WebServer
+) -> None:
+    file = {"type": "string", "format": "binary"}
+    fields = {"title": {"type": "string"}, "cover": file, "pages": {"type": "array", "items": file}}
+    schema = {"type": "object", "properties": fields, "required": ["cover"]}
+    body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    kit = _kit(tmp_path, server, {"requestBody": body}, method="post")
+    assert list(kit.get_tool("op").manifest().input_schema["properties"]) == ["title"]
+    files = [FileChunk(each.encode(), f"{each}.png", "image/png") for each in "xyz"]
+    answer = await _call(kit, *files, title="Book")
+    parts = [part.split("\r\n")[1:] for part in answer["body"].split("--" + answer["type"][30:])]
+    names = [part[0].partition("form-data; ")[2] for part in parts[1:-1]]
+    assert names == [
+        'name="title"',
+        'name="cover"; filename="x.png"',
+        'name="pages"; filename="y.png"',
+        'name="pages"; filename="z.png"',
+    ]
+
+
+async def test_bytes_are_an_attachment(tmp_path: Path, server: WebServer) -> None:
+    body = {"required": True, "content": {"application/octet-stream": {}}}
+    kit = _kit(tmp_path, server, {"requestBody": body}, method="put")
+    answer = await _call(kit, FileChunk(b"\x00\xff", "x.bin"))
+    assert answer["body"] == "\x00\xff"
+    assert kit.get_tool("op").manifest().takes_required
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        (Answer(204), None),
+        (Answer(body=b'"x"', headers={"content-type": "application/problem+json"}), "x"),
+        (Answer(body=b"not json", headers={"content-type": "application/json"}), "not json"),
+        (Answer(body=b"\xe9", headers={"content-type": "text/csv; charset=latin-1"}), "é"),
+        (
+            Answer(
+                body=b"\x89",
+                headers={
+                    "content-type": "image/png",
+                    "content-disposition": 'attachment; filename="../../a.png"',
+                },
+            ),
+            FileChunk(b"\x89", "a.png", "image/png"),
+        ),
+    ],
+)
+async def test_a_result_is_json_text_or_a_file_by_its_content_type(
+    tmp_path: Path, answer: Answer, value: Any
+) -> None:
+    async with web_server(lambda _: answer) as server:
+        assert await _call(_kit(tmp_path, server, {})) == value
+
+
+async def test_a_status_of_failure_is_told_with_bounded_details(tmp_path: Path) -> None:
+    headers = {"content-type": "text/plain", "retry-after": "7200"}
+    async with web_server(lambda _: Answer(429, b"x" * 9_000, headers)) as server:
+        kit = _kit(tmp_path, server, {})
+        with pytest.raises(ToolFailed, match="answered 429 Too Many Requests") as failed:
+            await _call(kit)
+    error = failed.value
+    assert (error.executed, error.retryable, error.retry_after_s) == ("yes", True, 7200)
+    assert (error.details["status"], len(error.details["body"])) == (429, 2_000)
+
+
+async def test_a_failed_connection_is_not_executed_and_a_missing_answer_may_be(
+    tmp_path: Path,
+) -> None:
+    never = asyncio.Event()
+
+    async def wait(_: Seen) -> Answer:
+        await never.wait()
+        return Answer()
+
+    async with web_server(wait) as server:
+        slow = _kit(tmp_path, server, {}, method="post", options={"timeout_s": 0.2})
+        with pytest.raises(ToolFailed, match="the time is over") as unanswered:
+            await _call(slow)
+        refused = _kit(tmp_path, server, {})
+    with pytest.raises(ToolFailed, match="could not connect") as unsent:
+        await _call(refused)
+    assert (unanswered.value.executed, unanswered.value.retryable) == ("maybe", False)
+    assert (unsent.value.executed, unsent.value.retryable) == ("no", True)
+
+
+class _Store:
+    """A resolver with one value, as that of the credential store."""
+
+    def for_host(self, text: str, host: str) -> str:
+        if host.partition(":")[0] != "127.0.0.1":
+            raise ToolFailed("the credential may not go there", executed="no")
+        return text.replace("${cred:o/t/k}", "s3cret")
+
+    def redact(self, text: str) -> str:
+        return text.replace("s3cret", "[credential o/t/k]")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text", "header", "value"),
+    [
+        ({"type": "apiKey", "in": "header", "name": "X-Key"}, "${cred:o/t/k}", "x-key", "s3cret"),
+        ({"type": "apiKey", "in": "cookie", "name": "k"}, "${cred:o/t/k}", "cookie", "k=s3cret"),
+        ({"type": "http", "scheme": "bearer"}, "${cred:o/t/k}", "authorization", "Bearer s3cret"),
+        ({"type": "oauth2", "flows": {}}, "${cred:o/t/k}", "authorization", "Bearer s3cret"),
+        (
+            {"type": "http", "scheme": "basic"},
+            "me:${cred:o/t/k}",
+            "authorization",
+            "Basic bWU6czNjcmV0",
+        ),
+    ],
+)
+async def test_a_credential_is_presented_as_its_scheme_says(
+    tmp_path: Path, server: WebServer, scheme: dict[str, Any], text: str, header: str, value: str
+) -> None:
+    kit = _kit(
+        tmp_path,
+        server,
+        {"security": [{"main": []}]},
+        components={"securitySchemes": {"main": scheme}},
+        options={"credentials": {"main": text}, "resolver": _Store()},
+    )
+    await _call(kit)
+    assert server.seen[0].headers[header] == value
+
+
+async def test_a_key_in_the_query_is_sent_and_shown_nowhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+
+    def leak(seen: Seen) -> Answer:
+        return Answer(500, seen.target.encode(), {"content-type": "text/plain"})
+
+    scheme = {"type": "apiKey", "in": "query", "name": "key"}
+    async with web_server(leak) as server:
+        kit = _kit(
+            tmp_path,
+            server,
+            {"security": [{"main": []}]},
+            components={"securitySchemes": {"main": scheme}},
+            options={"credentials": {"main": "${cred:o/t/k}"}, "resolver": _Store()},
+        )
+        with pytest.raises(ToolFailed) as failed:
+            await _call(kit)
+    assert server.seen[0].target == "/v1/things?key=s3cret"
+    assert failed.value.details["body"] == "/v1/things?key=[credential o/t/k]"
+    assert "s3cret" not in f"{failed.value} {caplog.text}"
+
+
+async def test_an_operation_without_its_credential_sends_nothing(
+    tmp_path: Path, server: WebServer
+) -> None:
+    schemes = {"securitySchemes": {"main": {"type": "http", "scheme": "bearer"}}}
+    kit = _kit(tmp_path, server, {"security": [{"main": []}]}, components=schemes)
+    with pytest.raises(ToolFailed, match="gives one of main in `credentials`") as refused:
+        await _call(kit)
+    assert (refused.value.executed, server.seen) == ("no", [])
+    with pytest.raises(ValueError, match="no security scheme 'other'"):
+        _kit(tmp_path, server, {}, options={"credentials": {"other": "${cred:o/t/k}"}})
+
+
+def _page(seen: Seen) -> Answer:
+    number = int(seen.target.partition("cursor=")[2] or 1)
+    body: dict[str, Any] = {"rows": [number]}
+    headers = {"content-type": "application/json"}
+    if number < 3:
+        body["next"] = number + 1
+        headers["link"] = f'</v1/x>; rel="first", </v1/things?cursor={number + 1}>; rel="next"'
+    return Answer(body=json.dumps(body).encode(), headers=headers)
+
+
+@pytest.mark.parametrize(
+    "rule", [PageRule(), PageRule(cursor="/next", parameter="cursor")], ids=["link", "cursor"]
+)
+async def test_pages_are_a_stream(tmp_path: Path, rule: PageRule) -> None:
+    pages: list[Any] = []
+
+    async def keep(chunk: Any) -> None:
+        pages.append(chunk.value["rows"][0])
+
+    async with web_server(_page) as server:
+        kit = _kit(tmp_path, server, {}, options={"pages": {"op": rule}})
+        context = ToolContext()
+        run_of(context).on_chunk = keep  # type: ignore[attr-defined]
+        await kit.execute(context, "op", {})
+    assert pages == [1, 2, 3]
+
+
+async def test_a_next_page_on_another_server_is_not_requested(tmp_path: Path) -> None:
+    def elsewhere(_: Seen) -> Answer:
+        return Answer(body=b"{}", headers={"link": '<http://127.0.0.2/x>; rel="next"'})
+
+    async def drop(_: Any) -> None: ...
+
+    async with web_server(elsewhere) as server:
+        kit = _kit(tmp_path, server, {}, options={"pages": {"op": PageRule()}})
+        context = ToolContext()
+        run_of(context).on_chunk = drop  # type: ignore[attr-defined]
+        with pytest.raises(ToolFailed, match="on another server"):
+            await kit.execute(context, "op", {})
+
+
+async def test_private_servers_are_refused_unless_allowed(
+    tmp_path: Path, server: WebServer
+) -> None:
+    _kit(tmp_path, server, {})
+    kit = OpenApiToolkit.from_file(tmp_path / "api.json")
+    with pytest.raises(ToolFailed, match="is private") as refused:
+        await _call(kit)
+    assert (refused.value.executed, server.seen) == ("no", [])
+
+
+async def test_hosted_tools_share_connections_until_the_last_one_stops(
+    tmp_path: Path, server: WebServer
+) -> None:
+    kit = _kit(tmp_path, server, {})
+    tool = kit.get_tool("op")
+    await tool.start(None)
+    await _call(kit)
+    await _call(kit)
+    assert (server.connections, server.all_closed.is_set()) == (1, False)
+    await tool.stop()
+    await asyncio.wait_for(server.all_closed.wait(), 30)
+    await _call(kit)
+    assert server.connections == 2
+
+
+async def test_a_participant_calls_streams_and_uploads_through_a_room(tmp_path: Path) -> None:
+    body = {"required": True, "content": {"application/octet-stream": {}}}
+    upload = {"/files": {"post": {"operationId": "upload", "requestBody": body}}}
+
+    def answer(seen: Seen) -> Answer:
+        if seen.method == "POST":
+            return Answer(body=seen.body, headers={"content-type": "image/png"})
+        return _page(seen)
+
+    async with web_server(answer) as server, room_of("host", "alice") as (host, alice):
+        options = {"name": "api", "pages": {"op": PageRule()}}
+        kit = _kit(tmp_path, server, {}, paths=upload, options=options)
+        async with host.host(kit):
+            received = await alice.invoke("api.upload", attachment=FileChunk(b"1" * 100_000))
+            assert isinstance(received, FileChunk)
+            assert (await received.read(), received.mime_type) == (b"1" * 100_000, "image/png")
+            async with alice.stream("api.op") as chunks:
+                pages = [chunk.into(dict[str, Any])["rows"] async for chunk in chunks]
+            server.answer = lambda _: Answer(404, b"gone", {"content-type": "text/plain"})
+            with pytest.raises(ToolFailed, match="404 Not Found") as failed:
+                await alice.invoke("api.upload", attachment=FileChunk(b"1"))
+    assert pages == [[1], [2], [3]]
+    assert failed.value.details == {"status": 404, "method": "POST", "body": "gone"}
+
+
+async def test_a_caller_elsewhere_learns_whether_the_server_was_reached(tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def wait(_: Seen) -> Answer:
+        await never.wait()
+        return Answer()
+
+    async with room_of("host", "alice") as (host, alice):
+        async with web_server(wait) as server:
+            kit = _kit(tmp_path, server, {}, options={"name": "api", "timeout_s": 0.2})
+            async with host.host(kit):
+                with pytest.raises(ToolFailed, match="the time is over") as unanswered:
+                    await alice.call("api.op")
+        async with host.host(kit):
+            with pytest.raises(ToolFailed, match="could not connect") as unsent:
+                await alice.call("api.op")
+    assert (unanswered.value.executed, unsent.value.executed) == ("maybe", "no")

@@ -1,0 +1,350 @@
+"""What descriptions of all versions become, and which are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.web.scripted_server import Answer, web_server
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError
+
+SERVERS = [{"url": "https://{region}.example.org/v1", "variables": {"region": {"default": "eu"}}}]
+
+
+def _file(tmp_path: Path, document: Any, name: str = "api.json") -> Path:
+    file = tmp_path / name
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return file
+
+
+def _document(paths: dict[str, Any], version: str = "3.0.3", **more: Any) -> dict[str, Any]:
+    info = {"title": "Some Things", "version": "2"}
+    return {"openapi": version, "info": info, "servers": SERVERS, "paths": paths, **more}
+
+
+def _posted(schema: Any, version: str = "3.0.3", **more: Any) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
+    operation = {"operationId": "op", "requestBody": {"required": True, "content": content}}
+    return _document({"/x": {"post": operation}}, version, **more)
+
+
+def _schema(tmp_path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    kit = OpenApiToolkit.from_file(_file(tmp_path, document))
+    assert kit.skipped == ()
+    return kit.get_tool("op").manifest().input_schema
+
+
+def test_the_three_versions_of_one_api_become_the_same_arguments(tmp_path: Path) -> None:
+    schema = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+    limit = {"name": "limit", "in": "query"}
+    shape = {"type": "integer", "exclusiveMinimum": True, "minimum": 0}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+
+    def new(version: str, number: Any) -> dict[str, Any]:
+        parameters = [{**limit, "schema": number}]
+        operation = {"operationId": "op", "parameters": parameters, "requestBody": body}
+        return _document({"/x": {"post": operation}}, version)
+
+    swagger = {
+        "swagger": "2.0",
+        "info": {"title": "Some Things", "version": "2"},
+        "host": "eu.example.org",
+        "basePath": "/v1",
+        "schemes": ["https"],
+        "paths": {
+            "/x": {
+                "parameters": [{**limit, **shape}],
+                "post": {
+                    "operationId": "op",
+                    "parameters": [
+                        {"name": "it", "in": "body", "required": True, "schema": schema}
+                    ],
+                },
+            }
+        },
+    }
+    documents = [
+        swagger,
+        new("3.0.3", shape),
+        new("3.1.0", {"type": "integer", "exclusiveMinimum": 0}),
+    ]
+    first, *others = (_schema(tmp_path, each) for each in documents)
+    assert first == {
+        "type": "object",
+        "properties": {
+            "limit": {"type": "integer", "exclusiveMinimum": 0},
+            "name": {"type": "string"},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        (
+            {"type": "string", "nullable": True, "enum": ["a"]},
+            {"type": ["string", "null"], "enum": ["a", None]},
+        ),
+        (
+            {"nullable": True, "oneOf": [{"type": "string"}]},
+            {"anyOf": [{"oneOf": [{"type": "string"}]}, {"type": "null"}]},
+        ),
+        ({"type": "int", "required": True, "x-y": 1, "xml": {}}, {}),
+        ({"type": "string", "pattern": "(?=a)"}, {"type": "string"}),
+        (
+            {
+                "type": "object",
+                "properties": {"id": {"readOnly": True}, "a": {"writeOnly": True}},
+                "required": ["id", "a"],
+                "additionalProperties": True,
+            },
+            {
+                "type": "object",
+                "properties": {"a": {}},
+                "required": ["a"],
+                "additionalProperties": True,
+            },
+        ),
+    ],
+)
+def test_a_schema_becomes_json_schema(
+    tmp_path: Path, schema: dict[str, Any], written: dict[str, Any]
+) -> None:
+    document = _posted({"type": "array", "items": schema})
+    assert _schema(tmp_path, document)["properties"]["body"]["items"] == written
+
+
+def test_recursive_schemas_become_definitions(tmp_path: Path) -> None:
+    tree = {
+        "properties": {"children": {"type": "array", "items": {"$ref": "#/components/schemas/T"}}}
+    }
+    written = _schema(
+        tmp_path, _posted({"$ref": "#/components/schemas/T"}, components={"schemas": {"T": tree}})
+    )
+    assert written["properties"]["children"]["items"] == {"$ref": "#/$defs/T"}
+    assert written["$defs"] == {
+        "T": {"properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/T"}}}}
+    }
+
+
+def test_equal_names_in_several_places_get_the_place_as_a_suffix(tmp_path: Path) -> None:
+    parameters = [
+        {"name": "id", "in": where, "required": True, "schema": {"title": where}}
+        for where in ("cookie", "header", "query", "path")
+    ]
+    document = _posted(
+        {"type": "object", "properties": {"id": {"title": "body"}, "attachment": {}}}
+    )
+    document["paths"] = {"/x/{id}": {"parameters": parameters, **document["paths"]["/x"]}}
+    properties = _schema(tmp_path, document)["properties"]
+    titles = {name: each.get("title") for name, each in properties.items()}
+    assert titles == {
+        "id": "path",
+        "id_query": "query",
+        "id_header": "header",
+        "id_cookie": "cookie",
+        "id_body": "body",
+        "attachment_body": None,
+    }
+
+
+def test_names_of_tools_fit_do_not_collide_and_do_not_depend_on_order(tmp_path: Path) -> None:
+    paths = {
+        "/a": {"get": {"operationId": "same name"}, "put": {"operationId": "same/name"}},
+        "/b/{id}": {"get": {}},
+        "/c": {"get": {"operationId": "n" * 300}},
+    }
+    backward = dict(reversed(paths.items()))
+    names = [
+        sorted(each.name for each in OpenApiToolkit.from_file(_file(tmp_path, document)).tools)
+        for document in (_document(paths), _document(backward))
+    ]
+    assert names[0] == names[1]
+    plain = [each.rpartition("_")[0] if each != "get_b_id" else each for each in names[0]]
+    assert plain == ["get_b_id", "n" * 55, "same_name", "same_name"]
+    one = OpenApiToolkit.from_file(_file(tmp_path, _document(paths)), methods=["put"])
+    assert one.tools[0].name in names[0]
+
+
+def test_flags_follow_the_method(tmp_path: Path) -> None:
+    methods = ("get", "head", "put", "delete", "post", "patch")
+    kit = OpenApiToolkit.from_file(
+        _file(tmp_path, _document({"/x": {each: {"operationId": each} for each in methods}}))
+    )
+    flags = {
+        name: (tool.read_only, tool.idempotent, tool.destructive, tool.open_world)
+        for name, tool in ((each.name, each.manifest()) for each in kit.tools)
+    }
+    assert flags == {
+        "get": (True, True, False, True),
+        "head": (True, True, False, True),
+        "put": (False, True, False, True),
+        "delete": (False, True, True, True),
+        "post": (False, False, False, True),
+        "patch": (False, False, False, True),
+    }
+
+
+def test_operations_are_chosen_by_id_tag_and_method(tmp_path: Path) -> None:
+    paths = {
+        "/a": {"get": {"operationId": "a.b", "tags": ["x"]}, "post": {"tags": ["x", "y"]}},
+        "/b": {"get": {"operationId": "c"}},
+    }
+    file = _file(tmp_path, _document(paths))
+
+    def chosen(**choice: Any) -> list[str]:
+        return [each.name for each in OpenApiToolkit.from_file(file, **choice).tools]
+
+    assert chosen(operations=["a.b", "post_a"]) == ["a_b", "post_a"]
+    assert chosen(tags=["x"], methods=["GET"]) == ["a_b"]
+    with pytest.raises(ValueError, match="no operation 'a-b'; did you mean"):
+        chosen(operations=["a-b"])
+    with pytest.raises(ValueError, match="no operation of the description is chosen"):
+        chosen(tags=["none"])
+
+
+def test_an_unusable_operation_is_left_out_unless_it_was_named(tmp_path: Path) -> None:
+    broken = {"operationId": "broken", "requestBody": {"$ref": "#/nowhere"}}
+    paths = {"/a": {"get": {"operationId": "good"}}, "/b": {"post": broken}}
+    kit = OpenApiToolkit.from_file(_file(tmp_path, _document(paths)))
+    assert [each.name for each in kit.tools] == ["good"]
+    assert kit.skipped == ("POST /b: $ref '#/nowhere' cannot be read: there is no such part",)
+    nested = {"properties": {"a": {"$ref": "#/nowhere"}}}
+    broken["requestBody"] = {"content": {"application/json": {"schema": nested}}}
+    _file(tmp_path, _document(paths))
+    with pytest.raises(ValueError, match=r"POST /b: .* cannot be read"):
+        OpenApiToolkit.from_file(tmp_path / "api.json", operations=["good", "broken"])
+
+
+_BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join(['*' + old] * 10)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not an object"),
+        ("[1]", "not an object"),
+        ("{", "neither JSON nor YAML at line"),
+        ("a: !!python/object/apply:os.system [x]", "neither JSON nor YAML"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "deeper than 100 levels"),
+        ("[" * 100_000, "neither JSON nor YAML"),
+        ("[" * 101 + "]" * 101, "deeper than 100 levels"),
+        ("a: &a [*a]", "deeper than 100 levels"),
+        (_BOMB, "more than 4,000,000 values"),
+        ("openapi: 4.0.0", "openapi '4.0.0' is not supported"),
+        ("swagger: 1.2", "swagger '1.2' is not supported"),
+        ("info: {}", "neither `openapi` nor `swagger`"),
+    ],
+    ids=lambda each: ascii(each)[:20],
+)
+def test_a_hostile_or_foreign_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        OpenApiToolkit.from_file(_file(tmp_path, text))
+
+
+def test_yaml_keeps_words_and_dates_as_text_and_status_codes_as_keys(tmp_path: Path) -> None:
+    text = """
+        openapi: 3.0.3
+        info: {title: Dates, version: 2024-01-01}
+        servers: [{url: "https://example.org"}]
+        paths:
+          /x:
+            get:
+              operationId: op
+              parameters: [{name: on, in: query, schema: {enum: [yes, no, 2024-01-01, true]}}]
+              responses: {200: {description: ok}}
+    """
+    kit = OpenApiToolkit.from_file(_file(tmp_path, text, "api.yaml"))
+    on = kit.get_tool("op").manifest().input_schema["properties"]["on"]
+    assert (kit.version, on["enum"]) == ("2024-01-01", ["yes", "no", "2024-01-01", True])
+
+
+def test_more_operations_than_a_toolkit_has_must_be_chosen_from(tmp_path: Path) -> None:
+    paths = {f"/x{number}": {"get": {"operationId": f"op{number}"}} for number in range(10_000)}
+    file = _file(tmp_path, _document(paths))
+    with pytest.raises(SpecError, match=r"10,000 operations are chosen, at most 1,000"):
+        OpenApiToolkit.from_file(file)
+    assert len(OpenApiToolkit.from_file(file, operations=["op7", "op9999"]).tools) == 2
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("file:///etc/passwd", "only below the folder"),
+        ("../outside.json#/A", "only below the folder"),
+        ("linked.json#/A", "only below the folder"),
+        ("http://169.254.169.254/latest", "only from hosts in allow_hosts"),
+        ("#/components/schemas/A", "refers to itself"),
+        ("#no-anchor", "there is no such part"),
+        ("missing.json", "cannot be read"),
+    ],
+)
+def test_a_reference_that_may_not_be_read_leaves_its_operation_out(
+    tmp_path: Path, ref: str, words: str
+) -> None:
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    _file(tmp_path, {"A": {}}, "outside.json")
+    (folder / "linked.json").symlink_to(tmp_path / "outside.json")
+    document = _posted({"$ref": ref}, components={"schemas": {"A": {"$ref": ref}}})
+    with pytest.raises(SpecError, match=words):
+        OpenApiToolkit.from_file(_file(folder, document))
+
+
+def test_references_to_files_below_the_folder_are_relative_to_each_file(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    _file(tmp_path, {"A": {"properties": {"b": {"$ref": "b.json#/B"}}}}, "parts/a.json")
+    _file(tmp_path, "B: {type: integer}", "parts/b.json")
+    written = _schema(tmp_path, _posted({"$ref": "parts/a.json#/A"}))
+    assert written["properties"] == {"b": {"$ref": "#/$defs/B"}}
+    assert written["$defs"] == {"B": {"type": "integer"}}
+
+
+async def test_a_description_from_an_address_reads_its_own_host_and_no_files(
+    tmp_path: Path,
+) -> None:
+    secret = _file(tmp_path, {"A": {}}, "secret.json")
+    main = _document(
+        {
+            "/here": {"post": {"operationId": "here", "requestBody": {"$ref": "parts.json#/A"}}},
+            "/file": {"$ref": f"{secret.as_uri()}#/A"},
+            "/meta": {"$ref": "http://169.254.169.254/latest"},
+        }
+    )
+    main["servers"] = [{"url": "../api"}]
+    answers = {
+        "/specs/main.json": main,
+        "/specs/parts.json": {"A": {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    }
+    options = ApiOptions(allow_private=True)
+    async with web_server(
+        lambda seen: Answer(body=json.dumps(answers[seen.target]).encode())
+    ) as server:
+        url = f"{server.url}/specs/main.json"
+        kit = await asyncio.to_thread(lambda: OpenApiToolkit.from_url(url, options=options))
+        with pytest.raises(SpecError, match="is private"):
+            await asyncio.to_thread(lambda: OpenApiToolkit.from_url(url))
+    assert [each.name for each in kit.tools] == ["here"]
+    assert len(kit.skipped) == 2
+    assert "must begin with http" in kit.skipped[0]
+    assert "not allowed" in kit.skipped[1]
+
+
+def test_a_relative_server_of_a_file_must_be_named(tmp_path: Path) -> None:
+    document = _document({"/x": {"get": {"operationId": "op"}}})
+    document["servers"] = [{"url": "/v1"}]
+    file = _file(tmp_path, document)
+    with pytest.raises(SpecError, match="name one with `server`"):
+        OpenApiToolkit.from_file(file)
+    OpenApiToolkit.from_file(file, options=ApiOptions(server="https://example.org/v1"))

@@ -1,0 +1,85 @@
+"""The factory `openapi`: its config, as an operator and as a request to a builder give it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from support.web.scripted_server import Answer, web_server
+from toolbus import ToolContext, builder_of
+from toolbus.factories.factory import read_factory
+from toolbus_toolkits.credentials import CredentialName, CredentialStore
+from toolbus_toolkits.credentials.encrypted_file import create_key_file
+from toolbus_toolkits.openapi import OpenApiConfig, openapi
+
+
+def _spec(tmp_path: Path, url: str = "https://example.org") -> str:
+    scheme = {"type": "apiKey", "in": "header", "name": "X-Key"}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "1st API!", "version": "1"},
+        "servers": [{"url": url}],
+        "paths": {
+            "/a": {"get": {"operationId": "a", "security": [{"main": []}]}},
+            "/b": {"get": {}},
+        },
+        "components": {"securitySchemes": {"main": scheme}},
+    }
+    file = tmp_path / "api.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+async def test_an_operator_may_set_everything_and_a_request_only_the_choice(
+    tmp_path: Path,
+) -> None:
+    factory = read_factory(openapi)
+    assert factory is not None
+    free = [each.name for each in factory.fields if not each.is_operator_only]
+    assert free == ["operations", "tags", "methods"]
+    builder = builder_of(openapi, spec=_spec(tmp_path))
+    with pytest.raises(ValidationError, match="server"):
+        builder.type(server="http://169.254.169.254")
+
+
+def test_a_toolkit_is_named_after_its_title_or_by_the_operator(tmp_path: Path) -> None:
+    spec = _spec(tmp_path)
+    assert openapi(OpenApiConfig(spec=spec)).name == "openapi"  # a name begins with a letter
+    assert openapi(OpenApiConfig(spec=spec, name="mine", operations=["a"])).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"credentials": {"main": "plain secret"}}, "is not a reference: store it with"),
+        ({"allow_hosts": ["https://x"]}, "write a host such as"),
+        ({"pages": {"a": {"parameter": "p"}}}, "`parameter` needs `cursor`"),
+        ({"pages": {"a": {"cursor": "next"}}}, "`cursor` is a JSON pointer"),
+        ({"timeout_s": 0}, "greater than 0"),
+    ],
+)
+def test_an_invalid_config_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        OpenApiConfig(spec="api.json", **config)
+
+
+async def test_references_are_resolved_by_the_credential_store_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_key_file(tmp_path / "key")
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path))
+    monkeypatch.setenv("TOOLBUS_CREDENTIALS_KEY_FILE", str(tmp_path / "key"))
+    name = CredentialName.parse("o/t/k")
+    CredentialStore.open().set(name, "value", hosts=["127.0.0.1"])
+    async with web_server(lambda _: Answer()) as server:
+        config = OpenApiConfig(
+            spec=_spec(tmp_path, server.url),
+            allow_private=True,
+            credentials={"main": "${cred:o/t/k}"},
+        )
+        await openapi(config).execute(ToolContext(), "a", {})
+    assert server.seen[0].headers["x-key"] == "value"

@@ -1,0 +1,261 @@
+"""One started program: its pipes, the end of its output, and its end.
+
+What it writes to stderr is read line by line, so that it never blocks on a full pipe; the last
+lines are kept, because they say why it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.launcher.environment import program_environment
+
+__all__ = ["LaunchFailed", "Program", "ProgramLimits", "RunningProgram", "launch"]
+
+_LAST_LINES = 20
+_MAX_LINE_CHARS = 500
+_PIPE_BYTES = 64 * 1024
+_POLL_S = 0.02
+
+
+class LaunchFailed(OSError):
+    """A program cannot be started: it does not exist, or the system refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """What one program, and each one that it starts itself, may use; None is no limit.
+
+    Raises `ValueError` for a limit below 1.
+    """
+
+    memory_bytes: int | None = None
+    """Address space (RLIMIT_AS). Programs on V8 or Go reserve many times what they use."""
+    cpu_s: int | None = None
+    """Seconds of processor time (RLIMIT_CPU)."""
+    open_files: int | None = 1024
+    """File descriptors (RLIMIT_NOFILE)."""
+    file_bytes: int | None = None
+    """The largest file that it may write (RLIMIT_FSIZE)."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "cpu_s", "open_files", "file_bytes"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+    def rlimits(self) -> dict[int, int]:
+        """Return the limits by the constants of `resource`."""
+        limits = {
+            resource.RLIMIT_AS: self.memory_bytes,
+            resource.RLIMIT_CPU: self.cpu_s,
+            resource.RLIMIT_NOFILE: self.open_files,
+            resource.RLIMIT_FSIZE: self.file_bytes,
+        }
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is started. Its values may hold secrets: they are never in its repr."""
+
+    command: str
+    """A path, or the name of a program in the folders of PATH."""
+    args: Sequence[str] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that are set for it, beside those that every program gets."""
+    cwd: Path | None = None
+    limits: ProgramLimits = ProgramLimits()
+
+
+class RunningProgram:
+    """A program that has been started.
+
+    Args:
+        process: Its process, the leader of a process group.
+        on_line: Receives each line that it writes to stderr, cut and escaped.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, on_line: Callable[[str], None] | None
+    ) -> None:
+        self._process = process
+        self._on_line = on_line
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._reading = asyncio.create_task(self._read_stderr())
+
+    @property
+    def pid(self) -> int:
+        """The process id, and the id of its process group."""
+        return self._process.pid
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter:
+        """Where it reads from."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        """What it writes."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The last 20 lines of stderr, escaped, each of at most 500 characters."""
+        return list(self._lines)
+
+    def ending(self) -> str:
+        """Return how it ended, as words for an error, with its last line."""
+        status = self.returncode
+        if status is None:
+            text = "it closed its output"
+        elif status < 0:
+            text = f"it was ended by {_signal_name(-status)}"
+        else:
+            text = f"it ended with status {status}"
+        return f"{text}; its last line was: {self._lines[-1]}" if self._lines else text
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """End the program and all of its process group.
+
+        Closing stdin asks it to end; after `grace_s` it gets SIGTERM, and after the same time again
+        SIGKILL. What is left of its group is killed at once. Idempotent.
+        """
+        with contextlib.suppress(OSError, RuntimeError):
+            self.stdin.close()
+        if not await self._has_ended(grace_s):
+            self._signal(signal.SIGTERM)
+            await self._has_ended(grace_s)
+        self._signal(signal.SIGKILL)
+        await self._has_ended(grace_s)
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def exited(self, limit_s: float = 1.0) -> None:
+        """Wait until its exit status is known, and its last lines are read, within a limit."""
+        await self._has_ended(limit_s)
+        await asyncio.wait([self._reading], timeout=limit_s)
+
+    async def _has_ended(self, limit_s: float) -> bool:
+        # `Process.wait` waits for the pipes too, which a child of the program may hold open.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._process.returncode is None:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(_POLL_S)
+        return self._process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        pending = b""
+        while data := await self._process.stderr.read(_PIPE_BYTES):
+            *lines, pending = (pending + data).split(b"\n")
+            pending = pending[-_PIPE_BYTES:]
+            for line in lines:
+                self._keep(line)
+        self._keep(pending)
+
+    def _keep(self, line: bytes) -> None:
+        text = one_line(line.decode(errors="replace").strip(), _MAX_LINE_CHARS)
+        if text:
+            self._lines.append(text)
+            if self._on_line is not None:
+                self._on_line(text)
+
+
+@asynccontextmanager
+async def launch(
+    program: Program, *, on_line: Callable[[str], None] | None = None
+) -> AsyncIterator[RunningProgram]:
+    """Start a program; it and its process group end with the block.
+
+    Args:
+        program: What is started.
+        on_line: Receives each line that it writes to stderr.
+
+    Raises:
+        LaunchFailed: It cannot be started; the message says what to do and shows no argument.
+    """
+    environment = program_environment(program.env)
+    path = _find(program.command, environment)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            path,
+            *program.args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            cwd=program.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise LaunchFailed(f"cannot start {one_line(program.command, 200)}: {text}") from None
+    running = RunningProgram(process, on_line)
+    try:
+        _limit(process.pid, program.limits)
+        yield running
+    finally:
+        await _to_the_end(running.stop())
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await something that goes on if this task is cancelled meanwhile; then raise that."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _find(command: str, environment: Mapping[str, str]) -> str:
+    found = shutil.which(command, path=environment.get("PATH"))
+    if found is None:
+        name = one_line(command, 200)
+        raise LaunchFailed(
+            f"cannot start {name}: there is no such program in PATH; install it, or name its path"
+        )
+    return found
+
+
+def _limit(pid: int, limits: ProgramLimits) -> None:
+    """Set the limits of a program that has just been started; those it starts inherit them."""
+    if sys.platform != "linux":  # elsewhere only a process itself can set its limits
+        return
+    with contextlib.suppress(ProcessLookupError):
+        for kind, limit in limits.rlimits().items():
+            _, hard = resource.prlimit(pid, kind)
+            lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.prlimit(pid, kind, (lowest, lowest))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

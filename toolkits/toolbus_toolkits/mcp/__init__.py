@@ -1,0 +1,86 @@
+"""MCP servers as toolkits: started programs and addresses, each with its own name in the room.
+
+`McpServer` is one server, `McpHub` are those of a file, and the factory `mcp` is the toolkit that
+`toolbus host mcp --config FILE` hosts beside them. One task owns each connection (`connection`);
+`tools` and `content` turn definitions and results into ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, field_validator
+
+from toolbus import OperatorOnly, Toolkit
+
+try:
+    import mcp as _  # noqa: F401 - only to say what is missing
+except ImportError as error:  # the extra is not installed
+    raise ImportError("MCP servers need more packages: pip install 'toolbus[mcp]'") from error
+
+from toolbus_toolkits.credentials import CredentialStore
+from toolbus_toolkits.credentials.references import CredentialResolver
+from toolbus_toolkits.mcp.builder import McpBuilder
+from toolbus_toolkits.mcp.config import ServerEntry
+from toolbus_toolkits.mcp.hub import McpHub
+from toolbus_toolkits.mcp.hub_tools import McpToolkit
+from toolbus_toolkits.mcp.server import McpServer
+from toolbus_toolkits.mcp.transports import ServerAccess
+from toolbus_toolkits.network import AddressPolicy
+
+__all__ = [
+    "McpBuilder",
+    "McpConfig",
+    "McpHub",
+    "McpServer",
+    "McpToolkit",
+    "ServerAccess",
+    "ServerEntry",
+    "mcp",
+]
+
+
+class McpConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which MCP servers there are, and what they may do.
+
+    Raises `ValidationError` if the file cannot be read.
+    """
+
+    config: Annotated[Path | None, OperatorOnly] = Field(
+        None, description="A file with mcpServers; by default those of editors."
+    )
+    allow_import: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="A caller that may add servers, whose commands then run here."
+    )
+    allow_hosts: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="A host that servers with an address may have; by default every public one."
+    )
+    allow_private: Annotated[bool, OperatorOnly] = Field(
+        False, description="Whether addresses of private networks and of this machine are allowed."
+    )
+
+    @field_validator("config")
+    @classmethod
+    def _must_exist(cls, config: Path | None) -> Path | None:
+        if config is None:
+            return None
+        path = config.expanduser()
+        if not path.is_file():
+            raise ValueError(f"there is no such file: {str(path)!r}")
+        return path
+
+
+_DEFAULT = McpConfig()
+
+
+def mcp(config: McpConfig = _DEFAULT) -> Toolkit:
+    """MCP servers as toolkits: `toolbus host mcp --config FILE`.
+
+    Each server is a toolkit of its own beside the toolkit `mcp`, which lists them and calls their
+    tools. Raises `ValueError` for a file that is no configuration of servers.
+    """
+    policy = AddressPolicy(config.allow_hosts, config.allow_private)
+    access = ServerAccess(policy, CredentialResolver(CredentialStore.open()))
+    hub = McpHub.from_config(config.config, access=access)
+    return McpToolkit(hub, config.allow_import)

@@ -1,0 +1,78 @@
+"""What an MCP server returns, as a result of toolbus; and its failures, as errors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+from urllib.parse import urlsplit
+
+import mcp_types as types
+
+from toolbus import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk, ToolFailed
+from toolbus.untrusted_text import printable
+
+__all__ = ["failure_text", "progress_value", "to_chunk"]
+
+_MAX_FAILURE_CHARS = 4_000
+
+
+def to_chunk(result: types.CallToolResult) -> Chunk:
+    """Return the result of a call as one chunk.
+
+    Structured content is the JSON value. Without it, one block is a text, a file (image, audio,
+    binary resource) or a link; no block is no value; and several are a JSON value in MCP's own
+    form, `{"content": [...]}`, with binary data as Base64. Raises `ToolFailed` for data that is not
+    Base64.
+    """
+    if result.structured_content is not None:
+        return JsonChunk(result.structured_content)
+    if not result.content:
+        return EmptyChunk()
+    if len(result.content) == 1:
+        return _one(result.content[0])
+    return JsonChunk({"content": [_as_json(each) for each in result.content]})
+
+
+def failure_text(result: types.CallToolResult) -> str:
+    """Return the words of a result that is an error, escaped and cut to 4,000 characters."""
+    texts = [each.text for each in result.content if isinstance(each, types.TextContent)]
+    text = "\n".join(texts) or "the tool failed, and its server says nothing more"
+    return printable(text, _MAX_FAILURE_CHARS)
+
+
+def progress_value(progress: float, total: float | None, message: str | None) -> dict[str, Any]:
+    """Return a progress of an MCP server as the value that `context.emit` sends."""
+    value = {"progress": progress, "total": total, "message": message}
+    return {name: each for name, each in value.items() if each is not None}
+
+
+def _one(block: types.ContentBlock) -> Chunk:
+    match block:
+        case types.TextContent():
+            return TextChunk(block.text)
+        case types.ImageContent() | types.AudioContent():
+            return FileChunk(_decoded(block.data), "", block.mime_type)
+        case types.ResourceLink():
+            return LinkChunk(block.uri, block.title or block.name)
+        case types.EmbeddedResource(resource=types.TextResourceContents() as text):
+            return TextChunk(text.text)
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as blob):
+            kind = blob.mime_type or "application/octet-stream"
+            return FileChunk(_decoded(blob.blob), _last_part(blob.uri), kind)
+    return JsonChunk(_as_json(block))
+
+
+def _as_json(block: types.ContentBlock) -> Any:
+    return block.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (ValueError, binascii.Error):
+        raise ToolFailed("the server returned binary data that is not Base64") from None
+
+
+def _last_part(uri: str) -> str:
+    return urlsplit(uri).path.rpartition("/")[2]

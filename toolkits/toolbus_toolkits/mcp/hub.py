@@ -1,0 +1,248 @@
+"""Many MCP servers in one process: each connected on its own, each a toolkit of its own in a room.
+
+A server that is dead, slow or refused changes nothing for the others. The names of toolkits and
+tools depend on the configuration alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from toolbus import AlreadyExists, RoomClient, RoomException, Toolkit
+from toolbus.bounded_logging import bounded_logger
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.mcp.config import (
+    ServerEntry,
+    ServersFile,
+    SkippedEntry,
+    read_file,
+    usual_files,
+)
+from toolbus_toolkits.mcp.server import McpServer
+from toolbus_toolkits.mcp.transports import ServerAccess
+
+__all__ = ["McpHub"]
+
+_logger = bounded_logger(__name__)
+
+
+class McpHub:
+    """MCP servers that are connected while the block is entered.
+
+        async with McpHub.from_config("mcp.json") as hub, hub.host(room):
+            ...
+
+    Args:
+        servers: The servers, not started yet.
+        access: For servers that are added later.
+        skipped: Entries that are not used, and why.
+
+    Raises `ValueError` for two servers of one name.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[McpServer] = (),
+        *,
+        access: ServerAccess | None = None,
+        skipped: Iterable[SkippedEntry] = (),
+    ) -> None:
+        self._servers: dict[str, McpServer] = {}
+        for each in servers:
+            if each.name in self._servers:
+                raise ValueError(f"two MCP servers are named {each.name!r}")
+            self._servers[each.name] = each
+        self._access = access or ServerAccess()
+        self.skipped: tuple[SkippedEntry, ...] = tuple(skipped)
+        """Entries of the configuration that are not used."""
+        self.refused: dict[str, str] = {}
+        """Why the toolkit of a server is not hosted, by its name."""
+        self._is_open = False
+        self._room: RoomClient | None = None
+        self._stopping = asyncio.Event()
+        self._hosting: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | Path | None = None,
+        *,
+        access: ServerAccess | None = None,
+    ) -> Self:
+        """Make a hub of the servers of a file.
+
+        Args:
+            path: A file with `mcpServers`; by default those of editors, in this folder and of this
+                user. Of two entries with one name the first file's counts.
+            access: Which addresses may be reached, and the credentials. A file that was not named
+                here may hold no reference to a credential.
+
+        Raises:
+            ValueError: The file cannot be read, or there is none.
+        """
+        if path is not None:
+            return cls.from_files([read_file(Path(path).expanduser())], access=access)
+        found = usual_files(Path.cwd(), Path.home())
+        if not found:
+            raise ValueError("no file of MCP servers is in this folder or home: name one")
+        access = (access or ServerAccess()).without_credentials()
+        return cls.from_files([read_file(each) for each in found], access=access)
+
+    @classmethod
+    def from_files(
+        cls, files: Iterable[ServersFile], *, access: ServerAccess | None = None
+    ) -> Self:
+        """Make a hub of the servers of files that were read; of equal names the first counts."""
+        access = access or ServerAccess()
+        entries: dict[str, ServerEntry] = {}
+        skipped: list[SkippedEntry] = []
+        for file in files:
+            for name, entry in file.servers.items():
+                if name in entries:
+                    skipped.append(SkippedEntry(name, f"{file.source}: an earlier file has it"))
+                entries.setdefault(name, entry)
+            skipped += (SkippedEntry(name, f"{file.source}: {why}") for name, why in file.skipped)
+        for name, why in skipped:
+            _logger.warning("MCP server %s is not used: %s", name, why)
+        servers = [McpServer.from_entry(name, each, access) for name, each in entries.items()]
+        return cls(servers, access=access, skipped=skipped)
+
+    @property
+    def servers(self) -> tuple[McpServer, ...]:
+        """All servers, by their names."""
+        return tuple(self._servers[name] for name in sorted(self._servers))
+
+    def server(self, name: str) -> McpServer | None:
+        """Return the server of a name; None if there is none."""
+        return self._servers.get(name)
+
+    def toolkits(self) -> list[Toolkit]:
+        """Return the toolkits of all servers that were connected at least once."""
+        return [each.toolkit() for each in self.servers if each.has_toolkit]
+
+    async def __aenter__(self) -> Self:
+        """Connect to all servers side by side; wait until each is connected or has failed once.
+
+        One that fails is tried again in the background.
+        """
+        self._is_open = True
+        try:
+            for each in self.servers:
+                await each.start()
+            await asyncio.gather(*(each.tried() for each in self.servers))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect from all servers, the last one first."""
+        await self._close()
+
+    async def _close(self) -> None:
+        self._is_open = False
+        for each in reversed(self.servers):
+            await each.stop()
+
+    @asynccontextmanager
+    async def host(self, room: RoomClient) -> AsyncIterator[None]:
+        """Host the toolkit of each server in a room until the end of the block.
+
+        A server that connects later is hosted then, and one whose tools change is replaced: calls
+        that run finish with the definition that they began with. What the room refuses is in
+        `refused`, and changes nothing for the others.
+        """
+        self._room, self._stopping = room, asyncio.Event()
+        try:
+            for each in self.servers:
+                self._begin_hosting(each, room)
+            await asyncio.gather(*(self._settled(each) for each in self.servers))
+            yield
+        finally:
+            self._room = None
+            self._stopping.set()
+            await asyncio.gather(*self._hosting.values(), return_exceptions=True)
+            self._hosting.clear()
+
+    async def add(self, name: str, entry: ServerEntry) -> McpServer:
+        """Add a server, connect to it, and host it where the others are hosted.
+
+        It waits until the server is connected or has failed once. Raises `AlreadyExists` for a
+        name that is taken.
+        """
+        server = McpServer.from_entry(name, entry, self._access.without_credentials())
+        if server.name in self._servers:
+            raise AlreadyExists(f"there is an MCP server {server.name} already")
+        self._servers[server.name] = server
+        if self._is_open:
+            await server.start()
+            await server.tried()
+        if self._room is not None:
+            self._begin_hosting(server, self._room)
+            await self._settled(server)
+        return server
+
+    def _begin_hosting(self, server: McpServer, room: RoomClient) -> None:
+        task = asyncio.create_task(self._host(server, room), name=f"host mcp {server.name}")
+        self._hosting[server.name] = task
+
+    async def _settled(self, server: McpServer) -> None:
+        """Wait until a server that is connected is hosted or refused."""
+        if server.has_toolkit:
+            ready = asyncio.create_task(server.hosted.wait())
+            await asyncio.wait(
+                [ready, self._hosting[server.name]], return_when=asyncio.FIRST_COMPLETED
+            )
+            ready.cancel()
+
+    async def _host(self, server: McpServer, room: RoomClient) -> None:
+        """Host one server's toolkit from its first list of tools to the end of the hub."""
+        try:
+            if not server.has_toolkit and not await self._changes(server):
+                return
+            server.changed.clear()
+            shared_with = server.entry.shared_with
+            public = None if shared_with is None else False
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(
+                    room.host(server.toolkit(), public=public, shared_with=shared_with)
+                )
+                server.hosted.set()
+                while await self._changes(server):
+                    server.changed.clear()
+                    await self._replace(server, room)
+        except (RoomException, ValueError, TypeError) as error:
+            self.refused[server.name] = one_line(str(error), 1_000)
+            _logger.error("MCP server %s is not hosted: %s", server.name, error)
+        finally:
+            server.hosted.clear()
+
+    async def _replace(self, server: McpServer, room: RoomClient) -> None:
+        try:
+            await room.replace(server.toolkit())
+        except RoomException as error:
+            self.refused[server.name] = one_line(str(error), 1_000)
+            _logger.error(
+                "MCP server %s: its new definition is refused, the old one stays: %s",
+                server.name,
+                error,
+            )
+        else:
+            self.refused.pop(server.name, None)
+
+    async def _changes(self, server: McpServer) -> bool:
+        """Wait for a new definition; False when the hub stops instead."""
+        waiting = [
+            asyncio.create_task(server.changed.wait()),
+            asyncio.create_task(self._stopping.wait()),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+        return not self._stopping.is_set()

@@ -1,0 +1,222 @@
+"""One MCP server: its connection, its toolkit, and single tools of it as functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import mcp_types as types
+
+from toolbus import ToolContext, Toolkit, Unavailable
+from toolbus_toolkits.mcp.config import ServerEntry
+from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
+from toolbus_toolkits.mcp.names import toolkit_name
+from toolbus_toolkits.mcp.tools import McpTool, tools_of
+from toolbus_toolkits.mcp.transports import ServerAccess
+
+__all__ = ["McpServer"]
+
+_MAX_RULE_CHARS = 2_000
+
+
+class McpServer:
+    """An MCP server whose tools are a toolkit, while its block is entered.
+
+        async with McpServer("files", command="npx", args=["-y", "some-server", "."]) as files:
+            async with room.host(files.toolkit()):
+                ...
+
+    Args:
+        name: The toolkit's name; `toolkit_name` changes what a name cannot have.
+        command: A program that is started and speaks MCP over its pipes.
+        args: Its arguments. Everybody on the machine can read them.
+        env: Variables that it gets, beside a short list that every program gets.
+        cwd: The folder that it starts in.
+        url: The address of a server, instead of a command.
+        headers: HTTP headers for the address.
+        transport: "stdio", "streamable_http" or "sse"; by default as command and address say.
+        access: Which addresses may be reached, and the credentials.
+        options: Further fields of `ServerEntry`, such as `enabled_tools` and `timeout_s`.
+
+    Raises `ValidationError` for an entry that is not valid.
+    """
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str,
+        *,
+        command: str | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: str | None = None,
+        access: ServerAccess | None = None,
+        **options: Any,
+    ) -> None:
+        given = {
+            "command": command,
+            "args": tuple(args),
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "url": url,
+            "headers": dict(headers or {}),
+            "transport": transport,
+            **options,
+        }
+        entry = ServerEntry.model_validate(
+            {k: each for k, each in given.items() if each is not None}
+        )
+        self._set(name, entry, access or ServerAccess())
+
+    @classmethod
+    def from_entry(cls, name: str, entry: ServerEntry, access: ServerAccess) -> Self:
+        """Make a server from an entry of a file."""
+        made = cls.__new__(cls)
+        made._set(name, entry, access)
+        return made
+
+    def _set(self, name: str, entry: ServerEntry, access: ServerAccess) -> None:
+        self.name: str = toolkit_name(name)
+        self.entry: ServerEntry = entry
+        self._listed: list[types.Tool] | None = None
+        self._tools: list[McpTool] = []
+        self._toolkit: Toolkit | None = None
+        self._owner: asyncio.Task[None] | None = None
+        self.changed: asyncio.Event = asyncio.Event()
+        """Set with each new definition of the toolkit; whoever waits for it clears it."""
+        self.hosted: asyncio.Event = asyncio.Event()
+        """Set while a hub hosts the toolkit in a room."""
+        self._connection = ServerConnection(self.name, entry, access, self._receive)
+
+    @property
+    def state(self) -> ConnectionState:
+        """Whether it is connected."""
+        return self._connection.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is not connected; empty if it is."""
+        return self._connection.reason
+
+    @property
+    def has_toolkit(self) -> bool:
+        """Whether it was connected at least once."""
+        return self._toolkit is not None
+
+    async def start(self) -> None:
+        """Begin to connect, in a task that owns the connection.
+
+        Raises `RuntimeError` if it has begun.
+        """
+        if self._owner is not None:
+            raise RuntimeError(f"MCP server {self.name} is already started")
+        self._connection.begin()
+        self._owner = asyncio.create_task(self._connection.run(), name=f"mcp {self.name}")
+
+    async def stop(self) -> None:
+        """Disconnect; a started program ends. Idempotent."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.cancel()
+            await asyncio.gather(owner, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `Unavailable` if the first attempt fails."""
+        await self.start()
+        await self._connection.tried()
+        if self._toolkit is None:
+            reason = self.reason
+            await self.stop()
+            raise Unavailable(f"MCP server {self.name}: {reason}", executed="no")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect."""
+        await self.stop()
+
+    async def tried(self) -> None:
+        """Wait until it was connected, or has failed, once."""
+        await self._connection.tried()
+
+    async def retry(self) -> None:
+        """Try to connect now, if it is not connected, and wait until that has ended."""
+        await self._connection.retry()
+
+    def toolkit(self) -> Toolkit:
+        """Return the toolkit with the tools that the server lists now.
+
+        It goes on while the connection is opened again. A changed list is another toolkit: see
+        `changed`. Raises `Unavailable` if the server was never connected.
+        """
+        if self._toolkit is None:
+            text = f"MCP server {self.name} has never been connected: {self.reason}"
+            raise Unavailable(text, executed="no", retryable=True)
+        return self._toolkit
+
+    def tool(self, name: str, *, raw: bool = False) -> Callable[..., Any]:
+        """Return one tool as an async function with keyword parameters.
+
+        The function returns the plain value of the result; with `raw`, the `CallToolResult` as the
+        server sent it. Its name, docstring and signature are the tool's.
+
+        Args:
+            name: The tool's name, the server's or the toolkit's.
+            raw: Whether the result is left as it is.
+
+        Raises:
+            NotFound: There is no such tool.
+            Unavailable: The server was never connected.
+        """
+        toolkit = self.toolkit()
+        found = next((each for each in self._tools if each.definition.name == name), None)
+        tool = found if found is not None else toolkit.get_tool(name)
+        assert isinstance(tool, McpTool)
+
+        async def call(**arguments: Any) -> Any:
+            context = ToolContext()
+            if raw:
+                return await tool.call(context, tool.read_arguments(arguments))
+            return (await toolkit.execute(context, tool.name, arguments)).value
+
+        call.__name__ = call.__qualname__ = tool.name
+        call.__doc__ = tool.description
+        _set_signature(call, tool)
+        return call
+
+    def _receive(self, listed: list[types.Tool]) -> None:
+        """Take a list of tools; the toolkit changes if they have."""
+        shown = [each for each in listed if self._is_shown(each.name)]
+        if shown == self._listed and self._toolkit is not None:
+            return
+        self._listed = shown
+        self._tools = tools_of(shown, self._connection, self.entry.timeout_s, self._tools)
+        words = self._connection.instructions[:_MAX_RULE_CHARS]
+        self._toolkit = Toolkit(
+            self.name,
+            self._tools,
+            description=f"The MCP server {self.name}.",
+            rules=[words] if words.strip() else [],
+        )
+        self.changed.set()
+
+    def _is_shown(self, tool: str) -> bool:
+        enabled = self.entry.enabled_tools
+        return tool not in self.entry.disabled_tools and (enabled is None or tool in enabled)
+
+
+def _set_signature(function: Callable[..., Any], tool: McpTool) -> None:
+    """Give a function the parameters of a tool, if their names can be those of parameters."""
+    schema = tool.definition.input_schema
+    required = schema.get("required", ())
+    names = list(schema.get("properties", {}))
+    if not all(name.isidentifier() for name in names):
+        return
+    empty, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, kind, default=empty if name in required else None) for name in names
+    ]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,0 +1,161 @@
+"""The tools of an MCP server as tools of a toolkit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import mcp_types as types
+from mcp import MCPError
+
+from toolbus import Chunk, InvalidArguments, Tool, ToolContext, ToolFailed, Unavailable
+from toolbus.bounded_logging import bounded_logger
+from toolbus.tools.context import run_of
+from toolbus_toolkits.mcp.connection import ServerConnection
+from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk
+from toolbus_toolkits.mcp.names import tool_names
+
+__all__ = ["McpTool", "Opener", "tools_of"]
+
+_MAX_DESCRIPTION_CHARS = 8_000
+
+_logger = bounded_logger(__name__)
+
+
+class Opener(Protocol):
+    """Opens a connection for the tools of one turn."""
+
+    async def acquire(self) -> None:
+        """Connect, if this is the first user."""
+
+    async def release(self) -> None:
+        """Disconnect, if this was the last one."""
+
+
+class McpTool(Tool):
+    """One tool of an MCP server.
+
+    Hints become flags: `readOnlyHint`, `idempotentHint`, `destructiveHint`, `openWorldHint`, with
+    the defaults of MCP: what says nothing of itself may destroy and reaches the open world. They
+    are the server's own words, not promises.
+
+    Args:
+        name: Its name in the toolkit.
+        definition: As the server lists it.
+        connection: The connection to the server.
+        timeout_s: Seconds that one call may run.
+    """
+
+    marks_entry = True  # the function runs at the server, which the call may not have reached
+
+    def __init__(
+        self,
+        name: str,
+        definition: types.Tool,
+        connection: ServerConnection,
+        timeout_s: float,
+    ) -> None:
+        hints = definition.annotations or types.ToolAnnotations()
+        read_only = bool(hints.read_only_hint)
+        super().__init__(
+            name=name,
+            title=definition.title or hints.title,
+            description=(definition.description or "")[:_MAX_DESCRIPTION_CHARS],
+            input_schema=definition.input_schema,
+            output_schema=definition.output_schema,
+            read_only=read_only,
+            idempotent=read_only or bool(hints.idempotent_hint),
+            destructive=not read_only and hints.destructive_hint is not False,
+            open_world=hints.open_world_hint is not False,
+            timeout_s=timeout_s,
+        )
+        self.definition = definition
+        """As the server lists it."""
+        self._connection = connection
+        self.opener: Opener | None = None
+        """Connects when the tool starts; None if the server is connected by others."""
+
+    async def start(self, room: Any) -> None:
+        """Connect, if this tool has an `opener`."""
+        if self.opener is not None:
+            await self.opener.acquire()
+
+    async def stop(self) -> None:
+        """Disconnect, if this tool has an `opener`."""
+        if self.opener is not None:
+            await self.opener.release()
+
+    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Chunk:
+        """Call the tool at its server."""
+        result = await self.call(context, arguments)
+        if result.is_error:
+            raise ToolFailed(failure_text(result))
+        return to_chunk(result)
+
+    async def call(self, context: ToolContext, arguments: dict[str, Any]) -> types.CallToolResult:
+        """Call the tool and return the result as the server sent it, also one that is an error."""
+        run = run_of(context)
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            context.emit(progress_value(progress, total, message))
+
+        try:
+            result = await self._connection.call(self.definition.name, arguments, report)
+        except Unavailable as error:
+            raise context.refuse(error) from error
+        except MCPError as error:
+            raise context.refuse(self._failure(error)) from error
+        except RuntimeError as error:  # the SDK: the result breaks its output schema
+            run.entered = True
+            raise ToolFailed(f"the server broke its own schema: {error}") from error
+        run.entered = True
+        return result
+
+    def _failure(self, error: MCPError) -> ToolFailed | InvalidArguments:
+        server = self._connection.name
+        if error.code == types.METHOD_NOT_FOUND:
+            return ToolFailed(f"MCP server {server} has no such tool any more", executed="no")
+        details = {"mcp_code": error.code}
+        if error.code == types.REQUEST_TIMEOUT:
+            text = f"MCP server {server} did not answer in time"
+        else:
+            text = f"MCP server {server} refused the call: {error.message[:1_000]}"
+        return ToolFailed(text, executed="maybe", details=details)
+
+
+def tools_of(
+    listed: Iterable[types.Tool],
+    connection: ServerConnection,
+    timeout_s: float,
+    former: Iterable[McpTool] = (),
+) -> list[McpTool]:
+    """Return the tools of a list; one that is not valid here is left out and logged.
+
+    Args:
+        listed: As the server lists them.
+        connection: The connection to the server.
+        timeout_s: Seconds that one call may run.
+        former: Tools of an earlier list: one whose definition is the same is used again.
+    """
+    by_original = {each.name: each for each in listed}
+    known = {each.definition.name: each for each in former}
+    found: list[McpTool] = []
+    for name, original in tool_names(by_original).items():
+        definition = by_original[original]
+        earlier = known.get(original)
+        if earlier is not None and earlier.name == name and earlier.definition == definition:
+            found.append(earlier)
+            continue
+        try:
+            made = McpTool(name, definition, connection, timeout_s)
+            made.manifest()
+        except Exception as error:  # a schema may be anything
+            _logger.warning(
+                "MCP server %s: its tool %r is left out: %s", connection.name, original, error
+            )
+        else:
+            found.append(made)
+    left_out = len(by_original) - len(tool_names(by_original))
+    if left_out:
+        _logger.warning("MCP server %s: %d tools have equal names", connection.name, left_out)
+    return found

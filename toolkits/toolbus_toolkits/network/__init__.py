@@ -1,0 +1,26 @@
+"""The network access of toolkits: which addresses may be reached, and the HTTP client.
+
+`addresses` decides, `transport` connects and bounds responses, `redirects` follows redirects and
+waits where a server asks for it, `client` puts them together.
+"""
+
+from toolbus_toolkits.network.addresses import AddressPolicy, AddressRefused
+from toolbus_toolkits.network.client import (
+    MAX_RESPONSE_BYTES,
+    http_client,
+    read_body,
+)
+from toolbus_toolkits.network.redirects import FINAL_URL, SECRET_QUERY, WAIT_UNTIL
+from toolbus_toolkits.network.transport import ResponseTooLarge
+
+__all__ = [
+    "FINAL_URL",
+    "MAX_RESPONSE_BYTES",
+    "SECRET_QUERY",
+    "WAIT_UNTIL",
+    "AddressPolicy",
+    "AddressRefused",
+    "ResponseTooLarge",
+    "http_client",
+    "read_body",
+]

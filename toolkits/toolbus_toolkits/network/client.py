@@ -1,0 +1,63 @@
+"""The HTTP client of all toolkits, made for one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.cookiejar import DefaultCookiePolicy
+
+import httpx2
+
+from toolbus_toolkits.network.addresses import AddressPolicy
+from toolbus_toolkits.network.redirects import RedirectTransport
+from toolbus_toolkits.network.transport import CheckedTransport, ResponseTooLarge
+
+__all__ = ["MAX_RESPONSE_BYTES", "http_client", "read_body"]
+
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+"""The most bytes of one response, where the caller of `http_client` names no other limit."""
+
+
+def http_client(
+    policy: AddressPolicy,
+    *,
+    timeout_s: float = 30.0,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+    headers: Mapping[str, str] | None = None,
+    follow_redirects: bool = True,
+) -> httpx2.AsyncClient:
+    """Return a client that reaches only what a policy allows; close it after use.
+
+    Redirects are followed by the transport, which checks each of them. The client keeps no cookies,
+    and reads neither proxies nor credentials from the environment.
+
+    Args:
+        policy: It is asked for each URL, each redirect and each resolved address.
+        timeout_s: Seconds for a connection, and without any byte of a response.
+        max_response_bytes: The most bytes of a body, as sent; `read_body` bounds it unpacked.
+        headers: Headers of every request. They do not follow a redirect to another origin.
+        follow_redirects: Without it a redirect is the response.
+    """
+    transport = RedirectTransport(
+        CheckedTransport(policy, max_response_bytes), follow=follow_redirects
+    )
+    client = httpx2.AsyncClient(
+        transport=transport,
+        timeout=timeout_s,
+        headers={"user-agent": "toolbus", "accept-encoding": "gzip", **(headers or {})},
+        follow_redirects=False,
+        trust_env=False,
+    )
+    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return client
+
+
+async def read_body(response: httpx2.Response, max_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+    """Read the body of a streamed response, unpacked. Raises `ResponseTooLarge`."""
+    pieces: list[bytes] = []
+    count = 0
+    async for piece in response.aiter_bytes():
+        count += len(piece)
+        if count > max_bytes:
+            raise ResponseTooLarge(max_bytes)
+        pieces.append(piece)
+    return b"".join(pieces)

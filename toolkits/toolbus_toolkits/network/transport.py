@@ -1,0 +1,172 @@
+"""The transport of `http_client`: it checks each URL and each resolved address, and bounds bodies.
+
+A name is resolved once for each connection. The address that was checked is the one that is
+connected to, so that a second answer of the name server cannot lead elsewhere; the `Host` header
+and the name in TLS stay those of the URL. Proxies are not used: they resolve names themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+
+import httpcore2
+import httpx2
+
+from toolbus import ToolFailed
+from toolbus_toolkits.network.addresses import AddressPolicy, host_text
+
+__all__ = ["CheckedTransport", "ResponseTooLarge"]
+
+_KEEP_ALIVE_S = 5.0
+_CONNECTIONS = 100
+_KEPT_CONNECTIONS = 20
+
+
+class ResponseTooLarge(ToolFailed):
+    """A response with more bytes than the client reads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(
+            f"the response has more than {max_bytes:,} bytes: request less, or raise the limit",
+            retryable=False,
+        )
+
+
+class CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Makes connections to the addresses that a policy allows."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._backend = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Resolve a host, check every address, and connect to the first that answers.
+
+        Raises `AddressRefused` if one of them is not allowed.
+        """
+        failure: Exception = httpcore2.ConnectError("the host has no address")
+        for address in await self._resolve(host, port, timeout):
+            try:
+                return await self._backend.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def _resolve(self, host: str, port: int, timeout: float | None) -> list[str]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except TimeoutError as error:
+            text = f"the name {host_text(host)} was not resolved in time"
+            raise httpcore2.ConnectTimeout(text) from error
+        except (OSError, UnicodeError) as error:
+            text = f"the name {host_text(host)} cannot be resolved"
+            raise httpcore2.ConnectError(text) from error
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        for each in addresses:
+            self._policy.check_address(host, each)
+        return addresses
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        await asyncio.sleep(seconds)
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """Sends requests to hosts that a policy allows.
+
+    Args:
+        policy: It is asked for each URL and for each address.
+        max_response_bytes: The most bytes of one body; more of them raise `ResponseTooLarge` while
+            the body is read.
+    """
+
+    def __init__(self, policy: AddressPolicy, max_response_bytes: int) -> None:
+        self._policy = policy
+        self._max_bytes = max_response_bytes
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=httpx2.create_ssl_context(),
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_KEPT_CONNECTIONS,
+            keepalive_expiry=_KEEP_ALIVE_S,
+            network_backend=CheckedBackend(policy),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request. Raises `AddressRefused`, and the errors of httpx2."""
+        self._policy.check_url(str(request.url))
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        url = request.url
+        inner = httpcore2.Request(
+            method=request.method,
+            url=httpcore2.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        with _errors_of_httpx2():
+            response = await self._pool.handle_async_request(inner)
+        assert isinstance(response.stream, AsyncIterable)
+        return httpx2.Response(
+            status_code=response.status,
+            headers=response.headers,
+            stream=_BoundedStream(response.stream, self._max_bytes),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The bytes of a body, up to a limit."""
+
+    def __init__(self, stream: AsyncIterable[bytes], max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        with _errors_of_httpx2():
+            async for piece in self._stream:
+                count += len(piece)
+                if count > self._max_bytes:
+                    raise ResponseTooLarge(self._max_bytes)
+                yield piece
+
+    async def aclose(self) -> None:
+        """End the response; its connection is closed if the body was not read to its end."""
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+@contextmanager
+def _errors_of_httpx2() -> Iterator[None]:
+    """Turn the errors of httpcore2 into those of httpx2, which have the same names."""
+    try:
+        yield
+    except (
+        httpcore2.TimeoutException,
+        httpcore2.NetworkError,
+        httpcore2.ProtocolError,
+        httpcore2.UnsupportedProtocol,
+    ) as error:
+        kind = getattr(httpx2, type(error).__name__, httpx2.TransportError)
+        raise kind(str(error)) from error

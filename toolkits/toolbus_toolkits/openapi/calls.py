@@ -1,0 +1,154 @@
+"""One call of an operation over HTTP: credentials, deadline, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from toolbus import ToolContext, ToolFailed
+from toolbus.tools.context import run_of
+from toolbus_toolkits.network import (
+    FINAL_URL,
+    SECRET_QUERY,
+    WAIT_UNTIL,
+    AddressPolicy,
+    http_client,
+    read_body,
+)
+from toolbus_toolkits.openapi.model import Operation
+from toolbus_toolkits.openapi.requests import PreparedRequest
+from toolbus_toolkits.openapi.responses import ReadResponse
+from toolbus_toolkits.openapi.security import Credentials
+
+__all__ = ["ApiClient"]
+
+_IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS")
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.InvalidURL)
+
+
+class ApiClient:
+    """Sends the requests of one toolkit.
+
+    While its tools are hosted they share connections; a call outside of that has its own.
+
+    Args:
+        policy: Which hosts may be reached.
+        credentials: What requests present.
+        timeout_s: Seconds that one call may take.
+        max_response_bytes: The most bytes of one response.
+    """
+
+    def __init__(
+        self,
+        policy: AddressPolicy,
+        credentials: Credentials,
+        *,
+        timeout_s: float,
+        max_response_bytes: int,
+    ) -> None:
+        self.credentials = credentials
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._max_bytes = max_response_bytes
+        self._shared: httpx2.AsyncClient | None = None
+        self._hosted = 0
+
+    async def start(self) -> None:
+        """Count one hosted tool; the first opens the shared client."""
+        self._hosted += 1
+        if self._shared is None:
+            self._shared = self._new_client()
+
+    async def stop(self) -> None:
+        """Count one tool less; the last closes the shared client."""
+        self._hosted -= 1
+        if self._hosted == 0 and self._shared is not None:
+            client, self._shared = self._shared, None
+            await client.aclose()
+
+    async def send(
+        self, context: ToolContext, operation: Operation, request: PreparedRequest
+    ) -> tuple[ReadResponse, str]:
+        """Send a request with its credentials, and read the response.
+
+        Returns the response and the URL that it came from. Raises `ToolFailed`: its `executed` is
+        "no" if the request was not sent, and "maybe" if no response came.
+        """
+        limit_s = self._timeout_s
+        if context.deadline is not None:
+            limit_s = min(limit_s, context.deadline)
+        until = asyncio.get_running_loop().time() + limit_s
+        try:
+            async with asyncio.timeout_at(until), self._client() as client:
+                # On a thread, because a credential may be read from a keyring or a file.
+                sent = await asyncio.to_thread(self._build, client, operation, request, until)
+                response = await client.send(sent, stream=True)
+                try:
+                    body = await read_body(response, self._max_bytes)
+                finally:
+                    await response.aclose()
+        except _NOT_SENT as error:
+            text = f"{operation.label} could not connect to the server: {_why(error)}"
+            raise ToolFailed(
+                text, executed="no", retryable=True, details={"request": "not sent"}
+            ) from error
+        except httpx2.TooManyRedirects as error:
+            raise ToolFailed(f"{operation.label} was redirected too often") from error
+        except (TimeoutError, httpx2.TransportError, httpx2.DecodingError) as error:
+            raise ToolFailed(
+                f"{operation.label} got no complete response: {_why(error)}",
+                executed="maybe",
+                retryable=operation.method in _IDEMPOTENT,
+                details={"request": "unanswered"},
+            ) from error
+        run_of(context).entered = True  # the server has answered
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        url = str(response.extensions.get(FINAL_URL, sent.url))
+        return ReadResponse(response.status_code, headers, body), url
+
+    def _build(
+        self,
+        client: httpx2.AsyncClient,
+        operation: Operation,
+        request: PreparedRequest,
+        until: float,
+    ) -> httpx2.Request:
+        self._policy.check_url(request.address)
+        host = httpx2.URL(request.address).netloc.decode()
+        shown = self.credentials.present(operation, host)
+        headers = {"accept": "application/json, */*;q=0.5", **request.headers, **shown.headers}
+        if cookies := [*request.cookies, *shown.cookies]:
+            headers["cookie"] = "; ".join(cookies)
+        if not request.content and request.method in ("POST", "PUT", "PATCH"):
+            headers["content-length"] = "0"
+        return client.build_request(
+            request.method,
+            request.url,
+            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
+            content=request.content or None,
+            extensions={WAIT_UNTIL: until, SECRET_QUERY: "&".join(shown.query)},
+        )
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[httpx2.AsyncClient]:
+        if self._shared is not None:
+            yield self._shared
+            return
+        async with self._new_client() as client:
+            yield client
+
+    def _new_client(self) -> httpx2.AsyncClient:
+        return http_client(
+            self._policy, timeout_s=self._timeout_s, max_response_bytes=self._max_bytes
+        )
+
+
+def _why(error: Any) -> str:
+    """Return the reason without the URL, which may hold a credential."""
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "the time is over"
+    return type(error).__name__

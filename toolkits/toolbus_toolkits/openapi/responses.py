@@ -1,0 +1,110 @@
+"""A response as the result of a tool, or as its failure. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from email.message import Message
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from toolbus import FileChunk, JsonChunk, ToolFailed
+from toolbus_toolkits.network.redirects import retry_after_s
+from toolbus_toolkits.openapi.model import Operation
+
+__all__ = ["ReadResponse", "result_of"]
+
+_MAX_EXCERPT = 2_000
+_POSTPONED = (429, 503)
+
+
+class ReadResponse(NamedTuple):
+    """A response that was read to its end."""
+
+    status: int
+    headers: dict[str, str]
+    """By names in lower case."""
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        """Its media type, in lower case and without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def text(self) -> str:
+        """Return the body as text, by the charset of its type; UTF-8 by default."""
+        message = Message()
+        message["content-type"] = self.headers.get("content-type", "")
+        try:
+            return self.body.decode(message.get_content_charset() or "utf-8", "replace")
+        except LookupError:
+            return self.body.decode("utf-8", "replace")
+
+
+def result_of(operation: Operation, response: ReadResponse, redact: Callable[[str], str]) -> Any:
+    """Return the value of a successful response: JSON, text, a file, or None if it is empty.
+
+    Args:
+        operation: The operation that it answers.
+        response: The response.
+        redact: Removes credentials from a text.
+
+    Raises `ToolFailed`, with the status and the beginning of the body in its details, for any other
+    status than 2xx.
+    """
+    if not 200 <= response.status < 300:
+        raise _failure(operation, response, redact)
+    if not response.body:
+        return None
+    kind = response.media_type
+    if kind == "application/json" or kind.endswith("+json"):
+        text = redact(response.text())
+        try:
+            return JsonChunk(json.loads(text, parse_constant=_refuse_constant))
+        except (ValueError, RecursionError):
+            return text
+    if _is_text(kind):
+        return redact(response.text())
+    return FileChunk(response.body, _file_name(response), kind or "application/octet-stream")
+
+
+def _failure(
+    operation: Operation, response: ReadResponse, redact: Callable[[str], str]
+) -> ToolFailed:
+    status = response.status
+    details: dict[str, Any] = {"status": status, "method": operation.method}
+    if _is_text(response.media_type) or "json" in response.media_type:
+        details["body"] = redact(response.text())[:_MAX_EXCERPT]
+    wait_s = None
+    if status in _POSTPONED:
+        wait_s = retry_after_s(response.headers.get("retry-after", ""))
+    return ToolFailed(
+        f"{operation.label} answered {status}{_phrase(status)}",
+        executed="yes",
+        retryable=status in _POSTPONED and operation.method in ("GET", "HEAD", "PUT", "DELETE"),
+        details=details,
+        retry_after_s=wait_s,
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" {HTTPStatus(status).phrase}"
+    except ValueError:
+        return ""
+
+
+def _is_text(kind: str) -> bool:
+    is_xml = kind == "application/xml" or kind.endswith("+xml")
+    return kind.startswith("text/") or is_xml or kind == "application/x-www-form-urlencoded"
+
+
+def _file_name(response: ReadResponse) -> str:
+    message = Message()
+    message["content-disposition"] = response.headers.get("content-disposition", "")
+    name = message.get_filename() or ""
+    return name.replace("\\", "/").rpartition("/")[2][:255]
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,232 @@
+"""Schemas of a description to JSON Schema 2020-12, for the arguments of its tools. Pure.
+
+Each schema that a `$ref` names becomes an entry of `$defs`, so that recursive ones need no special
+case. What only a response has (`readOnly`) is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from toolbus_toolkits.openapi.references import Place, follow
+
+__all__ = ["Definitions", "SchemaWriter", "is_binary"]
+
+_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+_COPIED = frozenset(
+    {
+        "const",
+        "default",
+        "dependentRequired",
+        "deprecated",
+        "format",
+        "maxContains",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "multipleOf",
+        "title",
+        "uniqueItems",
+    }
+)
+_NUMBERS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
+_SCHEMAS = frozenset(
+    {
+        "additionalProperties",
+        "contains",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_MAPS = frozenset({"dependentSchemas", "patternProperties", "properties"})
+_MAX_TEXT = 4_000
+
+
+class Definitions:
+    """The schemas of one description that a `$ref` names, each written once for all tools.
+
+    Args:
+        dialect: The version of the description.
+        patterns: Whether regular expressions are kept.
+    """
+
+    def __init__(self, dialect: Literal["2.0", "3.0", "3.1"], *, patterns: bool = True) -> None:
+        self._is_old = dialect != "3.1"
+        self._patterns = patterns
+        self._names: dict[int, str] = {}
+        self._places: dict[str, Place] = {}
+        self._written: dict[str, tuple[dict[str, Any], set[str]]] = {}
+
+    def writer(self) -> SchemaWriter:
+        """Return a writer for the schemas of one tool."""
+        return SchemaWriter(self, is_old=self._is_old, patterns=self._patterns)
+
+    def closure(self, names: set[str]) -> dict[str, Any]:
+        """Return definitions and those that they refer to, by name. Raises `SpecError`."""
+        found: dict[str, Any] = {}
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found[name], further = self._definition(name)
+                waiting.extend(further)
+        return dict(sorted(found.items()))
+
+    def _definition(self, name: str) -> tuple[dict[str, Any], set[str]]:
+        if name not in self._written:
+            writer = self.writer()
+            self._written[name] = (writer.write(self._places[name]), writer.used)
+        return self._written[name]
+
+    def name(self, ref: str, target: Place) -> str:
+        """Return the name of what a `$ref` refers to."""
+        found = self._names.get(id(target.value))  # the places keep the documents alive
+        if found is not None:
+            return found
+        base = re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2])[:64] or "schema"
+        name, number = base, 1
+        while name in self._places:
+            number += 1
+            name = f"{base}_{number}"
+        self._names[id(target.value)] = name
+        self._places[name] = target
+        return name
+
+
+class SchemaWriter:
+    """Writes the schemas of one tool; made by `Definitions.writer`."""
+
+    def __init__(self, definitions: Definitions, *, is_old: bool, patterns: bool) -> None:
+        self._definitions = definitions
+        self._is_old = is_old
+        self._patterns = patterns
+        self.used: set[str] = set()
+        """The names of the definitions that what was written refers to."""
+
+    def write(self, place: Place) -> dict[str, Any]:
+        """Return a schema, whose `$ref` are to entries of `defs`. Raises `SpecError`."""
+        if not isinstance(place.value, dict):
+            return {"not": {}} if place.value is False else {}
+        ref = place.value.get("$ref")
+        if isinstance(ref, str):
+            name = self._definitions.name(ref, follow(place))
+            self.used.add(name)
+            target = {"$ref": f"#/$defs/{name}"}
+            return target if self._is_old else {**self._members(place), **target}
+        schema = self._members(place)
+        return self._with_null(schema, place) if self._is_old else schema
+
+    def defs(self) -> dict[str, Any]:
+        """Return the `$defs` of everything written so far. Raises `SpecError`."""
+        return self._definitions.closure(self.used)
+
+    def _members(self, place: Place) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        for key, value in place.value.items():
+            member = self._member(key, value, place)
+            if member is not None:
+                written[key] = member
+        if self._is_old:
+            _use_exclusive_numbers(written, place.value)
+        hidden = _hidden(place)
+        if hidden:
+            for name in hidden:
+                written["properties"].pop(name, None)
+            if "required" in written:
+                written["required"] = [each for each in written["required"] if each not in hidden]
+        return written
+
+    def _member(self, key: str, value: Any, place: Place) -> Any:
+        """Return the value of a keyword; None if it is left out."""
+        if key in _COPIED:
+            return value
+        if key in _NUMBERS:
+            return value if _is_number(value) else None
+        if key in _SCHEMAS:
+            return self._subschema(value, place)
+        if key in _LISTS and isinstance(value, list):
+            return [self._subschema(each, place) for each in value] or None
+        if key in _MAPS and isinstance(value, dict):
+            if key == "patternProperties" and not self._patterns:
+                return None
+            return {name: self._subschema(each, place) for name, each in value.items()}
+        return self._checked_member(key, value)
+
+    def _checked_member(self, key: str, value: Any) -> Any:
+        match key, value:
+            case "type", str():
+                return value if value in _TYPES else None
+            case "type", list():
+                return [each for each in value if each in _TYPES] or None
+            case "required" | "enum", list():
+                return value or None
+            case "description", str():
+                return value[:_MAX_TEXT]
+            case "pattern", str():
+                return value if self._patterns else None
+        return None
+
+    def _subschema(self, value: Any, place: Place) -> Any:
+        if isinstance(value, bool):
+            return value
+        return self.write(Place(value, place.resolver))
+
+    def _with_null(self, schema: dict[str, Any], place: Place) -> dict[str, Any]:
+        """Write `nullable` of 3.0 as the type null."""
+        if not (place.flag("nullable") or place.flag("x-nullable")):
+            return schema
+        if "enum" in schema and None not in schema["enum"]:
+            schema["enum"] = [*schema["enum"], None]
+        kind = schema.get("type")
+        combined = _LISTS.intersection(schema)
+        if isinstance(kind, str) and not combined:
+            schema["type"] = [kind, "null"]
+        elif combined:
+            return {"anyOf": [schema, {"type": "null"}]}
+        return schema
+
+
+def is_binary(place: Place) -> bool:
+    """Return whether the values of a schema are the bytes of a file."""
+    value = follow(place).value
+    if not isinstance(value, dict):
+        return False
+    if value.get("type") == "file" or value.get("format") == "binary":
+        return True
+    media_type = value.get("contentMediaType")
+    return isinstance(media_type, str) and "contentEncoding" not in value
+
+
+def _hidden(place: Place) -> set[str]:
+    """Return the properties that a request does not have."""
+    properties = place.value.get("properties")
+    if not isinstance(properties, dict):
+        return set()
+    return {
+        name
+        for name, each in properties.items()
+        if isinstance(each, dict) and each.get("readOnly") is True
+    }
+
+
+def _use_exclusive_numbers(written: dict[str, Any], value: dict[str, Any]) -> None:
+    """Replace the boolean `exclusiveMinimum` of older versions by the number."""
+    for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if value.get(exclusive) is True and limit in written:
+            written[exclusive] = written.pop(limit)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,212 @@
+"""The tools of an API: one for each operation, by what it takes and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext, ToolFailed
+from toolbus_toolkits.openapi.arguments import Arguments
+from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
+from toolbus_toolkits.openapi.calls import ApiClient
+from toolbus_toolkits.openapi.model import Api, Operation
+from toolbus_toolkits.openapi.pages import PageRule, next_request
+from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
+from toolbus_toolkits.openapi.responses import result_of
+
+__all__ = ["OperationCall", "make_tool"]
+
+_SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
+_MAX_DESCRIPTION = 8_000
+
+
+@dataclass(frozen=True)
+class OperationCall:
+    """An operation that is ready to be called."""
+
+    operation: Operation
+    server: str
+    plan: Arguments
+    client: ApiClient
+    max_upload_bytes: int
+    pages: PageRule | None = None
+
+    async def run(
+        self, context: ToolContext, arguments: dict[str, Any], files: list[ReadFile]
+    ) -> Any:
+        """Call the operation and return its result."""
+        request = self.prepare(arguments, files)
+        response, _ = await self.client.send(context, self.operation, request)
+        return result_of(self.operation, response, self.client.credentials.redact)
+
+    async def run_pages(
+        self, context: ToolContext, arguments: dict[str, Any], rule: PageRule
+    ) -> AsyncIterator[Any]:
+        """Call the operation page by page, and yield each page."""
+        request: PreparedRequest | None = self.prepare(arguments, [])
+        for _ in range(rule.max_pages):
+            if request is None:
+                return
+            response, url = await self.client.send(context, self.operation, request)
+            page = result_of(self.operation, response, self.client.credentials.redact)
+            yield page
+            value = page.json if isinstance(page, JsonChunk) else None
+            request = next_request(rule, request, response, value, url)
+
+    def prepare(self, arguments: dict[str, Any], files: list[ReadFile]) -> PreparedRequest:
+        """Make the request of a call."""
+        return prepare(self.operation, self.server, self.plan, arguments, files)
+
+    async def read(self, file: FileChunk, left: int) -> ReadFile:
+        """Read a file of a call into memory. Raises `ArgumentRefused` beyond some bytes."""
+        pieces: list[bytes] = []
+        async for piece in file.pieces():
+            left -= len(piece)
+            if left < 0:
+                raise ArgumentRefused(
+                    "attachment", f"the files have more than {self.max_upload_bytes:,} bytes"
+                )
+            pieces.append(piece)
+        return ReadFile(file.name, file.mime_type, b"".join(pieces))
+
+
+@contextmanager
+def _refusals(context: ToolContext) -> Iterator[None]:
+    """Keep the answer of an error that nothing ran: the function of such a tool is the server."""
+    try:
+        yield
+    except ToolFailed as error:
+        if error.executed == "no":
+            context.refuse(error)
+        raise
+
+
+class _ApiTool(Tool):
+    """What the tools of an API share."""
+
+    marks_entry = True  # set when the server has answered
+
+    def __init__(self, call: OperationCall, **definition: Any) -> None:
+        super().__init__(**definition)
+        self._call = call
+
+    async def start(self, room: Any) -> None:
+        await self._call.client.start()
+
+    async def stop(self) -> None:
+        await self._call.client.stop()
+
+
+class CallTool(_ApiTool):
+    """Takes arguments and returns one result."""
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
+        """Call the operation."""
+        with _refusals(context):
+            return await self._call.run(context, arguments, [])
+
+
+class PagedTool(_ApiTool):
+    """Returns the pages of a result as a stream."""
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> AsyncIterator[Any]:
+        """Call the operation page by page."""
+        rule = self._call.pages
+        assert rule is not None
+        with _refusals(context):
+            async for page in self._call.run_pages(context, arguments, rule):
+                yield page
+
+
+class UploadTool(_ApiTool):
+    """Takes a file beside its arguments."""
+
+    async def execute(
+        self, context: ToolContext, /, attachment: FileChunk, **arguments: Any
+    ) -> Any:
+        """Call the operation with the file."""
+        with _refusals(context):
+            file = await self._call.read(attachment, self._call.max_upload_bytes)
+            return await self._call.run(context, arguments, [file])
+
+
+class OptionalUploadTool(_ApiTool):
+    """Takes a file beside its arguments, or none."""
+
+    async def execute(
+        self, context: ToolContext, /, attachment: FileChunk | None = None, **arguments: Any
+    ) -> Any:
+        """Call the operation, with the file if there is one."""
+        files = []
+        with _refusals(context):
+            if attachment is not None:
+                files = [await self._call.read(attachment, self._call.max_upload_bytes)]
+            return await self._call.run(context, arguments, files)
+
+
+class FilesTool(_ApiTool):
+    """Takes several files beside its arguments."""
+
+    async def execute(
+        self,
+        context: ToolContext,
+        /,
+        attachment: InputStream[FileChunk] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Call the operation with the files, in the order of its fields."""
+        files: list[ReadFile] = []
+        left = self._call.max_upload_bytes
+        with _refusals(context):
+            if attachment is not None:
+                async for each in attachment:
+                    files.append(await self._call.read(each, left))
+                    left -= len(files[-1].data)
+            return await self._call.run(context, arguments, files)
+
+
+def make_tool(name: str, api: Api, call: OperationCall) -> Tool:
+    """Make the tool of an operation. Raises `ValueError` if its schema cannot be compiled."""
+    operation, plan = call.operation, call.plan
+    read_only = operation.method in _SAFE
+    tool = _class_of(call)(
+        call,
+        name=name,
+        title=(operation.summary or operation.id or operation.label)[:200],
+        description=_description(api, call),
+        input_schema=plan.schema,
+        read_only=read_only,
+        idempotent=read_only or operation.method in ("PUT", "DELETE"),
+        destructive=operation.method == "DELETE",
+        open_world=True,
+    )
+    tool.manifest()
+    return tool
+
+
+def _class_of(call: OperationCall) -> type[_ApiTool]:
+    if call.pages is not None:
+        return PagedTool
+    match call.plan.takes_files:
+        case "many":
+            return FilesTool
+        case "one":
+            body = call.plan.body
+            return UploadTool if body is not None and body.files_required else OptionalUploadTool
+    return CallTool
+
+
+def _description(api: Api, call: OperationCall) -> str:
+    operation = call.operation
+    parts = [operation.summary, operation.description]
+    if not any(parts):
+        parts = [f"{operation.label} of {api.title}" if api.title else operation.label]
+    if operation.deprecated:
+        parts.append("Deprecated.")
+    body = call.plan.body
+    if body is not None and body.files:
+        parts.append(f"Files, in this order: {', '.join(each.name for each in body.files)}.")
+    different = dict.fromkeys(each.strip() for each in parts if each.strip())
+    return "\n\n".join(different)[:_MAX_DESCRIPTION]

@@ -1,0 +1,49 @@
+"""Skills: folders with a `SKILL.md`, listed for a prompt and read by a model when it needs them.
+
+`sources` and `scan` find them, `skill` and `gates` decide which count, `library` lists them, and
+`viewing` reads their files; here is the factory. Scripts of skills are text: nothing is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from toolbus import OperatorOnly, Toolkit
+from toolbus_toolkits.skills.gates import SkillGate
+from toolbus_toolkits.skills.library import Skills
+from toolbus_toolkits.skills.scan import SkippedSkill
+from toolbus_toolkits.skills.skill import Skill
+from toolbus_toolkits.skills.sources import SkillSource, standard_sources
+
+__all__ = [
+    "Skill",
+    "SkillGate",
+    "SkillSource",
+    "Skills",
+    "SkillsConfig",
+    "SkippedSkill",
+    "skills",
+    "standard_sources",
+]
+
+
+class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
+    """The folders of the toolkit `skills`, and what is switched on for its gates."""
+
+    paths: Annotated[tuple[Path, ...], OperatorOnly] = Field(
+        (), description="Folders with skills; by default the standard ones."
+    )
+    config: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="Names that are switched on for the gate `config` of skills."
+    )
+
+
+_STANDARD = SkillsConfig()
+
+
+def skills(config: SkillsConfig = _STANDARD) -> Toolkit:
+    """Skills to be read: `list_skills` and `view_skill`."""
+    return Skills(config.paths or None, config=config.config).toolkit()

@@ -1,0 +1,162 @@
+"""Reads the YAML block at the top of a Markdown text.
+
+The YAML is parsed by PyYAML, and only plain data is made of it. Size, depth and number of values
+are bounded while it is parsed, and aliases are refused: a small text cannot become a large value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_FRONT_MATTER_BYTES",
+    "MAX_VALUES",
+    "read_front_matter",
+    "read_yaml",
+    "require_yaml",
+]
+
+MAX_FRONT_MATTER_BYTES = 64 * 1024
+"""The largest front matter, in bytes of UTF-8."""
+MAX_DEPTH = 16
+"""How deep lists and mappings may be nested."""
+MAX_VALUES = 5_000
+"""How many values, keys included, a front matter may have."""
+_FENCE = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE)
+_FIRST_LINE = re.compile(r"\ufeff?---[ \t]*\r?\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LINE_CHARS = 200
+_MAX_NUMBER = 2**63
+
+
+def read_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """Return the front matter of a text as JSON values, and the body below it.
+
+    The front matter stands between a first line `---` and the next line `---` or `...`. Dates stay
+    text.
+
+    Raises:
+        ValueError: There is none, it is too large, or it is not one mapping of plain YAML.
+        ModuleNotFoundError: PyYAML is not installed.
+    """
+    first = _FIRST_LINE.match(text)
+    if first is None:
+        raise ValueError("there is no front matter: the first line must be ---")
+    last = _FENCE.search(text, first.end())
+    if last is None:
+        raise ValueError("the front matter does not end: a line --- is missing below it")
+    body = text[last.end() :].removeprefix("\n")
+    return read_yaml(text[first.end() : last.start()]), body
+
+
+def read_yaml(text: str) -> dict[str, Any]:
+    """Return one YAML mapping as JSON values; bounded, and raises, as `read_front_matter`."""
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_FRONT_MATTER_BYTES:
+        raise ValueError(f"the front matter has more than {MAX_FRONT_MATTER_BYTES} bytes")
+    yaml = require_yaml()
+    loader = _loader_class(yaml)
+    try:
+        _check_events(yaml, yaml.parse(text, Loader=loader))
+        found = yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"the front matter is not YAML: {_problem(error)}") from None
+    except RecursionError:
+        raise ValueError("the front matter is nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError("the front matter must be a mapping of names to values")
+    _check_value(found, "")
+    return found
+
+
+def require_yaml() -> Any:
+    """Return PyYAML. Raises `ModuleNotFoundError`, with the extra, if it is not installed."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "skills need PyYAML, which is not installed: pip install 'toolbus[skills]'",
+            name=error.name,
+        ) from None
+    return yaml
+
+
+_loaders: list[Any] = []
+
+
+def _loader_class(yaml: Any) -> Any:
+    """Return a safe loader that makes no dates and refuses a key that occurs twice."""
+    if not _loaders:
+        _loaders.append(_make_loader(yaml))
+    return _loaders[0]
+
+
+def _make_loader(yaml: Any) -> Any:
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            name, number = (keys.most_common(1) or [("", 0)])[0]
+            if number > 1:
+                raise ValueError(f"the front matter has the key {name[:_LINE_CHARS]!r} twice")
+            made: dict[Any, Any] = super().construct_mapping(node, deep)
+            return made
+
+    Loader.yaml_implicit_resolvers = {
+        first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+    return Loader
+
+
+def _check_events(yaml: Any, events: Iterator[yaml.Event]) -> None:
+    """Raise ValueError for what must not be built. Nothing is built from events alone."""
+    depth = values = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("the front matter has an alias (*name): write the value in full")
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        values += 1
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        if getattr(event, "tag", None) not in (None, "!", "tag:yaml.org,2002:str"):
+            raise ValueError("the front matter has a tag (!name), which is not read")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the front matter is nested deeper than {MAX_DEPTH} levels")
+        if values > MAX_VALUES:
+            raise ValueError(f"the front matter has more than {MAX_VALUES} values")
+
+
+def _check_value(value: Any, path: str) -> None:
+    """Raise ValueError, with the path, for what is no JSON. The depth is bounded already."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{path or '/'}: the key {key!r} must be text: put it in quotes")
+            _check_value(key, path)
+            _check_value(each, f"{path}/{key[:_LINE_CHARS]}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            _check_value(each, f"{path}/{index}")
+    elif isinstance(value, str):
+        if _SURROGATE.search(value):
+            raise ValueError(
+                f"{path or '/'}: the text has half of a character (\\ud800 to \\udfff)"
+            )
+    elif isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER:
+        raise ValueError(f"{path}: the number is too large")
+    elif not isinstance(value, bool | int | float | None):
+        raise ValueError(f"{path}: a {type(value).__name__} is not read")
+
+
+def _problem(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    text = str(getattr(error, "problem", None) or type(error).__name__)[:_LINE_CHARS]
+    return text if mark is None else f"{text} (line {mark.line + 2})"

@@ -1,0 +1,158 @@
+"""All skills of several sources, as one list that follows the files.
+
+Each list is made of one scan: a name is there once, and gates are decided by one state of the
+machine. Scripts of skills are text here: nothing is run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from string import Formatter
+from types import MappingProxyType
+from typing import NamedTuple
+
+from toolbus import SkillEntry, SkillText, ToolFailed, Toolkit, skill_viewer
+from toolbus_toolkits.skills.front_matter import require_yaml
+from toolbus_toolkits.skills.gates import GateFacts
+from toolbus_toolkits.skills.listing_text import listing_text
+from toolbus_toolkits.skills.scan import SkillScanner, SkippedSkill
+from toolbus_toolkits.skills.skill import Skill
+from toolbus_toolkits.skills.sources import SkillSource, checked_sources, standard_sources
+from toolbus_toolkits.skills.viewing import skill_text
+
+__all__ = ["Skills"]
+
+TEMPLATE_FIELDS = ("name", "description", "base_dir", "source", "location")
+"""The fields of a template."""
+
+
+class _Snapshot(NamedTuple):
+    skills: Mapping[str, Skill]
+    skipped: tuple[SkippedSkill, ...]
+
+
+class Skills:
+    """The skills of some folders: `ToolGroup(skills=[Skills([...])])`, `Turn(skills=[...])`.
+
+    Every method compares the folders with what was read: a file that changed is read again. Safe
+    from several threads.
+
+    Args:
+        paths: Folders, or `SkillSource` for one with a priority or of others' words; by default
+            `standard_sources()`.
+        template: The line of one skill of the operator in `prompt()`, with any of `{name}`,
+            `{description}`, `{base_dir}`, `{source}` and `{location}`.
+        config: The names that are switched on for the gate `config`.
+        environ: The environment for gates; by default `os.environ`.
+
+    Raises `TypeError` for anything but paths and sources, and `ValueError` for a template with
+    other fields, and `ModuleNotFoundError` without PyYAML.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str] | SkillSource] | None = None,
+        template: str | None = None,
+        *,
+        config: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        require_yaml()  # so that a host does not start without it
+        if isinstance(config, str):
+            raise TypeError("config must be a list of names")
+        self._template = _checked_template(template)
+        self._environ = os.environ if environ is None else environ
+        self._config = frozenset(config)
+        sources = standard_sources(self._environ) if paths is None else paths
+        self._scanners = [SkillScanner(each) for each in checked_sources(sources)]
+        self._lock = threading.Lock()
+
+    def list(self) -> tuple[Skill, ...]:
+        """Return the skills as they are now, by name."""
+        return tuple(self._read().skills.values())
+
+    def get(self, name: str) -> Skill:
+        """Return a skill. Raises `LookupError` if there is none of that name."""
+        found = self._read().skills.get(name)
+        if found is None:
+            raise LookupError(f"there is no skill {name!r}")
+        return found
+
+    @property
+    def skipped(self) -> tuple[SkippedSkill, ...]:
+        """The skills that are left out now, each with the reason."""
+        return self._read().skipped
+
+    def prompt(self) -> str:
+        """Return the listing for a prompt; empty without skills.
+
+        The words of skills that are not the operator's are quoted as JSON, below a line that calls
+        them data.
+        """
+        return listing_text(self.list(), self._template)
+
+    def entries(self) -> tuple[SkillEntry, ...]:
+        """Return the skills as `list_skills` shows them."""
+        return tuple(
+            SkillEntry(each.name, each.description, each.source.name, each.source.operator)
+            for each in self.list()
+        )
+
+    def view(self, name: str, file: str | None = None) -> SkillText:
+        """Return the text of a skill, or of another text file of its folder.
+
+        Raises `ToolFailed` if there is no such skill or file, or the file is outside of the folder,
+        hidden or no text.
+        """
+        try:
+            skill = self.get(name)
+        except LookupError as error:
+            raise ToolFailed(str(error)) from None
+        return skill_text(skill, file)
+
+    def toolkit(self) -> Toolkit:
+        """Make the toolkit `skills`, with the read-only tools `list_skills` and `view_skill`."""
+        return skill_viewer(self)
+
+    def _read(self) -> _Snapshot:
+        facts = GateFacts(self._environ, self._config)
+        skills: dict[str, Skill] = {}
+        skipped: list[SkippedSkill] = []
+        with self._lock:
+            found = [each for scanner in self._scanners for each in scanner.scan()]
+        for each in found:
+            if isinstance(each, SkippedSkill):
+                skipped.append(each)
+            elif reason := _left_out(each, facts, skills):
+                skipped.append(SkippedSkill(each.path, reason))
+            else:
+                skills[each.key] = each
+        ordered = sorted(skills.values(), key=lambda each: each.key)
+        by_name = MappingProxyType({each.name: each for each in ordered})
+        return _Snapshot(by_name, tuple(skipped))
+
+
+def _left_out(skill: Skill, facts: GateFacts, taken: Mapping[str, Skill]) -> str:
+    """Return why a skill is left out; empty if it is not."""
+    if reason := skill.gate.failure(facts):
+        return f"{skill.name} {reason}"
+    first = taken.get(skill.key)
+    if first is None:
+        return ""
+    return f"{skill.name} has the name of {first.name} of {first.source.name}, which comes first"
+
+
+def _checked_template(template: str | None) -> str | None:
+    if template is None:
+        return None
+    if not isinstance(template, str):
+        raise TypeError(f"template must be text, not {type(template).__name__}")
+    for _, field, spec, conversion in Formatter().parse(template):
+        if field is not None and (field not in TEMPLATE_FIELDS or spec or conversion):
+            names = ", ".join(f"{{{each}}}" for each in TEMPLATE_FIELDS)
+            raise ValueError(
+                f"template has the field {field!r}: write {names}, and {{{{ for a brace"
+            )
+    return template

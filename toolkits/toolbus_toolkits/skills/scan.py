@@ -1,0 +1,197 @@
+"""Finds the skills of a source, and reads again only what changed.
+
+A folder is searched one and two levels deep. Hidden folders, and links that leave the source, are
+skipped. A folder that vanishes meanwhile is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes
+from toolbus_toolkits.skills.skill import (
+    MAX_SKILL_BYTES,
+    SKILL_FILE,
+    Skill,
+    SkillRefused,
+    parse_skill,
+)
+from toolbus_toolkits.skills.sources import SkillSource
+
+__all__ = ["MAX_FOLDERS", "SkillScanner", "SkippedSkill"]
+
+MAX_FOLDERS = 5_000
+"""How many folders of one source are searched."""
+_SETTLED_NS = 2_000_000_000
+"""A file that changed this recently may change again without another time: it is read again."""
+
+
+class SkippedSkill(NamedTuple):
+    """A skill, or a source, that is left out."""
+
+    path: Path
+    reason: str
+
+
+class _Version(NamedTuple):
+    """When these are the same, the file is."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, facts: os.stat_result) -> _Version:
+        return cls(facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
+@dataclass(slots=True)
+class _Known:
+    version: _Version | None
+    """None if the file has to be read again."""
+    digest: bytes
+    """SHA-256 of the file."""
+    found: Skill | SkippedSkill
+
+
+class SkillScanner:
+    """Reads the skills of one source; not safe from several threads.
+
+    Args:
+        source: The folder.
+    """
+
+    def __init__(self, source: SkillSource) -> None:
+        self._source = source
+        self._known: dict[str, _Known] = {}
+
+    def scan(self) -> list[Skill | SkippedSkill]:
+        """Return what is there now, by path: skills, and why others are left out."""
+        known, self._known = self._known, {}
+        try:
+            root = self._source.path.resolve(strict=True)
+        except FileNotFoundError:
+            return []
+        except (OSError, RuntimeError, ValueError) as error:
+            return [SkippedSkill(self._source.path, f"cannot be read: {_reason(error)}")]
+        found: list[Skill | SkippedSkill] = []
+        for each in self._candidates(str(root)):
+            if isinstance(each, SkippedSkill):
+                found.append(each)
+            else:
+                entry = self._read(each, root, known.get(each))
+                if entry is not None:
+                    self._known[each] = entry
+                    found.append(entry.found)
+        return found
+
+    def _candidates(self, root: str) -> Iterator[str | SkippedSkill]:
+        """Yield folders that have a `SKILL.md`."""
+        if _has_skill(root):
+            yield root
+            return
+        left = MAX_FOLDERS
+        for group in self._folders(root, root):
+            if isinstance(group, SkippedSkill) or _has_skill(group):
+                yield group
+            else:
+                for each in self._folders(group, root):
+                    left -= 1
+                    if isinstance(each, SkippedSkill) or _has_skill(each):
+                        yield each
+                    if left <= 0:
+                        break
+            left -= 1
+            if left <= 0:
+                yield SkippedSkill(Path(root), f"only {MAX_FOLDERS} of its folders were searched")
+                return
+
+    def _folders(self, path: str, root: str) -> Iterator[str | SkippedSkill]:
+        """Yield the folders in a folder, by name; links that leave the source as skipped."""
+        try:
+            with os.scandir(path) as entries:
+                found = sorted(
+                    (each.path, each.is_symlink()) for each in entries if _is_searched(each)
+                )
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield SkippedSkill(Path(path), f"cannot be read: {_reason(error)}")
+            return
+        for each, is_link in found:
+            if is_link:
+                yield from self._linked(each, root)
+            else:
+                yield each
+
+    def _linked(self, folder: str, root: str) -> Iterator[str | SkippedSkill]:
+        """Yield a link to a folder; one that leaves the source as skipped."""
+        try:
+            if inside(Path(folder), Path(root)).is_dir():
+                yield folder
+        except UnreadableFile as error:
+            yield SkippedSkill(Path(folder), str(error))
+
+    def _read(self, folder: str, root: Path, known: _Known | None) -> _Known | None:
+        """Return what a folder has now; None if it has vanished."""
+        path = os.path.join(folder, SKILL_FILE)
+        try:
+            facts = os.lstat(path)
+        except OSError:
+            return None
+        if known is not None and known.version == _Version.of(facts):
+            return known
+        base_dir = Path(folder)
+        try:
+            base_dir = inside(base_dir, root)
+            file = base_dir / SKILL_FILE
+            if stat.S_ISLNK(facts.st_mode):
+                file = inside(file, root)
+            content, read = read_bytes(file, MAX_SKILL_BYTES)
+        except UnreadableFile as error:
+            if not os.path.lexists(path):
+                return None
+            reason = f"{SKILL_FILE} {error}"
+            return _Known(None, b"", SkippedSkill(Path(path), reason))
+        version = _settled(read) if not stat.S_ISLNK(facts.st_mode) else None
+        digest = hashlib.sha256(content).digest()
+        if known is not None and known.digest == digest:
+            return _Known(version, digest, known.found)
+        return _Known(version, digest, self._parsed(content, base_dir))
+
+    def _parsed(self, content: bytes, base_dir: Path) -> Skill | SkippedSkill:
+        try:
+            return parse_skill(content, base_dir, self._source)
+        except SkillRefused as error:
+            return SkippedSkill(base_dir / SKILL_FILE, str(error))
+
+
+def _settled(facts: os.stat_result) -> _Version | None:
+    """Return the version of a file, unless it may change again within the same tick."""
+    newest = max(facts.st_mtime_ns, facts.st_ctime_ns)
+    return _Version.of(facts) if time.time_ns() - newest > _SETTLED_NS else None
+
+
+def _has_skill(folder: str) -> bool:
+    return os.path.lexists(os.path.join(folder, SKILL_FILE))
+
+
+def _is_searched(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith("."):
+        return False
+    try:
+        return entry.is_symlink() or entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
