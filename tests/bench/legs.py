@@ -183,6 +183,13 @@ IMPORTS = Leg(
     "libraries of these; CPU us has the start of the interpreter too",
     ("caller",),
 )
+MCP = Leg(
+    "mcp",
+    "bench.mcp_leg",
+    "a tool of an MCP server over stdio: through a room, or with the client of the MCP SDK alone",
+    ("router", "host", "caller", "alone"),
+    _UNSAMPLED,
+)
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
 GROUPS = (
@@ -230,6 +237,15 @@ GROUPS = (
             ),
         ),
         (STARTS,),
+        rounds=2,
+    ),
+    Group(
+        "mcp",
+        (
+            Contender(MCP, "MCP through a room"),
+            Contender(MCP, "MCP client alone", "alone", processes=("alone",)),
+        ),
+        (ALONE, IN_FLIGHT),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

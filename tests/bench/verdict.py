@@ -140,6 +140,8 @@ ROWS = (
     Row("turns", None, None, ALONE, "turn over 200 toolkits of 1 tool", figure=MS),
     Row("imports", 120.0, 100.0, STARTS, "four names", figure=MS),
     Row("imports", None, None, STARTS, "their libraries", figure=MS),
+    Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),
+    Row("mcp", None, None, IN_FLIGHT, "MCP through a room", "MCP client alone"),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

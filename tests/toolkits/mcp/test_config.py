@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolbus_toolkits.mcp.config import has_reference, read_file, read_servers, usual_files
+from toolbus_toolkits.mcp.config import read_file, read_servers, usual_files
 from toolbus_toolkits.mcp.names import tool_name, tool_names, toolkit_name
 
 
@@ -124,12 +124,6 @@ def test_files_of_the_folder_come_before_those_of_the_user(tmp_path: Path) -> No
         path.parent.mkdir(parents=True)
         path.write_text("{}")
     assert usual_files(folder, home) == [folder / ".mcp.json", home / ".cursor" / "mcp.json"]
-
-
-def test_references_are_found_wherever_they_stand() -> None:
-    assert has_reference({"a": [{"b": "x ${cred:a/b/c}"}]})
-    assert has_reference({"${cred:a/b/c}": 1})
-    assert not has_reference({"a": ["cred", 1, None]})
 
 
 def test_names_are_the_same_whatever_else_is_there() -> None:

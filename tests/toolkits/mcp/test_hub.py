@@ -151,7 +151,10 @@ async def test_only_named_callers_add_servers(bus: TestServer, tmp_path: Path) -
         assert await ann.call("two.add", a=1, b=2) == {"result": 3}
         for refused, words in (
             ({"one": GOOD}, "an MCP server one already"),
-            ({"x": {**GOOD, "env": {"A": "${cred:a/b/c}"}}}, "must not refer to credentials"),
+            (
+                {"x": {**GOOD, "env": {"A": "${cred:a/b/c}"}}},
+                "/servers/x/env/A: references",
+            ),
         ):
             with pytest.raises(InvalidArguments, match=words):
                 await ann.invoke("mcp.import", {"servers": refused})

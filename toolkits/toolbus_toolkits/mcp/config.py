@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.mcp.names import toolkit_name
 
 __all__ = [
     "ServerEntry",
     "ServersFile",
     "SkippedEntry",
-    "has_reference",
     "read_file",
     "read_servers",
     "usual_files",
@@ -30,8 +30,6 @@ __all__ = [
 
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_SERVERS = 256
-_REFERENCE = "${cred:"
-"""How a reference to a credential begins."""
 _MAX_SECONDS = 24 * 3600.0
 
 Transport = Literal["stdio", "streamable_http", "sse"]
@@ -133,15 +131,6 @@ class ServersFile:
     servers: Mapping[str, ServerEntry]
     """By the names of their toolkits."""
     skipped: tuple[SkippedEntry, ...] = ()
-
-
-def has_reference(value: object) -> bool:
-    """Return whether a JSON value has a reference to a credential anywhere."""
-    if isinstance(value, Mapping):
-        return any(has_reference(each) for pair in value.items() for each in pair)
-    if isinstance(value, list | tuple):
-        return any(map(has_reference, value))
-    return isinstance(value, str) and _REFERENCE in value
 
 
 def read_servers(data: object, source: str) -> ServersFile:

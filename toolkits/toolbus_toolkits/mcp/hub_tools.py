@@ -23,7 +23,8 @@ from toolbus import (
     Unavailable,
 )
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.mcp.config import has_reference, read_servers
+from toolbus_toolkits.credentials.references import refuse_references
+from toolbus_toolkits.mcp.config import read_servers
 from toolbus_toolkits.mcp.hub import McpHub
 from toolbus_toolkits.mcp.server import McpServer
 
@@ -223,10 +224,11 @@ class _Import(_Importing):
     async def execute(self, context: ToolContext, /, *_: Any, servers: dict[str, Any]) -> Any:
         """Return `{"servers": [...], "skipped": [{name, reason}]}`."""
         self._check(context)
-        if has_reference(servers):
-            raise context.refuse(_invalid("/servers", "must not refer to credentials"))
         try:
+            refuse_references(servers, "/servers")
             found = read_servers(servers, "servers")
+        except InvalidArguments as error:
+            raise context.refuse(error) from None
         except ValueError as error:
             raise context.refuse(_invalid("/servers", str(error))) from None
         taken = [each for each in found.servers if self._hub.server(each) is not None]

@@ -19,8 +19,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from toolbus import ToolFailed
 from toolbus.bounded_logging import bounded_logger
+from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
-from toolbus_toolkits.mcp.config import ServerEntry, has_reference
+from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.stdio import stdio_streams
 from toolbus_toolkits.network import AddressPolicy, http_client
 

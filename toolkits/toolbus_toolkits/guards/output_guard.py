@@ -1,0 +1,105 @@
+"""A middleware that looks at what calls return before anybody else does."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+from toolbus import Chunk, FileChunk, JsonChunk, LinkChunk, Next, TextChunk, ToolCall, ToolFailed
+from toolbus_toolkits.guards.secrets import without_secrets
+
+__all__ = ["OutputGuard"]
+
+_MAX_DEPTH = 64
+
+
+class OutputGuard:
+    """A middleware that removes secrets from results, cuts them, and marks text from outside.
+
+    Secrets are looked for in texts, in all texts of JSON values, in text files that are in memory,
+    and in the words and details of `ToolFailed`. A secret that a stream has in two chunks is not
+    found. A text beyond `max_chars` is cut, with a note.
+
+    Text that a tool brought from outside, one with the flag `open_world`, stands between
+    `<outside source="toolkit.tool">` and `</outside>`: it is data and no instruction. JSON values
+    keep their form and are not marked.
+
+    Args:
+        max_chars: The longest text, in characters, of one chunk or of one text in a JSON value.
+        secrets: Whether secrets are removed.
+        mark: Whether text from outside is marked.
+
+    Raises `ValueError` for `max_chars` below 1.
+    """
+
+    def __init__(self, *, max_chars: int = 50_000, secrets: bool = True, mark: bool = True) -> None:
+        if max_chars < 1:
+            raise ValueError("max_chars must be at least 1")
+        self._max_chars = max_chars
+        self._secrets = secrets
+        self._mark = mark
+
+    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+        """Run the call and look at each chunk."""
+        source = call.tool.name if self._mark and call.tool.open_world else ""
+        try:
+            async with aclosing(cast(Any, next(call))) as chunks:
+                async for chunk in chunks:
+                    yield self._looked_at(chunk, source)
+        except ToolFailed as error:
+            error.message = self._text(error.message)
+            error.args = (error.message,)
+            error.details = self._value(error.details, 0)
+            raise
+
+    def _looked_at(self, chunk: Chunk, source: str) -> Chunk:
+        match chunk:
+            case TextChunk(text):
+                shown = self._text(text)
+                return TextChunk(_marked(shown, source) if source else shown)
+            case JsonChunk(json):
+                return JsonChunk(self._value(json, 0))
+            case LinkChunk(url, name):
+                return LinkChunk(self._without(url), self._without(name))
+            case FileChunk() if chunk.is_whole and chunk.mime_type.startswith("text/"):
+                return self._file(chunk)
+        return chunk
+
+    def _file(self, chunk: FileChunk) -> FileChunk:
+        try:
+            text = chunk.data.decode()
+        except UnicodeDecodeError:
+            return chunk
+        return FileChunk(self._without(text).encode(), chunk.name, chunk.mime_type)
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if depth > _MAX_DEPTH:
+            return value
+        if isinstance(value, list | tuple):
+            return [self._value(each, depth + 1) for each in value]
+        if isinstance(value, Mapping):
+            return {
+                self._without(str(name)): self._value(each, depth + 1)
+                for name, each in value.items()
+            }
+        return value
+
+    def _text(self, text: str) -> str:
+        text = self._without(text)
+        if len(text) <= self._max_chars:
+            return text
+        left_out = len(text) - self._max_chars
+        return f"{text[: self._max_chars]}\n[cut here: {left_out:,} characters are left out]"
+
+    def _without(self, text: str) -> str:
+        return without_secrets(text) if self._secrets else text
+
+
+def _marked(text: str, source: str) -> str:
+    """Return a text between marks, which it cannot end itself."""
+    inner = text.replace("</outside", "&lt;/outside").replace("<outside", "&lt;outside")
+    return f'<outside source="{html.escape(source)}">\n{inner}\n</outside>'

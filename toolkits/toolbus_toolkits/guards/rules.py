@@ -1,0 +1,156 @@
+"""The rules of `InputGuard`: what a text of one kind must not be. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from toolbus_toolkits.guards.parameter_kinds import ParameterKind
+
+__all__ = ["DEFAULT_RULES", "InputRule"]
+
+_MAX_CHARS = 64 * 1024
+"""How much of a text the patterns look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRule:
+    """What texts of some kinds must not be."""
+
+    name: str
+    """Named in the error and in the log, such as `path_traversal`."""
+    kinds: frozenset[ParameterKind]
+    matches: Callable[[str], bool]
+    """Whether a text is what the rule is about."""
+    action: Literal["block", "warn"] = "block"
+    message: str = ""
+    """What is wrong, as words for a model."""
+
+    @classmethod
+    def of_pattern(
+        cls,
+        name: str,
+        kinds: Sequence[ParameterKind],
+        pattern: str,
+        *,
+        action: Literal["block", "warn"] = "block",
+        message: str = "",
+    ) -> InputRule:
+        """Make a rule of a regular expression. Raises `re.error` for one that is not valid."""
+        compiled = re.compile(pattern)
+
+        def matches(text: str) -> bool:
+            return compiled.search(text[:_MAX_CHARS]) is not None
+
+        return cls(name, frozenset(kinds), matches, action, message)
+
+
+_SECRET_PLACES = re.compile(
+    r"(^|[\s'\"=:/])(etc/(passwd|shadow|sudoers)|proc/(self|\d+)/(environ|mem))\b"
+    r"|(^|[\s'\"=:/~])\.(ssh|aws|gnupg|kube|docker)(/|$)"
+    r"|\.(netrc|pgpass|git-credentials)\b"
+)
+_DANGEROUS = re.compile(
+    r"\brm\s+(-\w+\s+|--\S+\s+)*(-\w*[rR]\w*|--recursive)\b[^|;&]*\s(/|~/?|\$HOME/?)(\s|\*|$)"
+    r"|\b(curl|wget)\b[^|;&\n]*\|\s*(sudo\s+)?(ba|z|da|k)?sh\b"
+    r"|\bmkfs(\.\w+)?\s|\bdd\b[^|;&\n]*\bof=/dev/"
+    r"|:\(\)\s*\{[^}]*:\s*\|\s*:"
+    r"|\bchmod\s+(-\w+\s+)*0?777\s+/"
+    r"|>\s*/dev/(sd|nvme|vd)\w"
+)
+
+
+def _leaves_its_folder(text: str) -> bool:
+    """Whether a path has `..` as a part, also if it is quoted for an address once or twice."""
+    plain = unquote(unquote(text)).replace("\\", "/")
+    return ".." in plain.split("/")
+
+
+def _is_in_a_secret_place(text: str) -> bool:
+    plain = unquote(text).replace("\\", "/")
+    return _SECRET_PLACES.search(plain[:_MAX_CHARS]) is not None
+
+
+def _is_private_address(text: str) -> bool:
+    """Whether an address has a private, loopback or link-local IP address as its host."""
+    try:
+        host = urlsplit(text if "//" in text else f"//{text}").hostname or ""
+    except ValueError:
+        return False
+    host = host.rstrip(".")
+    if host == "localhost" or host.endswith((".localhost", ".internal", ".local")):
+        return True
+    address = _ip_of(host)
+    return address is not None and not address.is_global
+
+
+def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address of a host, also one that is written as a number."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return ipaddress.IPv4Address(int(host, 0))
+        except ValueError:
+            return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def _has_another_scheme(text: str) -> bool:
+    scheme = text.partition(":")[0].lower() if ":" in text else ""
+    return scheme in {"file", "gopher", "dict", "ftp", "ldap", "jar", "data", "javascript"}
+
+
+def _has_a_null(text: str) -> bool:
+    return "\0" in text
+
+
+_EACH: frozenset[ParameterKind] = frozenset({"path", "address", "command"})
+
+DEFAULT_RULES: tuple[InputRule, ...] = (
+    InputRule("null_byte", _EACH, _has_a_null, message="it has a null byte"),
+    InputRule(
+        "path_traversal",
+        frozenset({"path"}),
+        _leaves_its_folder,
+        message="the path leaves its folder with '..': name it from the folder's root",
+    ),
+    InputRule(
+        "secret_place",
+        frozenset({"path", "command"}),
+        _is_in_a_secret_place,
+        message="it names a place of passwords or keys",
+    ),
+    InputRule(
+        "private_address",
+        frozenset({"address"}),
+        _is_private_address,
+        message="the address is one of a private network or of this machine",
+    ),
+    InputRule(
+        "other_scheme",
+        frozenset({"address"}),
+        _has_another_scheme,
+        message="only http and https addresses are allowed",
+    ),
+    InputRule(
+        "dangerous_command",
+        frozenset({"command"}),
+        lambda text: _DANGEROUS.search(text[:_MAX_CHARS]) is not None,
+        message="the command destroys what cannot be restored, or runs what it fetches",
+    ),
+    InputRule.of_pattern(
+        "command_substitution",
+        ("command",),
+        r"\$\(|`",
+        action="warn",
+        message="the command runs another one within it",
+    ),
+)
+"""What `InputGuard` checks if it is given no rules."""
