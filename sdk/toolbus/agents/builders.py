@@ -19,6 +19,7 @@ from pydantic.errors import PydanticUserError
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
 from toolbus.chunks.json_values import cut, json_pointer, shown
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, RoomException
+from toolbus.factories.factory import read_factory
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.room import Room
 from toolbus.tools.schema_validation import JsonCheck, Violation
@@ -254,9 +255,9 @@ def _by_name(builders: Iterable[AnyBuilder]) -> dict[str, ToolkitBuilder[Any]]:
     found: dict[str, ToolkitBuilder[Any]] = {}
     for each in builders:
         if not isinstance(each, ToolkitBuilder | Toolkit):
-            raise TypeError(
-                f"a builder is a ToolkitBuilder or a Toolkit, not {type(each).__name__}"
-            )
+            kind = cut(type(each).__name__)
+            hint = "; builder_of(...) makes one of a factory" if read_factory(each) else ""
+            raise TypeError(f"a builder is a ToolkitBuilder or a Toolkit, not {kind}{hint}")
         if each.name in found:
             raise ValueError(f"two builders are named {each.name!r}")
         found[each.name] = _PrebuiltToolkit(each) if isinstance(each, Toolkit) else each

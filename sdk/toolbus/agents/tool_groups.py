@@ -170,7 +170,7 @@ class ActiveGroups:
 
     def get(self, name: str) -> ToolGroup:
         """Return a group. Raises `NotFound` for an unknown one."""
-        found = self._groups.get(name)
+        found = self._groups.get(name) if isinstance(name, str) else None
         if found is None:
             known = ", ".join(self._groups) or "none"
             raise NotFound(f"this turn has no group {shown(name)}; its groups: {cut(known)}")

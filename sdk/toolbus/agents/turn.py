@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from difflib import get_close_matches
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -59,9 +60,10 @@ from toolbus.errors import (
 )
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.call_form import (
-    argument_mapping,
+    argument_object,
     merged_arguments,
     refuse_misplaced,
+    refuse_two_names,
     tool_parts,
 )
 from toolbus.room.participants import Message
@@ -175,6 +177,8 @@ class Turn:
             *checked_toolkits("required", required, RequiredToolkit),
             *self._groups.required,
         )
+        if not isinstance(builders, Iterable):
+            raise TypeError(f"builders must be a list, not {shown(builders)}")
         self._builders = (*builders, *self._groups.builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
@@ -304,11 +308,11 @@ class Turn:
 
         Raises `NotFound` for an unknown group; then nothing has changed.
         """
-        self._groups.switch(dict.fromkeys(groups, True))
+        self._groups.switch({self._groups.get(each).name: True for each in groups})
 
     def deactivate(self, *groups: str) -> None:
         """Deactivate groups; raises as `activate`. Calls that run already are not ended."""
-        self._groups.switch(dict.fromkeys(groups, False))
+        self._groups.switch({self._groups.get(each).name: False for each in groups})
 
     def prompt(self, template: str | None = None) -> str:
         """Return what a model should know about the tools that can be called now, as text.
@@ -401,6 +405,7 @@ class Turn:
         """
         if misplaced or unknown:
             refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, _OPTIONS)
+        refuse_two_names("invoke", tool, arguments)
         runs = self._entered()
         if not isinstance(tool, str):
             tool_parts(tool)  # raises
@@ -437,6 +442,8 @@ class Turn:
         Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but uses.
         """
         runs = self._entered()
+        if not isinstance(uses, Iterable):
+            raise TypeError(f"run takes a list of ToolUse objects, not {shown(uses)}")
         asked = [_checked_use(each) for each in uses]
         prepared = []
         for use in asked:
@@ -515,7 +522,7 @@ class Turn:
         """Make a call, or record that it is refused and raise the `RoomException`."""
         try:
             entry = self._entry(name)
-            values = argument_mapping("invoke", name, arguments)
+            values = argument_object(arguments)
             options = call_options(given, self._timeout_s)
         except RoomException as error:
             if self._runs is not None:
@@ -581,5 +588,9 @@ def _asked_for(
 
 
 def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
-    text = f"{shown(tool)} is not in this turn; its tools: {cut(', '.join(present) or 'none')}"
+    names = list(present)
+    near = [each for each in names if each.endswith(f".{tool}")]
+    near = near or get_close_matches(str(tool), names, n=1, cutoff=0.8)
+    hint = f"did you mean {near[0]}? Its" if near else "its"
+    text = f"{shown(tool)} is not in this turn; {hint} tools: {cut(', '.join(names) or 'none')}"
     return NotFound(text)

@@ -6,7 +6,7 @@ received as the same value. Its size is not checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
@@ -209,7 +209,10 @@ def _write_with_pydantic(value: Any, path: str) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         raise encoding_error(path, "bytes cannot be part of JSON: return them alone, or as text")
     reason = f"{cut(type(value).__name__)} cannot be written as JSON"
-    if isinstance(value, Iterator | NotJson):
+    if isinstance(value, Iterator | AsyncIterator):
+        hint = "make it a list, or yield its items in the tool itself to return a stream"
+        raise encoding_error(path, f"{reason}: {hint}")
+    if isinstance(value, NotJson):
         raise encoding_error(path, reason)
     try:
         written = to_jsonable_python(value)

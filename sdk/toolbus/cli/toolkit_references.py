@@ -34,9 +34,11 @@ _TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 def find_factory(reference: str) -> ToolkitFactory | None:
     """Return the factory that a reference means; None if it means something else.
 
-    Raises what loading it raises.
+    Raises what loading it raises, and UsageError for what is no toolkit and cannot make one.
     """
-    return _factory_of(_load(reference))
+    found = _load(reference)
+    _refuse_unusable(reference, found)
+    return _factory_of(found)
 
 
 def find_toolkit(
@@ -53,7 +55,7 @@ def find_toolkit(
     """
     try:
         found = _load(reference)
-        _refuse_tool(reference, found)
+        _refuse_unusable(reference, found)
         toolkit = _made(found, configure or (lambda factory: factory.make({})))
     except UsageError:
         raise
@@ -139,10 +141,22 @@ def _suggestion(reference: str) -> str:
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
+def _refuse_unusable(reference: str, found: Any) -> None:
+    """Refuse a tool, which a call would run, and a function that is no factory. Raises UsageError.
+
+    A class, and an object with `__call__`, are called without arguments.
+    """
+    if _is_tool(found):
+        _refuse_tool(reference, found)
+    if inspect.iscoroutinefunction(found):
+        text = "write a plain function that returns the toolkit, and prepare it in Tool.start"
+        raise UsageError(f"{reference} is async: {text}")
+    if inspect.isroutine(found) and read_factory(found) is None and (names := _required(found)):
+        text = "a factory has one parameter, annotated with a pydantic model"
+        raise UsageError(f"{reference} requires {', '.join(names)}: {text}")
+
+
 def _refuse_tool(reference: str, found: Any) -> None:
-    """Refuse a tool: calling it would run it. Raises UsageError."""
-    if not _is_tool(found):
-        return
     module, colon, name = reference.partition(":")
     if not colon:
         raise UsageError(f"the installed {reference} is a tool, not a toolkit")
@@ -152,6 +166,8 @@ def _refuse_tool(reference: str, found: Any) -> None:
         f"{name} is a tool, not a toolkit: write {module}:NAME of a Toolkit, "
         f'for example `tools = Toolkit("{toolkit}", [{name}])`'
     )
+    if read_factory(found) is not None:
+        text = f"{text}; of a factory write the return annotation, `-> Toolkit`"
     suggestion = _suggestion(module)
     raise UsageError(f"{text}; {suggestion}" if suggestion else text)
 
@@ -164,7 +180,16 @@ def _is_tool(found: Any) -> bool:
         return False
     if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
         return False
-    return inspect.iscoroutinefunction(found) or any(
-        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
-        for each in inspect.signature(found).parameters.values()
-    )
+    return inspect.iscoroutinefunction(found) or bool(_required(found))
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters without defaults; none if it has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        each.name for each in parameters if each.default is each.empty and each.kind not in variadic
+    ]

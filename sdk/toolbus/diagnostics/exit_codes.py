@@ -6,6 +6,7 @@ only here.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -313,6 +314,8 @@ def _next_step(error: RoomException, target: CallTarget) -> str:
         return closed
     if error.executed == "maybe":
         return _MAY_HAVE_RUN
+    if error.code == "overloaded" and error.retry_after_s:
+        return f"retry in {math.ceil(error.retry_after_s)} s"
     named = _NAMED_STEPS.get(error.code)
     return _NEXT_STEPS.get(error.code, "") if named is None else named(error, target)
 

@@ -46,7 +46,8 @@ class RateLimit:
         if not _LEAST_S <= checked_seconds("per_s", per_s) <= _MOST_S:
             raise ValueError(f"per_s must be from {_LEAST_S} to {_MOST_S}, not {per_s}")
         self._key_of: Callable[[ToolCall], str] = _KEYS[by]
-        self._text = f"at most {calls} calls of one {by} in {per_s:g} s"
+        number = f"{calls} call{'' if calls == 1 else 's'}"
+        self._text = f"at most {number} of one {by} in {per_s:g} s"
         with extra_named("RateLimit"):
             from throttled import MemoryStore, RateLimiterType, Throttled
             from throttled.rate_limiter import per_duration

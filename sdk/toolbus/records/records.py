@@ -31,6 +31,8 @@ class Records:
     """
 
     def __init__(self, store: RecordStore, *, arguments: bool = False) -> None:
+        if isinstance(store, str | os.PathLike):
+            raise TypeError("records are made by Records.memory() or Records.sqlite(PATH)")
         if not isinstance(arguments, bool):
             raise TypeError(f"arguments must be True or False, not {type(arguments).__name__}")
         self._store = store
@@ -60,12 +62,14 @@ class Records:
             arguments: Whether the arguments of calls are recorded too, cut to 2,000 characters.
 
         Raises:
-            ValueError: `days` is not a number above 0.
+            ValueError: `days` is not a number above 0, or the path is ":memory:".
             RecordsUnavailable: The file cannot be opened and written; `details` has `path`.
         """
         is_number = isinstance(days, int | float) and not isinstance(days, bool)
         if not is_number or not 0 < days < 100_000:
             raise ValueError(f"days must be a number of days above 0, not {days!r}")
+        if path == ":memory:":
+            raise ValueError("path must be a file: Records.memory() keeps calls in memory")
         from toolbus.records.sqlite_store import SqliteStore  # few programs need SQLite
 
         return cls(SqliteStore(path, days * 86_400), arguments=arguments)

@@ -16,9 +16,11 @@ from toolbus.tools.call_room import CallOptions
 __all__ = [
     "INVOKE_OPTIONS",
     "argument_mapping",
+    "argument_object",
     "merged_arguments",
     "own_name",
     "refuse_misplaced",
+    "refuse_two_names",
     "refuse_unknown",
     "tool_parts",
 ]
@@ -53,17 +55,27 @@ def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
         InvalidArguments: They are not a mapping.
         TypeError: They are text, as if toolkit and tool were two parameters.
     """
-    if arguments is None:
-        return {}
     if type(arguments) is dict:
         return arguments
     if isinstance(arguments, str):
-        _refuse_two_names(method, tool, arguments)
-    if not isinstance(arguments, Mapping):
-        form = f"{method}({shown(tool)}, {{...}})"
-        words = f"arguments must be one mapping, not {type(arguments).__name__}; write {cut(form)}"
-        raise InvalidArguments(words, details={"path": "", "message": words})
-    return dict(arguments)
+        refuse_two_names(method, tool, arguments)
+    return argument_object(arguments, f"; write {cut(f'{method}({shown(tool)}, {{...}})')}")
+
+
+def argument_object(arguments: Any, hint: str = "") -> dict[str, Any]:
+    """Return the arguments that a program or a model wrote as a dict; None is no arguments.
+
+    Raises InvalidArguments, whose message ends with the hint, if they are not a mapping.
+    """
+    if arguments is None:
+        return {}
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
+    kind = type(arguments).__name__
+    if isinstance(arguments, str):
+        hint = hint or ": read JSON text with json.loads"
+    words = f"arguments must be one mapping, not {kind}{hint}"
+    raise InvalidArguments(words, details={"path": "", "message": words})
 
 
 def merged_arguments(
@@ -89,7 +101,7 @@ def merged_arguments(
     if not named:
         return argument_mapping("call", tool, arguments)
     if isinstance(arguments, str):
-        _refuse_two_names("call", tool, arguments)
+        refuse_two_names("call", tool, arguments)
     name = next(iter(named))
     if name in options:
         form = f"invoke({shown(tool)}, {{...}}, {name}=...)"
@@ -117,7 +129,7 @@ def refuse_misplaced(
         options: The names of its options.
     """
     if len(positional) > 1:
-        _refuse_two_names(method, tool, positional[0])
+        refuse_two_names(method, tool, positional[0])
         rest = ", or arguments as keywords" if method == "call" else "; options are keywords"
         raise TypeError(f"{method} takes a tool and one mapping of arguments{rest}")
     if unknown:
@@ -139,8 +151,11 @@ def refuse_unknown(method: str, names: Collection[str], options: Collection[str]
             raise TypeError(f"{method} has no option {cut(name)!r}{hint}")
 
 
-def _refuse_two_names(method: str, toolkit: Any, tool: Any) -> None:
+def refuse_two_names(method: str, toolkit: Any, tool: Any) -> None:
+    """Raise TypeError, with the right form, if toolkit and tool are two parameters."""
     if not isinstance(toolkit, str) or not isinstance(tool, str) or "." in toolkit:
+        return
+    if not tool.replace("-", "_").isidentifier():  # such as JSON
         return
     form = f'{method}("{toolkit}.{tool}", ...)'
     raise TypeError(

@@ -132,7 +132,7 @@ class ExtendedModel:
 
     def __init__(self, model: type[BaseModel], label: str) -> None:
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            raise TypeError(f"{label}: extended must be a pydantic model, not {shown(model)}")
+            raise TypeError(f"{label}: extended must be a pydantic model class, not {shown(model)}")
         self._what = f"{label}: extended {model.__name__}"
         self._schema, self._fields, self._convert = _read_model(model, self._what)
 

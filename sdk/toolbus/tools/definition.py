@@ -11,7 +11,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus.chunks.json_values import shown
+from pydantic import ValidationError
+
+from toolbus.chunks.json_values import cut, shown
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
 
@@ -107,6 +110,7 @@ class ToolDefinition:
             raise TypeError(f"{self._label}: name must be text, not {type(self.name).__name__}")
         self._check_cache()
         schema = self._merged_schema()
+        _check_affinity(self.affinity, schema, self._label)
         if self.output_schema is not None:
             _require_schema(self.output_schema, f"{self._label}: output_schema")
         try:
@@ -116,6 +120,8 @@ class ToolDefinition:
                 JsonCheck(manifest.input_schema),
                 None if manifest.output_schema is None else JsonCheck(manifest.output_schema),
             )
+        except ValidationError as error:
+            raise ValueError(f"{self._label}: {error_text(error)}") from None
         except ValueError as error:
             raise ValueError(f"{self._label}: {error}") from error
         return self._compiled
@@ -155,9 +161,23 @@ def rules_of(rules: Sequence[str], label: str) -> tuple[str, ...]:
 
 
 def _require_schema(schema: object, what: str) -> dict[str, Any]:
-    if not isinstance(schema, dict):
-        raise TypeError(f"{what} must be a dict, not {type(schema).__name__}")
-    return schema
+    if isinstance(schema, dict):
+        return schema
+    if isinstance(schema, type):
+        text = f"must be a dict, not the class {cut(schema.__name__)}"
+        raise TypeError(f"{what} {text}: a pydantic model has model_json_schema()")
+    raise TypeError(f"{what} must be a dict, not {type(schema).__name__}")
+
+
+def _check_affinity(affinity: object, schema: dict[str, Any], label: str) -> None:
+    """Raise `ValueError` for an affinity to an argument that no call can have."""
+    if affinity in ("none", "caller") or schema.get("additionalProperties") is not False:
+        return
+    named = schema.get("properties", {})
+    if affinity not in named and not schema.get("patternProperties"):
+        there = cut(", ".join(named)) or "there are none"
+        text = "affinity must be 'none', 'caller' or the name of an argument"
+        raise ValueError(f"{label}: {text} ({there}), not {shown(affinity)}")
 
 
 def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:

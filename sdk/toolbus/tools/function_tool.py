@@ -26,6 +26,7 @@ from toolbus.tools.signature import (
     name_of,
     read_result_schema,
     read_signature,
+    takes_positional,
     with_preset,
     yields,
 )
@@ -100,7 +101,9 @@ class FunctionTool(Tool):
         **given: Unpack[ToolFields],
     ) -> None:
         if not callable(function):
-            raise TypeError(f"FunctionTool wraps a function, not {shown(function)}")
+            is_tool = isinstance(function, Tool)
+            found = f"the tool {shown(function.name)}" if is_tool else shown(function)
+            raise TypeError(f"FunctionTool wraps a function, not {found}")
         if not isinstance(options, ToolOptions | None):
             raise TypeError(f"FunctionTool takes ToolOptions(...), not {type(options).__name__}")
         marked = merged_options(options or options_of(function), given, "FunctionTool")
@@ -316,6 +319,8 @@ class _Postprocess(NamedTuple):
         if not callable(function) or yields(function):
             text = "must be a function that returns the result, sync or async"
             raise TypeError(f"{label}: postprocess {text}, not {shown(function)}")
+        if not takes_positional(function, 1):
+            raise TypeError(f"{label}: postprocess must take one value: {shown(function)} does not")
         schema = read_result_schema(function, f"{label}: postprocess")
         return cls(function, is_async(function), schema)
 

@@ -23,6 +23,7 @@ from toolbus.chunks.chunk_types import Chunk, as_chunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import InvalidResult, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.signature import takes_positional
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 
@@ -80,7 +81,10 @@ def checked_middlewares(values: Iterable[Middleware], label: str) -> tuple[Middl
         raise TypeError(f"{label}: middlewares must be a list, not {shown(values)}")
     found = tuple(values)
     for each in found:
-        if not any(map(inspect.isasyncgenfunction, _functions_of(each))):
+        if isinstance(each, type):
+            raise TypeError(f"{label}: {_name(each)} is a class: pass an instance of it")
+        is_generator = any(map(inspect.isasyncgenfunction, _functions_of(each)))
+        if not is_generator or not takes_positional(each, 2):
             raise TypeError(
                 f"{label}: {_name(each)} is not a middleware: write"
                 " `async def m(call, next)` with `async for chunk in next(call): yield chunk`"

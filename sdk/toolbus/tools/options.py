@@ -130,7 +130,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     def mark(function: F) -> F:
         holder = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         if isinstance(function, type) or not callable(holder):
-            raise TypeError(f"@tool decorates a function, not {shown(function)}")
+            form = f"; did you mean @tool(name={shown(function)})?"
+            hint = form if isinstance(function, str) else ""
+            raise TypeError(f"@tool decorates a function, not {shown(function)}{hint}")
         try:
             setattr(holder, _MARK, record)
         except AttributeError:

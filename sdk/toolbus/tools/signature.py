@@ -61,6 +61,7 @@ __all__ = [
     "name_of",
     "read_result_schema",
     "read_signature",
+    "takes_positional",
     "with_preset",
     "yields",
 ]
@@ -275,6 +276,19 @@ def yields(function: Callable[..., Any]) -> bool:
         return False
     text = "a function that yields is wrapped in one that does not: the wrapper must yield too"
     raise ValueError(f"{name_of(function)}: {text}")
+
+
+def takes_positional(function: Callable[..., Any], number: int) -> bool:
+    """Return whether a callable can be called with so many values, as far as it can be known."""
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False)
+    except ValueError:  # of some built-in functions it is not known
+        return True
+    try:
+        parameters.bind(*range(number))
+    except TypeError:
+        return False
+    return True
 
 
 def _docstring(function: Callable[..., Any]) -> str | None:
@@ -524,11 +538,9 @@ def _field(parameter: _Parameter, docs: str | None) -> Any:
     annotation, default = parameter.annotation, parameter.default
     if isinstance(default, FieldInfo):  # def f(days: int = Field(3, ge=1))
         annotation, default = Annotated[annotation, default], _UNSET
-    infos = [
-        info
-        for info in (get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
-        if isinstance(info, FieldInfo)
-    ]
+    metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    infos = [each for each in metadata if isinstance(each, FieldInfo)]
+    docs = next((each for each in metadata if isinstance(each, str)), docs)
     if docs and not any(info.description for info in infos):
         annotation = Annotated[annotation, Field(description=docs)]
     if default is not _UNSET:

@@ -7,6 +7,7 @@ callers. The runner handles deadlines, concurrency and replies.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -484,6 +485,8 @@ def _checked_name(name: Any) -> str:
 def _origin(tool: Tool) -> str:
     """Return where a tool comes from: the function that it calls, or its class."""
     function = getattr(tool, "function", None) or type(tool)
+    while isinstance(function, functools.partial):  # with preset arguments
+        function = function.func
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None) or type(tool).__qualname__
     return f"{module}.{name}" if module else name

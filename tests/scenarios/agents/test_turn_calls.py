@@ -146,6 +146,7 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
         ({}, "size", "needs an attachment"),
         ({"input": ["x"]}, "total", "/input/0"),
         ({"input": [object()]}, "total", "cannot be written as JSON"),
+        ({"input": [iter([])]}, "total", "list_iterator cannot be .*: make it a list, or yield"),
         ({"caller_context": [1]}, "facts", "caller_context must be one object"),
         ({"caller_context": {"a": object()}}, "facts", "cannot be written as JSON"),
         ({"on_progress": 7}, "facts", "on_progress must be a plain function"),

@@ -131,6 +131,8 @@ async def test_invalid_switches_change_nothing(arguments: dict[str, Any], path: 
         assert (result.error.code, result.error.details["path"]) == ("invalid_arguments", path)
         with pytest.raises(NotFound, match="browser, files"):
             turn.activate("browser", "nope")
+        with pytest.raises(NotFound, match=r"no group \['browser'\]"):
+            turn.activate(cast("Any", ["browser"]))
         assert names(turn) == before
 
 

@@ -16,6 +16,7 @@ from toolbus import (
     Cancelled,
     Chunk,
     FileChunk,
+    FunctionTool,
     Next,
     NotFound,
     RequiredToolkit,
@@ -383,6 +384,18 @@ async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() ->
                 assert len(kept.chunks) == 4
 
 
+@pytest.mark.parametrize("text", ['{"upto": 2}', "null", "upto", ""])
+async def test_arguments_of_a_use_that_are_text_are_a_failed_result(text: Any) -> None:
+    near = Toolkit("near", [FunctionTool(lambda upto: upto, name="count")])
+    async with agent_and_host() as (_, agent):
+        async with Turn(agent, always=[near]) as turn:
+            (result,) = await turn.run([ToolUse("1", "near__count", text)])
+            assert ends([result])[0][1:3] == ("failed", "invalid_arguments")
+            assert "not str: read JSON text with json.loads" in result.for_model()
+            with pytest.raises(NotFound, match=r"'count' is .*; did you mean near.count\? Its"):
+                await turn.call("count", upto=2)
+
+
 async def test_anything_but_uses_is_a_type_error() -> None:
     turn = Turn(RoomClient("ws://127.0.0.1:1"))
     bad: Any = {"name": "kit.tool"}
@@ -393,4 +406,7 @@ async def test_anything_but_uses_is_a_type_error() -> None:
             await entered.run([bad])
         with pytest.raises(TypeError, match="a turn runs ToolUse objects, not"):
             entered.stream(bad)
+        single: Any = ToolUse("1", "kit.tool")
+        with pytest.raises(TypeError, match="run takes a list of ToolUse objects, not"):
+            await entered.run(single)
     assert turn.results == []

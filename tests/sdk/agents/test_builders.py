@@ -13,8 +13,10 @@ from toolbus.agents.builders import (
     builder_infos,
     make_toolkits,
 )
+from toolbus.agents.turn import Turn
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, ToolFailed
 from toolbus.room.room import Room
+from toolbus.room.room_client import RoomClient
 from toolbus.tools.toolkit import Toolkit
 
 NO_ROOM = cast(Room, None)
@@ -262,7 +264,15 @@ def test_builder_has_a_config_type(kind: Any) -> None:
         Any_("any", kind)
 
 
+def factory(config: WeatherConfig) -> Toolkit:
+    raise NotImplementedError
+
+
 def test_other_types_are_refused_as_builders() -> None:
+    with pytest.raises(TypeError, match=r"Toolkit, not function; builder_of\(...\) makes one"):
+        builder_infos([cast("Any", factory)])
+    with pytest.raises(TypeError, match="builders must be a list, not <"):
+        Turn(RoomClient("ws://127.0.0.1:1"), builders=cast("Any", Toolkit("one")))
     with pytest.raises(TypeError, match="a builder is a ToolkitBuilder or a Toolkit, not str"):
         builder_infos(["weather"])  # type: ignore[list-item]  # what is tried here
 

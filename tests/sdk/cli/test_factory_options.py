@@ -57,6 +57,10 @@ def stall(config: Stall) -> Toolkit:
 
 def closed(config: Stall):
     raise AssertionError("a function without -> Toolkit was run")
+
+def vague(config, unit) -> Toolkit: ...
+
+async def late(config: Stall) -> Toolkit: ...
 '''
 
 
@@ -140,6 +144,9 @@ def test_bad_value_names_its_flag_or_variable_and_never_a_secret(
         (["shops:shop", "shops:stall", "--tags", "x"], "write --shop-tags or --stall-tags"),
         (["shops:shop", "--databse", "x"], "--database"),
         (["shops:closed"], "closed is a tool, not a toolkit"),
+        (["shops:closed", "--tags", "x"], "of a factory write the return annotation, `-> Toolkit`"),
+        (["shops:vague", "--tags", "x"], "shops:vague requires config, unit: a factory has one"),
+        (["shops:late", "--tags", "x"], "shops:late is async: write a plain function"),
         (["nothing", "--database", "x"], "no installed toolkit is named 'nothing'"),
         (["shops:nothing", "--database", "x"], "cannot load shops:nothing"),
     ],

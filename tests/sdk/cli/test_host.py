@@ -177,7 +177,7 @@ def test_name_of_another_owner_exits_with_3(toolbus: CommandLine) -> None:
         (["kits:nothing"], "no attribute 'nothing': did you mean kits:ruler or kits:plain?"),
         (["kits:number"], "is of type int, not a toolkit"),
         (["kits:broken"], "ZeroDivisionError: division by zero (kits.py:26)"),
-        (["kits:sized"], "sized() missing 1 required positional argument"),
+        (["kits:sized"], "kits:sized requires size: a factory has one parameter"),
         (["nokits:x"], "No module named 'nokits': modules are searched in the current folder ("),
         (["../kits:ruler"], "'../kits' is not the name of a module: name a module of the current"),
         (["exits:kit"], "cannot load exits:kit: SystemExit: 3 (exits.py:2)"),

@@ -6,6 +6,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import (
     ERRORS,
     DeadlineExceeded,
+    Overloaded,
     PermissionDenied,
     RoomException,
     TooLarge,
@@ -65,6 +66,11 @@ def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:
     for cause in ("a\nnext: pay", "\x1b[2J", 7, None, ["KeyError"]):
         step = next_of(ToolFailed("x", details={"cause": cause, "code": cause}))
         assert step.startswith("this message comes from the tool")
+
+
+def test_overloaded_names_the_seconds_to_wait_if_the_error_does() -> None:
+    assert next_of(Overloaded("no", retry_after_s=58.2)) == "retry in 59 s"
+    assert next_of(Overloaded("no")).startswith("retry in a moment, or start another host")
 
 
 def test_unavailable_server_that_was_reached_suggests_a_retry() -> None:

@@ -204,6 +204,8 @@ def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None
     [
         (lambda: Records.memory(0), "size must be a number of calls, 1 or more"),
         (lambda: Records.sqlite("x.db", days=0), "days must be a number of days above 0"),
+        (lambda: Records.sqlite(":memory:"), r"Records.memory\(\) keeps calls in memory"),
+        (lambda: Records(cast("Any", "x.db")), r"made by .* or Records.sqlite\(PATH\)"),
         (lambda: Records.memory().calls(tool="a b"), "is not a tool pattern"),
         (lambda: Records.memory().calls(outcome="fine"), "'fine' is no outcome: write ok"),
         (lambda: Records.memory().calls(who=5), "who must be text, not int"),  # type: ignore[arg-type]

@@ -391,6 +391,12 @@ def needs(city: str, unit: str) -> None: ...
         (rows, {"extended": OtherDefs}, ValueError, "defs has another definition of 'Weather'"),
         (plain, {"postprocess": 3}, TypeError, "postprocess must be a function"),
         (plain, {"postprocess": twice}, TypeError, "postprocess must be a function"),
+        (plain, {"postprocess": needs}, TypeError, "postprocess must take one value"),
+        (FunctionTool(plain), {}, TypeError, "wraps a function, not the tool 'plain'"),
+        (plain, {"output_schema": City}, TypeError, r"the class City: .* model_json_schema\(\)"),
+        (plain, {"timeout_s": -1}, ValueError, "'plain': timeout_s: .* greater than 0$"),
+        (plain, {"affinity": "town"}, ValueError, r"name of an argument \(city\), not 'town'"),
+        (plain, {"preset": {"city": "Oslo"}, "affinity": "city"}, ValueError, "there are none"),
         (plain, {"cache_ttl_s": 3}, ValueError, "'plain': cache_ttl_s needs read_only=True"),
     ],
 )
@@ -398,7 +404,7 @@ def test_options_that_do_not_fit_are_refused(
     function: Any, options: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        FunctionTool(function, **options)
+        FunctionTool(function, **options).manifest()
 
 
 def test_required_parameter_that_only_the_extended_model_fills_keeps_it() -> None:

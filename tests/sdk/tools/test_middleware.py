@@ -9,6 +9,7 @@ import pytest
 
 from toolbus.chunks.chunk_types import Chunk, TextChunk
 from toolbus.errors import PermissionDenied, ToolFailed
+from toolbus.middlewares import Retry
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Next, ToolCall
@@ -203,6 +204,10 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
     assert log.lines == []
 
 
+async def one_parameter(call: ToolCall) -> AsyncIterator[str]:
+    yield call.id
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -211,6 +216,8 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
         ([5], "is not a middleware"),
         ([Log().echo], "is not a middleware"),
         ([lambda call, next: next(call)], "is not a middleware"),
+        ([one_parameter], "is not a middleware"),
+        ([Retry], "Retry is a class: pass an instance of it"),
     ],
 )
 def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, words: str) -> None:

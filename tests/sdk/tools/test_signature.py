@@ -224,6 +224,19 @@ def test_docstring_gives_the_descriptions_of_function_and_parameters(
     assert caplog.records == []
 
 
+def test_text_in_an_annotation_describes_its_parameter() -> None:
+    def forecast(
+        city: Annotated[str, "A city."], days: Annotated[int, "No.", Field(description="Days.")]
+    ) -> None:
+        """Forecast the weather.
+
+        :param city: Not this one.
+        """
+
+    described = read_signature(forecast).input_schema["properties"]
+    assert [described[each]["description"] for each in ("city", "days")] == ["A city.", "Days."]
+
+
 @pytest.mark.parametrize("docstring", [None, "", "One line.", "Odd\n\nArgs:\n    nothing\n"])
 def test_docstring_without_parameters_is_accepted(docstring: str | None) -> None:
     def function(city: str) -> None:

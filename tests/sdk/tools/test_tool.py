@@ -140,6 +140,8 @@ def test_decorator_is_refused_on_other_objects() -> None:
         tool(Place)
     with pytest.raises(TypeError, match="decorates a function"):
         tool(3)  # type: ignore[call-overload]  # the point
+    with pytest.raises(TypeError, match=r"did you mean @tool\(name='read'\)"):
+        tool("read")  # type: ignore[call-overload]  # the point
     with pytest.raises(TypeError, match="FunctionTool"):
         tool(Station(1).read)
     with pytest.raises(TypeError, match="colour"):

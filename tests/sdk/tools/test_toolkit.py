@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -356,7 +357,7 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
             r"two tools named 'books': .*Shelf\.books and .*Shelf\.books",
         ),
         (
-            lambda kit: kit.with_tools(double, FunctionTool(plain, name="double")),
+            lambda kit: kit.with_tools(double, FunctionTool(partial(plain), name="double")),
             ValueError,
             r"two tools named 'double': .*\.double and .*\.plain",
         ),

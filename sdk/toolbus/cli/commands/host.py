@@ -215,8 +215,9 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         Path | None, typer.Option(help="Record each call in this file.")
     ] = None,
     records_days: Annotated[
-        float, typer.Option(help="Days that recorded calls are kept.", min=0.01, max=36_500)
-    ] = 30,
+        float | None,
+        typer.Option(help="Days that recorded calls are kept. Default: 30.", min=0.01, max=36_500),
+    ] = None,
     records_arguments: Annotated[
         bool, typer.Option("--records-arguments", help="Record the arguments of calls too.")
     ] = False,
@@ -229,10 +230,8 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError("--share is only for private toolkits: add --private")
     for each in share or ():
         _check_share(each)
-    if records is False and (records_file or records_arguments):
-        raise UsageError("--no-records records nothing: leave it out, or the other options")
-    if records_arguments and not (records or records_file):
-        raise UsageError("--records-arguments is for recorded calls: add --records")
+    further = {"--records-days": records_days is not None, "--records-arguments": records_arguments}
+    _check_records(records, records_file, [name for name, is_set in further.items() if is_set])
     with _reporting_cancel(as_json=options.as_json):
         given = GivenFlags.of(invocation)
         found = [
@@ -241,7 +240,7 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         if records is not None or records_file:
             store = None
             if records is not False:
-                store = _open_records(records_file, records_days, arguments=records_arguments)
+                store = _open_records(records_file, records_days or 30, arguments=records_arguments)
             for each_found in found:
                 each_found.records = store
         shares = tuple(share) if share else None
@@ -269,6 +268,14 @@ def _reporting_cancel(*, as_json: bool) -> Iterator[None]:
             error = Cancelled("cancelled with Ctrl-C", executed="no")
         report(error, as_json=as_json, local=True)
         raise typer.Exit(exit_code(error)) from None
+
+
+def _check_records(records: bool | None, path: Path | None, further: list[str]) -> None:
+    """Raise UsageError for options of records where nothing is recorded."""
+    if records is False and (path or further):
+        raise UsageError("--no-records records nothing: leave it out, or the other options")
+    if further and not (records or path):
+        raise UsageError(f"{further[0]} is for recorded calls: add --records")
 
 
 def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records:

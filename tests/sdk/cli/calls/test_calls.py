@@ -108,6 +108,7 @@ def test_flags_of_the_host_override_the_records_of_the_toolkit(
         ),
         (["--no-records", "--records-file", "x.db"], "--no-records records nothing"),
         (["--records-arguments"], "--records-arguments is for recorded calls: add --records"),
+        (["--records-days", "3"], "--records-days is for recorded calls: add --records"),
     ],
 )
 def test_records_that_cannot_be_kept_stop_the_host_before_it_starts(
