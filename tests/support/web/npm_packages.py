@@ -23,13 +23,13 @@ def npm_packages(what: str, *packages: str) -> Path:
         what: What is not verified without them.
         packages: Names with their exact versions.
     """
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        not_verified(what, "npm is missing", ci_has_it=False)
     digest = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolbus"
     folder = cache / f"npm-{digest}"
     if not folder.exists():
-        npm = shutil.which("npm")
-        if npm is None or shutil.which("node") is None:
-            not_verified(what, "npm is missing", ci_has_it=False)
         _install(npm, folder, packages, what)
     return folder / "node_modules"
 

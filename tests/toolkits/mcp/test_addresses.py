@@ -89,3 +89,15 @@ async def test_an_address_that_is_not_allowed_is_never_reached(
             async with McpServer("web", url=f"http://127.0.0.1:{port}/mcp?key=s", access=access):
                 pass
     assert reached == []
+
+
+async def test_a_stop_at_any_moment_of_an_attempt_ends_the_connection() -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    for turns in range(80):
+        server = McpServer("web", url=url, access=LOOPBACK)
+        await server.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await server.stop()
+        assert server.state == "closed"

@@ -98,24 +98,25 @@ class ServerConnection:
     async def run(self) -> None:
         """Connect, and again whenever the connection ends, until cancelled."""
         delay_s = _FIRST_DELAY_S
-        try:
-            while True:
-                try:
-                    async with self._opened() as client:
-                        delay_s = _FIRST_DELAY_S
-                        await self._watch(client)
-                    self._fail(
-                        self.reason or self._words(ConnectionError("the connection has ended"))
-                    )
-                except Exception as error:  # a server, and the SDK for it, may raise anything
-                    self._fail(self._words(error))
-                    _logger.debug("MCP server %s: %s", self.name, self.reason, exc_info=True)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), delay_s)
-                delay_s = min(delay_s * 2, _MAX_DELAY_S)
-        finally:
-            self.state, self._client, self.reason = "closed", None, "it is closed"
-            self._tried.set()
+        while True:
+            try:
+                async with self._opened() as client:
+                    delay_s = _FIRST_DELAY_S
+                    await self._watch(client)
+                self._fail(self.reason or self._words(ConnectionError("the connection has ended")))
+            except Exception as error:  # a server, and the SDK for it, may raise anything
+                self._fail(self._words(error))
+                _logger.debug("MCP server %s: %s", self.name, self.reason, exc_info=True)
+            if _is_cancelled():  # anyio may raise another error in the place of it
+                raise asyncio.CancelledError
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), delay_s)
+            delay_s = min(delay_s * 2, _MAX_DELAY_S)
+
+    def end(self) -> None:
+        """Take the connection as closed, after `run` has ended."""
+        self.state, self._client, self.reason = "closed", None, "it is closed"
+        self._tried.set()
 
     async def call(
         self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT | None = None
@@ -239,13 +240,17 @@ class ServerConnection:
         return [found[name] for name in sorted(found)[:_MAX_TOOLS]]
 
     async def _watch(self, client: Client) -> None:
-        """List the tools again when they change; return when the connection has ended."""
+        """List the tools again when they change.
+
+        Return when the connection has ended, or a call found that it is to be opened again.
+        """
         assert self._link is not None
         closed = self._link.closed
+        ends = (closed, self._broken, self._wanted)
         listening = asyncio.create_task(self._listen(client))
         try:
-            while not (closed.is_set() or self._broken.is_set()):
-                await first_of(closed, self._broken, self._changed)
+            while not any(each.is_set() for each in ends):
+                await first_of(*ends, self._changed)
                 if self._changed.is_set() and not closed.is_set():
                     self._changed.clear()
                     self._on_tools(await self._list(client))
@@ -263,6 +268,8 @@ class ServerConnection:
                             self._changed.set()
                     return
                 except SubscriptionLost:
+                    if _is_cancelled():
+                        return
                     self._changed.set()  # it may have changed meanwhile
                     await asyncio.sleep(_FIRST_DELAY_S)
 
@@ -302,6 +309,12 @@ class ServerConnection:
         if self._entry.url is not None:  # a query may hold a secret
             text = text.replace(self._entry.url, self._entry.url.partition("?")[0])
         return one_line(self._access.redact(text), 1_000)
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task was cancelled, also where that has been taken for an error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _has_no_session(error: MCPError) -> bool:

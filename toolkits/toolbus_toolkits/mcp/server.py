@@ -123,6 +123,7 @@ class McpServer:
         if owner is not None:
             owner.cancel()
             await asyncio.gather(owner, return_exceptions=True)
+            self._connection.end()
 
     async def __aenter__(self) -> Self:
         """Connect. Raises `Unavailable` if the first attempt fails."""
