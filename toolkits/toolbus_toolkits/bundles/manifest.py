@@ -26,7 +26,7 @@ from toolbus_toolkits.skills.files import UnreadableFile, text_of
 from toolbus_toolkits.skills.front_matter import read_yaml
 from toolbus_toolkits.skills.skill import SKILL_FILE
 
-__all__ = ["AGX_FILE", "NAME_PATTERN", "BUNDLE_FILE", "Manifest", "Requirements", "read_manifest"]
+__all__ = ["AGX_FILE", "BUNDLE_FILE", "NAME_PATTERN", "Manifest", "Requirements", "read_manifest"]
 
 BUNDLE_FILE = "toolbus-bundle.yaml"
 AGX_FILE = "agx-bundle.yaml"
