@@ -27,6 +27,8 @@ from toolbus.hosting.local_input import LocalInput
 from toolbus.room.room import Room
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
+from toolbus.tools.schema_validation import JsonCheck
+from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
@@ -84,13 +86,25 @@ class Dispatch(Protocol):
         """
 
 
-class TurnEntry(NamedTuple):
+@dataclass(slots=True, eq=False)
+class TurnEntry:
     """A tool of the turn, and what runs its calls."""
 
     info: ToolInfo
     dispatch: Dispatch
     group: str
     """The group that it belongs to."""
+    _output: JsonCheck | None = field(default=None, init=False)
+    """Its output schema, compiled when it is first needed."""
+
+    def check_result(self, chunk: Chunk) -> None:
+        """Raise `InvalidResult` for what a middleware gave that breaks the output schema."""
+        schema = self.info.output_schema
+        if schema is None:
+            return
+        if self._output is None:
+            self._output = JsonCheck(schema)
+        check_result(self._output, chunk)
 
 
 @dataclass(slots=True, eq=False)
@@ -360,11 +374,14 @@ class _Wrapped:
         if self._call.entry.info.streaming:
             async for chunk in chunks:
                 with self._recording_errors():
+                    self._call.entry.check_result(chunk)
                     await self._call.collected.put(chunk)
             return _END
         result = await one_result(self._call.entry.info.name, chunks, self._recorded)
-        if result is not self._result:
-            with self._recording_errors():
+        with self._recording_errors():
+            # A middleware may have changed the value of the same chunk.
+            self._call.entry.check_result(result)
+            if result is not self._result:
                 packed_size(self._call.entry.info.name, result)
         return result
 
