@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from toolbus.agents.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
+from toolbus.chunks.attachments import check_readable
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk
 from toolbus.client.input_sender import (
     as_items,
-    check_readable,
     close_items,
     error_of_call,
 )

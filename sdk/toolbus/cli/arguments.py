@@ -1,6 +1,7 @@
 """Parses what a call sends: its arguments, and the caller's context.
 
-Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. Only the top level of the schema is used: names and types. The host validates the values.
+Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. Only the top level of
+the schema is used: names and types. The host validates the values.
 """
 
 from __future__ import annotations

@@ -155,9 +155,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         "retry": not no_retry,
         "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
-        "caller_context": (
-            None if caller_context is None else read_caller_context(caller_context)
-        ),
+        "caller_context": (None if caller_context is None else read_caller_context(caller_context)),
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
     }
