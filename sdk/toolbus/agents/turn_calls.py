@@ -165,7 +165,7 @@ class TurnCall:
             self.input_error = error if isinstance(error, Exception) else None
             self._settle("maybe" if self.inner is None else self.inner.executed)
             raise
-        self._settle("yes")
+        self._settle("yes" if self.inner is None else self.inner.executed)
         return chunk
 
     def _settle(self, executed: Executed) -> None:
@@ -394,15 +394,19 @@ class _Wrapped:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
                 self._result = await call.attempt(arguments, call.collected.put)
-                self._run.entered = True
+                self._note_entry()
                 yield self._result
             else:
                 run = partial(call.attempt, arguments)
                 async with aclosing(pulled(call.entry.info.name, run)) as chunks:
                     async for chunk in chunks:
-                        self._run.entered = self._run.entered or call.executed == "yes"
+                        self._note_entry()
                         yield chunk
-        self._run.entered = True
+        self._note_entry()
+
+    def _note_entry(self) -> None:
+        """Note for errors of middlewares whether the tool ran, as far as this is known."""
+        self._run.entered = self._run.entered or self._call.executed == "yes"
 
     @contextmanager
     def _recording_errors(self) -> Iterator[None]:
