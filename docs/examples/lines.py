@@ -31,9 +31,8 @@ async def main() -> None:  # runs the tools without a room, as a unit test does
 
     texts: InputStream[str] = InputStream(["to be", "or not to be"])
     await lines.execute(ToolContext(on_chunk=show), "numbered", {"start": 7}, texts)
-    file = FileChunk(b"to be\nor not to be\n", "hamlet.txt")
     context = ToolContext(on_progress=print)
-    print((await lines.execute(context, "count", {}, InputStream([file]))).value)
+    print((await lines.execute(context, "count", {}, b"to be\nor not to be\n")).value)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,19 @@ FLAGGED_MANIFEST: dict[str, Any] = {
         },
     ],
 }
+# Pictures of a toolkit and of a tool; the digest of a tool without one does not have the field.
+PICTURED_MANIFEST: dict[str, Any] = {
+    "name": "files",
+    "thumbnail_url": "https://example.org/files.png",
+    "tools": [
+        {
+            "name": "keep",
+            "input_schema": {"type": "object"},
+            "thumbnail_url": "https://example.org/keep.png",
+        },
+        {"name": "drop", "input_schema": {"type": "object"}},
+    ],
+}
 
 
 def canonical(value: Any) -> str:
@@ -450,6 +463,7 @@ MANIFESTS = {
     "manifest_verbose": (VERBOSE_MANIFEST, MINIMAL_MANIFEST),
     "manifest_takes": (TAKING_MANIFEST, TAKING_MANIFEST),
     "manifest_flags": (FLAGGED_MANIFEST, FLAGGED_MANIFEST),
+    "manifest_thumbnails": (PICTURED_MANIFEST, PICTURED_MANIFEST),
 }
 
 

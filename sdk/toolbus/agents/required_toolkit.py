@@ -1,20 +1,23 @@
 """A toolkit that another participant must host before work can begin.
 
-It waits for the room's events and does not poll. If the time runs out, the error names what is
-missing.
+It waits for the room's events and does not poll. What is missing is logged when the waiting begins,
+and named by the error if the time runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from toolbus.agents.local_toolkit import checked_alias
 from toolbus.auth.grants import ToolRights, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import means, reference_fault
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import is_time
 from toolbus.diagnostics.exit_codes import grant_command
@@ -34,6 +37,7 @@ __all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
 REQUIRED_TIMEOUT_S = 60.0
 """Default seconds to wait for a required toolkit."""
 
+_logger = bounded_logger(__name__)
 _MAX_LISTED = 20
 _ALTERNATIVES_S = 2.0
 
@@ -87,7 +91,10 @@ class RequiredToolkit:
     async def find(self, room: RoomClient, rights: ToolRights | None = None) -> ToolkitProxy:
         """Return the toolkit as soon as it is hosted with the required tools.
 
-        Waiting needs the grant `use_tools`, since only its holders get events of toolkits.
+        Waiting needs the grant `use_tools`, since only its holders get events of toolkits. A tool
+        that the toolkit lacks is waited for too, since a host with a newer definition may be on its
+        way: a warning names at once the tool, those that there are, and the closest name. That a
+        toolkit is not there, or has no host, is logged at level INFO.
 
         Args:
             room: The participant's room.
@@ -108,10 +115,9 @@ class RequiredToolkit:
                 found = await (self._check_again(room) if seconds > 0 else self._check(room))
                 if isinstance(found, ToolkitProxy):
                     return found
-                if found is not None:
-                    checks.append(found)
+                self._note(found, checks, seconds)
                 if seconds > 0:
-                    return await self._wait(room, checks)
+                    return await self._wait(room, checks, seconds)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -134,7 +140,16 @@ class RequiredToolkit:
             details = {"grant": f"agents.allow={hidden[0]}"}
             raise PermissionDenied(f"{text}: `{command}`", details=details)
 
-    async def _wait(self, room: RoomClient, checks: list[_Missing]) -> ToolkitProxy:
+    def _note(self, found: _Missing | None, checks: list[_Missing], seconds: float) -> None:
+        """Append what a check found to be missing, and log it if that is news and is waited for."""
+        if found is None:
+            return
+        if seconds > 0 and found not in checks[-1:]:
+            level = logging.WARNING if found.tools else logging.INFO
+            _logger.log(level, "%s; waiting up to %g s for it", found.text, seconds)
+        checks.append(found)
+
+    async def _wait(self, room: RoomClient, checks: list[_Missing], seconds: float) -> ToolkitProxy:
         """Wait until it is hosted; append what each check finds to be missing to `checks`."""
         if not room.grants.agents.use_tools:
             missing = checks[-1].text if checks else f"toolkit {self._label} is not known"
@@ -144,8 +159,7 @@ class RequiredToolkit:
         # Only toolkits: a subscriber of messages would be counted as their receiver.
         async with room.events(["toolkits"]) as events:
             while not isinstance(found := await self._check_again(room), ToolkitProxy):
-                if found is not None:
-                    checks.append(found)
+                self._note(found, checks, seconds)
                 await self._next_relevant_event(events)
             return found
 
@@ -177,15 +191,11 @@ class RequiredToolkit:
             proxy = await room.toolkit(self.name, self.participant)
         except NotFound:
             return _Missing(f"toolkit {self._label} does not exist")
-        lacking = tuple(
-            tool
-            for tool in self.tools or ()
-            if tool not in {each.name for each in proxy.manifest.tools}
-        )
+        present = [each.name for each in proxy.manifest.tools]
+        lacking = tuple(tool for tool in self.tools or () if tool not in present)
         if lacking:
-            present = _names([each.name for each in proxy.manifest.tools])
-            text = f"toolkit {self._label} has no {_names(lacking)}; it has: {present}"
-            return _Missing(text, lacking, exists=True)
+            text = f"toolkit {self._label} has no {_names(lacking)}{_nearest(lacking, present)}"
+            return _Missing(f"{text}; it has: {_names(present)}", lacking, exists=True)
         if proxy.info.hosts == 0:
             return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
         return proxy
@@ -221,6 +231,11 @@ class RequiredToolkit:
             return ""
         owner = "" if self.participant is None else f" of {self.participant}"
         return f"; available toolkits{owner}: {_names(names)}"
+
+
+def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:
+    near = [name for each in lacking for name in get_close_matches(each, present, n=1)]
+    return f" (did you mean {' and '.join(near[:_MAX_LISTED])}?)" if near else ""
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

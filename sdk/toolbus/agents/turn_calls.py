@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from toolbus.agents.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
+from toolbus.chunks.attachments import check_readable
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk
 from toolbus.client.input_sender import (
     as_items,
-    check_readable,
     close_items,
     error_of_call,
 )
@@ -27,6 +27,8 @@ from toolbus.hosting.local_input import LocalInput
 from toolbus.room.room import Room
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
+from toolbus.tools.schema_validation import JsonCheck
+from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
@@ -84,13 +86,25 @@ class Dispatch(Protocol):
         """
 
 
-class TurnEntry(NamedTuple):
+@dataclass(slots=True, eq=False)
+class TurnEntry:
     """A tool of the turn, and what runs its calls."""
 
     info: ToolInfo
     dispatch: Dispatch
     group: str
     """The group that it belongs to."""
+    _output: JsonCheck | None = field(default=None, init=False)
+    """Its output schema, compiled when it is first needed."""
+
+    def check_result(self, chunk: Chunk) -> None:
+        """Raise `InvalidResult` for what a middleware gave that breaks the output schema."""
+        schema = self.info.output_schema
+        if schema is None:
+            return
+        if self._output is None:
+            self._output = JsonCheck(schema)
+        check_result(self._output, chunk)
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +165,7 @@ class TurnCall:
             self.input_error = error if isinstance(error, Exception) else None
             self._settle("maybe" if self.inner is None else self.inner.executed)
             raise
-        self._settle("yes")
+        self._settle("yes" if self.inner is None else self.inner.executed)
         return chunk
 
     def _settle(self, executed: Executed) -> None:
@@ -360,11 +374,14 @@ class _Wrapped:
         if self._call.entry.info.streaming:
             async for chunk in chunks:
                 with self._recording_errors():
+                    self._call.entry.check_result(chunk)
                     await self._call.collected.put(chunk)
             return _END
         result = await one_result(self._call.entry.info.name, chunks, self._recorded)
-        if result is not self._result:
-            with self._recording_errors():
+        with self._recording_errors():
+            # A middleware may have changed the value of the same chunk.
+            self._call.entry.check_result(result)
+            if result is not self._result:
                 packed_size(self._call.entry.info.name, result)
         return result
 
@@ -377,15 +394,19 @@ class _Wrapped:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
                 self._result = await call.attempt(arguments, call.collected.put)
-                self._run.entered = True
+                self._note_entry()
                 yield self._result
             else:
                 run = partial(call.attempt, arguments)
                 async with aclosing(pulled(call.entry.info.name, run)) as chunks:
                     async for chunk in chunks:
-                        self._run.entered = self._run.entered or call.executed == "yes"
+                        self._note_entry()
                         yield chunk
-        self._run.entered = True
+        self._note_entry()
+
+    def _note_entry(self) -> None:
+        """Note for errors of middlewares whether the tool ran, as far as this is known."""
+        self._run.entered = self._run.entered or self._call.executed == "yes"
 
     @contextmanager
     def _recording_errors(self) -> Iterator[None]:

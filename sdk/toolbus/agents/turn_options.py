@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from toolbus.agents.turn_calls import CallOptions
+from toolbus.chunks.attachments import as_attachment
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, ask_for_progress, call_seconds, is_time
-from toolbus.client.input_sender import as_attachment, as_items, invalid_option
+from toolbus.client.input_sender import as_items, invalid_option
 from toolbus.errors import DeadlineExceeded
 from toolbus.wire import unpack_body
 

@@ -1,6 +1,7 @@
-"""Parses arguments: `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object.
+"""Parses what a call sends: its arguments, and the caller's context.
 
-Only the top level of the schema is used: names and types. The host validates the values.
+Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. Only the top level of
+the schema is used: names and types. The host validates the values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -19,7 +21,14 @@ from toolbus.chunks.json_values import cut
 from toolbus.cli.schema_text import SchemaReader, values_of
 from toolbus.diagnostics.exit_codes import UsageError
 
-__all__ = ["Parameter", "needs_schema", "read_arguments", "read_json", "read_parameters"]
+__all__ = [
+    "Parameter",
+    "needs_schema",
+    "read_arguments",
+    "read_caller_context",
+    "read_json",
+    "read_parameters",
+]
 
 _INTEGER = re.compile(r"-?\d+")
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
@@ -248,4 +257,24 @@ def _read_object_argument(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the arguments are not a JSON object: {error}") from error
     assert isinstance(value, dict)
+    return value
+
+
+def read_caller_context(typed: str) -> dict[str, Any]:
+    """Parse the caller's context: one JSON object, or @FILE with one. Raises UsageError."""
+    name, text = "--caller-context", typed
+    if typed.startswith("@"):
+        name = typed[1:]
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot read {name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name} is not text in UTF-8") from error
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{cut(name)} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f'{cut(name)} must be one JSON object, for example {{"locale": "de"}}')
     return value

@@ -12,17 +12,12 @@ from typing import Any, TypeAlias, get_args
 
 from pydantic import TypeAdapter
 
+from toolbus.chunks.attachments import as_attachment, check_readable
 from toolbus.chunks.chunk_sequences import file_bodies
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
-from toolbus.client.input_sender import (
-    InputSender,
-    as_attachment,
-    bodies_of_items,
-    check_readable,
-    invalid_option,
-)
+from toolbus.client.input_sender import InputSender, bodies_of_items, invalid_option
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [

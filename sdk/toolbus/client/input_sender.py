@@ -8,7 +8,6 @@ trace.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -27,18 +26,16 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import ChunkSender, OutgoingConnection
 from toolbus.chunks.chunk_sequences import OutgoingBody, file_bodies
 from toolbus.chunks.chunk_types import FileChunk, as_chunk
-from toolbus.chunks.file_io import NotBytes, PathSource
+from toolbus.chunks.file_io import NotBytes
 from toolbus.concurrency.thread_iterator import ThreadIterator
-from toolbus.errors import Executed, InvalidArguments, InvalidResult, RoomException, TooLarge
+from toolbus.errors import InvalidArguments, InvalidResult, RoomException, TooLarge
 from toolbus.wire import Input, RequestId, pack_body
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 __all__ = [
     "InputSender",
-    "as_attachment",
     "as_items",
     "bodies_of_items",
-    "check_readable",
     "close_items",
     "error_of_call",
     "invalid_option",
@@ -124,7 +121,7 @@ class InputSender:
                 except StopAsyncIteration:
                     body, last = None, True
                 except NotBytes as error:
-                    raise _invalid_input(error, "maybe") from error
+                    raise _invalid_input(error) from error
                 if body is not None and len(body) > MAX_CHUNK_BYTES:
                     raise _too_large_error(body)
                 sender.send(body, last)
@@ -146,30 +143,6 @@ class InputSender:
 def invalid_option(name: str, message: str) -> InvalidArguments:
     """Make the error for an option of a call, with its path."""
     return InvalidArguments(message, details={"path": f"/{name}", "message": message})
-
-
-def as_attachment(value: Any) -> FileChunk:
-    """Make a file from an attachment. Raises InvalidArguments for other types."""
-    if isinstance(value, FileChunk):
-        return _sendable_file(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return FileChunk(bytes(value))
-    if isinstance(value, str | os.PathLike):
-        return _sendable_file(FileChunk.from_path(value))
-    if isinstance(value, AsyncIterable):
-        return FileChunk.from_pieces(value)
-    kind = type(value).__name__
-    message = "an attachment must be bytes, a path, a FileChunk or an async iterable of bytes"
-    raise invalid_option("attachment", f"{message}, not {kind}")
-
-
-def _sendable_file(file: FileChunk) -> FileChunk:
-    try:
-        checked = as_chunk(file)
-    except InvalidResult as error:
-        raise _invalid_input(error, "no") from None
-    assert isinstance(checked, FileChunk)
-    return checked
 
 
 def bodies_of_items(items: Any) -> AsyncGenerator[OutgoingBody, None]:
@@ -207,7 +180,7 @@ async def _pack_items(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody,
             try:
                 chunk = as_chunk(item)
             except InvalidResult as error:
-                raise _invalid_input(error, "maybe") from error
+                raise _invalid_input(error) from error
             if not isinstance(chunk, FileChunk):
                 yield pack_body(chunk.to_wire()), False
                 continue
@@ -226,12 +199,6 @@ async def close_items(items: AsyncIterator[Any]) -> None:
         await items.aclose()
 
 
-async def check_readable(file: FileChunk) -> None:
-    """Raise `OSError` before anything is sent if a local file cannot be read."""
-    if isinstance(file.source, PathSource):
-        await file.source.check()
-
-
 def error_of_call(error: BaseException) -> BaseException:
     """Return an error of the iterable as that of the call whose input it is.
 
@@ -245,8 +212,8 @@ def error_of_call(error: BaseException) -> BaseException:
     return own.with_traceback(error.__traceback__)
 
 
-def _invalid_input(error: InvalidResult, executed: Executed) -> InvalidArguments:
-    return InvalidArguments(error.message, executed=executed, details=error.details)
+def _invalid_input(error: InvalidResult) -> InvalidArguments:
+    return InvalidArguments(error.message, executed="maybe", details=error.details)
 
 
 def _too_large_error(body: bytes) -> TooLarge:

@@ -64,8 +64,8 @@ class InProcessCall:
     run: ToolRun = field(init=False)
     threads: set[asyncio.Future[Any]] = field(default_factory=set)
     """Functions that run on threads; they cannot be stopped."""
-    has_begun: bool = False
-    """Whether it has a context."""
+    toolkit: Toolkit | None = None
+    """The toolkit that runs it; None before it is called."""
     has_ended: bool = False
     """Whether it has ended; progress after that is dropped."""
 
@@ -100,7 +100,6 @@ class InProcessCall:
         self.run.state = self.state
         if self.source is not None:
             self.source.run = self.run
-        self.has_begun = True
 
     async def _put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""
@@ -149,12 +148,10 @@ class InProcessCall:
 
     @property
     def executed(self) -> Executed:
-        """Whether the function ran, after the call was cancelled."""
-        if not self.has_begun:
+        """Whether the function ran so far; "no" too where a middleware answered in its place."""
+        if self.toolkit is None:
             return "no"
-        if self.on_threads:
-            return "maybe"
-        return "yes" if self.run.entered else "no"
+        return "maybe" if self.on_threads else executed_now(self.toolkit, self.run)
 
 
 class InProcessToolkit:
@@ -239,9 +236,7 @@ class InProcessToolkit:
             call_id=call.id,
             arguments=call.arguments,
         )
-        recording.executed = lambda: (
-            "maybe" if call.on_threads else executed_now(self._toolkit, call.run)
-        )
+        recording.executed = lambda: call.executed
         call.run.recording = recording
         with recording:
             return await self._run_limited(call)
@@ -272,6 +267,7 @@ class InProcessToolkit:
     async def _execute(self, call: InProcessCall) -> Chunk:
         # An override of `execute` may not take an attachment.
         stream = () if call.source is None else (InputStream.of_source(call.source),)
+        call.toolkit = self._toolkit
         try:
             chunk = await self._toolkit.execute(call.context, call.tool, call.arguments, *stream)
             if call.source is not None and call.source.error is not None:

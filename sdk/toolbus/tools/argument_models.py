@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
@@ -20,7 +21,15 @@ from toolbus.chunks.json_values import shown
 from toolbus.tools.input_stream import unsupported_type_text
 from toolbus.tools.schema_validation import JsonCheck, UnknownArgument
 
-__all__ = ["ExtendedModel", "GivenArguments", "OpenNames", "SchemaWriter", "near", "read_given"]
+__all__ = [
+    "ExtendedModel",
+    "GivenArguments",
+    "OpenNames",
+    "SchemaWriter",
+    "check_defaults",
+    "near",
+    "read_given",
+]
 
 Convert = Callable[[Any], dict[str, Any]]
 
@@ -44,6 +53,46 @@ class SchemaWriter(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return False: a title made of a field's name says nothing."""
         return False
+
+
+def check_defaults(schema: dict[str, Any], defaults: Mapping[str, Any], label: str) -> None:
+    """Raise `TypeError` for a default that no caller could send, by its parameter's schema.
+
+    Only defaults that are JSON values are checked. None is always accepted: it says that there is
+    no value. So are other objects, such as dates and markers of an omitted argument.
+
+    Args:
+        schema: The schema of the arguments.
+        defaults: Values by parameter.
+        label: The function in messages.
+    """
+    known = schema["properties"]
+    checked = {
+        name: value
+        for name, value in defaults.items()
+        if name in known and value is not None and _is_json(value)
+    }
+    if not checked:
+        return
+    check = JsonCheck({key: value for key, value in schema.items() if key != "required"})
+    violation = check.violation(checked)
+    if violation is not None:
+        name = violation.path.split("/")[1]
+        raise TypeError(
+            f"{label}: parameter {name!r}: the default {shown(checked[name])} does not fit its"
+            f" type: {violation.message}; change one of them"
+        )
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value is JSON as it is, so that its schema needs no conversion."""
+    if type(value) is list:
+        return all(map(_is_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(each) for key, each in value.items())
+    if type(value) is float:
+        return isfinite(value)
+    return value is None or type(value) in (str, int, bool)
 
 
 class OpenNames(NamedTuple):

@@ -42,7 +42,14 @@ from typing_extensions import TypedDict, is_typeddict
 
 from toolbus.chunks.chunk_types import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
 from toolbus.chunks.json_values import PlainArguments, shown
-from toolbus.tools.argument_models import GivenArguments, OpenNames, SchemaWriter, near, read_given
+from toolbus.tools.argument_models import (
+    GivenArguments,
+    OpenNames,
+    SchemaWriter,
+    check_defaults,
+    near,
+    read_given,
+)
 from toolbus.tools.context import ToolContext
 from toolbus.tools.docstrings import read_docstring
 from toolbus.tools.input_stream import (
@@ -161,8 +168,8 @@ def read_signature(
         is_postprocessed: Whether another function makes the result, so that there is no output
             schema.
 
-    Raises `TypeError` with the names of function and parameter if they have no schema, or if
-    `args_schema` does not fit the function.
+    Raises `TypeError` with the names of function and parameter if they have no schema, for a
+    default that does not fit its type, or if `args_schema` does not fit the function.
     """
     label = name_of(function)
     split = _split(function, label)
@@ -499,10 +506,21 @@ def _of_parameters(
 ) -> GivenArguments:
     """Make the schema of parameters, and their conversion, from their types."""
     adapter, schema = _arguments(label, parameters, docs)
+    check_defaults(schema, dict(_doubtful_defaults(parameters)), label)
     names = frozenset(each.name for each in parameters)
     unconverted = frozenset(each.name for each in parameters if each.annotation is Any)
     convert = adapter.validator.validate_python
     return GivenArguments(schema, convert, names, names, unconverted, takes_any=False)
+
+
+def _doubtful_defaults(parameters: list[_Parameter]) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults that may not fit their types, those of `Field(...)` too."""
+    for each in parameters:
+        default = each.default
+        if isinstance(default, FieldInfo):
+            yield each.name, default.default
+        elif default is not _UNSET and type(default) is not each.annotation:
+            yield each.name, default
 
 
 def _collections(parameters: list[_Parameter]) -> dict[str, Any]:

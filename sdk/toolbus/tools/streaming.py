@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.attachments import as_attachment, check_readable
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.errors import InvalidArguments, RoomException
 from toolbus.tools.context import ToolContext, run_of
@@ -32,7 +33,7 @@ async def run_with_streams(
     tool: Tool,
     context: ToolContext,
     arguments: dict[str, Any],
-    stream: InputStream[Any] | None,
+    attachment: Any,
 ) -> Chunk:
     """Run a tool with its input, and send the items that it yields.
 
@@ -43,7 +44,7 @@ async def run_with_streams(
     run = run_of(context)
     try:
         check_streams(tool, run)
-        arguments = await with_input(tool, arguments, stream)
+        arguments = await with_input(tool, arguments, attachment)
     except RoomException as error:
         if not run.is_recorded(error):
             run.refuse(error)
@@ -63,28 +64,38 @@ def check_streams(tool: Tool, run: ToolRun) -> None:
         raise _refusal(f"{tool.name} returns a stream: call it with room.stream")
 
 
-async def with_input(
-    tool: Tool, arguments: dict[str, Any], stream: InputStream[Any] | None
-) -> dict[str, Any]:
+async def with_input(tool: Tool, arguments: dict[str, Any], attachment: Any) -> dict[str, Any]:
     """Add the input of a call to its checked arguments.
 
-    Raises `InvalidArguments` for an input that the tool does not take, and for a missing one.
+    Args:
+        tool: The tool.
+        arguments: Its checked arguments.
+        attachment: An `InputStream`, or one file in a form that `as_attachment` accepts.
+
+    Raises `InvalidArguments` for an input that the tool does not take, and for a missing one;
+    `OSError` for a file that cannot be read.
     """
     input_parameter = tool.input_parameter
-    if stream is None:
+    if attachment is None:
         if input_parameter is not None and input_parameter.required:
             raise _needs_input(tool)
         return arguments
     if input_parameter is None:
         raise _refusal(f"{tool.name} takes no attachment and no input")
-    if not isinstance(stream, InputStream):
-        raise TypeError(f"attachment must be an InputStream, not {type(stream).__name__}")
-    taken = await input_parameter.read(stream)
+    taken = await input_parameter.read(await _stream_of(attachment))
     if taken is None:
         if input_parameter.required:
             raise _needs_input(tool)
         return arguments
     return {**arguments, input_parameter.parameter: taken}
+
+
+async def _stream_of(attachment: Any) -> InputStream[Any]:
+    if isinstance(attachment, InputStream):
+        return attachment
+    file = as_attachment(attachment)
+    await check_readable(file)
+    return InputStream([file])
 
 
 async def _put_all(tool: Tool, run: ToolRun, items: AsyncIterator[Any]) -> None:

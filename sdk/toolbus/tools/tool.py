@@ -22,7 +22,7 @@ from toolbus.tools.schema_validation import JsonCheck, Violation, invalid_argume
 from toolbus.tools.signature import read_method_input
 from toolbus.wire.body_steps import Steps
 
-__all__ = ["Tool"]
+__all__ = ["Tool", "check_result"]
 
 
 class Tool(ToolDefinition, ABC):
@@ -128,7 +128,7 @@ class Tool(ToolDefinition, ABC):
         chunk = as_chunk(value)
         check = (self._compiled or self._compile()).result
         if check is not None:
-            _check_result(check, chunk)
+            check_result(check, chunk)
         return chunk
 
     def _compile(self) -> CompiledDefinition:
@@ -172,7 +172,8 @@ class Tool(ToolDefinition, ABC):
         return read_method_input(self.execute, self._label)
 
 
-def _check_result(check: JsonCheck, chunk: Chunk) -> None:
+def check_result(check: JsonCheck, chunk: Chunk) -> None:
+    """Raise `InvalidResult` if a result, or an item of a stream, breaks the output schema."""
     if isinstance(chunk, FileChunk | LinkChunk):
         violation: Violation | None = Violation("", "the tool must return a JSON value")
     else:

@@ -23,6 +23,8 @@ class ToolInfo:
     tool: str
     title: str = ""
     """A title for humans."""
+    thumbnail_url: str = ""
+    """The address of a picture for user interfaces; chosen by the tool's author, not checked."""
     rules: tuple[str, ...] = ()
     """How a model should use the tool, written by its author."""
     toolkit_rules: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class ToolInfo:
             toolkit.name,
             tool.name,
             title=tool.title,
+            thumbnail_url=tool.thumbnail_url,
             rules=tool.rules,
             toolkit_rules=toolkit.rules,
             output_schema=tool.output_schema,

@@ -34,7 +34,6 @@ from toolbus.errors import (
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
@@ -221,17 +220,20 @@ class Toolkit:
         context: ToolContext,
         name: str,
         arguments: dict[str, Any],
-        attachment: InputStream[Any] | None = None,
+        attachment: Any = None,
     ) -> Chunk:
         """Check the arguments, run a tool and return its result.
 
         For a streaming tool each item is passed to the caller, and the result is empty.
-        `attachment` is the input of the call, if it has one.
+        `attachment` is the input of the call, if it has one: a file as `Room.invoke` takes it
+        (bytes, a path, a `FileChunk` or an async iterable of bytes), or an `InputStream`, which is
+        what runners pass.
 
         This is the only entry point; an override gets every call and calls `super().execute`. An
         override that refuses a call raises `context.refuse(error)`, so that the error states that
         nothing ran. Raises `NotFound` and `InvalidArguments` before the tool's function is entered,
-        `InvalidResult` after it has ended, and what the function raises.
+        `InvalidResult` after it has ended, `OSError` for a file that cannot be read, and what the
+        function raises.
         """
         run = run_of(context)
         if self.records is not None and run.recording is None:
@@ -265,7 +267,7 @@ class Toolkit:
         context: ToolContext,
         name: str,
         arguments: dict[str, Any],
-        attachment: InputStream[Any] | None,
+        attachment: Any,
     ) -> Chunk:
         """Execute a call whose runner makes no record, and record it."""
         run = run_of(context)

@@ -11,7 +11,6 @@ from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
 from toolbus.tools.streaming import check_streams, checked_result, close_items, with_input
 from toolbus.tools.tool import Tool
@@ -48,7 +47,7 @@ class WrappedTool:
         self,
         context: ToolContext,
         arguments: dict[str, Any],
-        stream: InputStream[Any] | None,
+        attachment: Any,
     ) -> Chunk:
         """Run the tool with its middlewares, and return its result.
 
@@ -64,7 +63,7 @@ class WrappedTool:
             run.refuse(error)
             raise
         call = ToolCall(self._info, arguments, context, run.call_id)
-        chain = MiddlewareChain(self._middlewares, _Execution(self._tool, stream))
+        chain = MiddlewareChain(self._middlewares, _Execution(self._tool, attachment))
         async with aclosing(chain.run(call)) as chunks:
             if not self._tool.streaming:
                 recorded = partial(_recorded, run, chain)
@@ -83,20 +82,20 @@ def _recorded(run: ToolRun, chain: MiddlewareChain, error: RoomException) -> Roo
 class _Execution:
     """Runs the tool of one call, as the innermost part of its chain."""
 
-    def __init__(self, tool: Tool, stream: InputStream[Any] | None) -> None:
+    def __init__(self, tool: Tool, attachment: Any) -> None:
         self._tool = tool
-        self._stream = stream
+        self._attachment = attachment
         self._is_input_read = False
 
     async def __call__(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         tool, run = self._tool, run_of(call.context)
         try:
             checked = await read_in_time(tool, run, dict(call.arguments))
-            if self._stream is not None and self._is_input_read:
+            if self._attachment is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True
-            if self._stream is not None or not tool.is_unary:
-                checked = await with_input(tool, checked, self._stream)
+            if self._attachment is not None or not tool.is_unary:
+                checked = await with_input(tool, checked, self._attachment)
         except RoomException as error:
             run.refuse(error)
             raise

@@ -47,15 +47,23 @@ async def test_turn_waits_for_a_required_toolkit_that_is_registered_later() -> N
             assert await proxy.greet(name="x") == "hello x, from agent for agent"
 
 
-async def test_turn_waits_for_a_required_tool_of_a_newer_definition() -> None:
+async def test_turn_waits_for_a_required_tool_of_a_newer_definition_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "toolbus.agents")
     async with room_of("agent", "host") as (agent, host), asyncio.timeout(60):
-        async with host.host(Toolkit("greeter", [Recorded("wave", [])])):
-            wanted = RequiredToolkit("greeter", ["greet"])
-            with pytest.raises(NotFound, match="greeter has no greet; it has: wave"):
-                await RequiredToolkit("greeter", ["greet", "wave"], timeout_s=0).find(agent)
-            finding = asyncio.create_task(wanted.find(agent))
+        async with host.host(Toolkit("greeter", [Recorded("great", [])])):
+            missing = "toolkit greeter has no greet (did you mean great?); it has: great"
+            with pytest.raises(NotFound) as raised:
+                await RequiredToolkit("greeter", ["greet", "great"], timeout_s=0).find(agent)
+            assert raised.value.message == missing
+            finding = asyncio.create_task(RequiredToolkit("greeter", ["greet"]).find(agent))
             async with room_of_same(agent, host) as again, again.host(greeter()):
                 assert (await finding).tool("greet").name == "greet"
+    told = [each for each in caplog.records if each.name == "toolbus.agents.required_toolkit"]
+    assert [(each.levelname, each.message) for each in told] == [
+        ("WARNING", f"{missing}; waiting up to 60 s for it")
+    ]
 
 
 @asynccontextmanager

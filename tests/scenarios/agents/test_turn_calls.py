@@ -392,6 +392,37 @@ async def test_chunk_that_is_refused_while_the_tool_runs_does_not_deny_that_it_r
     assert (result.error.code, result.executed) == ("too_large", {"near": "yes"}.get(kit, "maybe"))
 
 
+async def test_result_that_a_middleware_of_the_turn_changed_has_to_match_the_schema() -> None:
+    numbers = {"properties": {"number": {"type": "integer"}}}
+
+    @tool(output_schema={"type": "string"})
+    async def text() -> str:
+        return "x"
+
+    @tool(output_schema=numbers)
+    async def row() -> dict[str, int]:
+        return {"number": 1}
+
+    @tool(output_schema=numbers)
+    async def rows() -> AsyncIterator[dict[str, int]]:
+        yield {"number": 1}
+
+    async def change(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        if call.tool.tool == "text":
+            yield 7
+            return
+        async for chunk in next(call):
+            chunk.value["number"] = "one"  # type: ignore[index]  # in place
+            yield chunk
+
+    async with both(text, row, rows, middlewares=[change]) as turn:
+        for kit in KITS:
+            uses = [ToolUse("1", f"{kit}.{name}") for name in ("text", "row", "rows")]
+            found = await turn.run(uses)
+            assert [(type(each.error), each.chunks) for each in found] == 3 * [(InvalidResult, ())]
+            assert [each.executed for each in found][:2] == ["no", "yes"]
+
+
 async def test_middleware_that_gives_a_running_tool_up_does_not_hide_that_it_ran() -> None:
     began = asyncio.Event()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 
 from toolbus import (
+    FunctionTool,
     Next,
     Records,
     RequiredToolkit,
@@ -55,7 +56,7 @@ async def hang(context: ToolContext) -> None:
 
 @asynccontextmanager
 async def traced_turn(
-    sampler: Sampler = ALWAYS_ON, **options: Any
+    sampler: Sampler = ALWAYS_ON, own: Sequence[Toolkit] = (), **options: Any
 ) -> AsyncIterator[tuple[Turn, TracerProvider, InMemorySpanExporter]]:
     """Enter a turn whose agent records; the host in this process does not."""
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
@@ -70,7 +71,7 @@ async def traced_turn(
             RoomClient(server.url, room="lab", token=token, tracing=tracing) as agent,
             Turn(
                 agent,
-                always=[Toolkit("near", kit)],
+                always=[Toolkit("near", kit), *own],
                 required=[RequiredToolkit("far")],
                 **options,
             ) as turn,
@@ -151,15 +152,22 @@ async def test_span_of_a_call_has_its_outcome() -> None:
     assert found["late"] == ("ERROR", "deadline_exceeded", "yes")
 
 
-async def test_call_that_a_middleware_of_the_turn_answered_did_not_run_its_tool() -> None:
+@pytest.mark.parametrize("at", ["turn", "toolkit", "tool"])
+async def test_call_that_a_middleware_answered_did_not_run_its_tool(at: str) -> None:
     async def answer(call: ToolCall, next: Next) -> AsyncIterator[str]:
         yield "from memory"
 
-    records = Records.memory()
-    async with traced_turn(middlewares=[answer], records=records) as (turn, _, exporter):
-        (result,) = await turn.run([ToolUse("1", "near.fail")])
-    (record,) = records.calls()
-    assert (result.state, result.executed, record.executed) == ("ok", "no", "no")
+    around = {each: [answer] if each == at else [] for each in ("turn", "toolkit", "tool")}
+    looked_up = FunctionTool(fail, name="look_up", middlewares=around["tool"])
+    own, records = Records.memory(), Records.memory()
+    kit = Toolkit("own", [looked_up], middlewares=around["toolkit"], records=own)
+    options: dict[str, Any] = {"middlewares": around["turn"], "records": records}
+    async with traced_turn(own=[kit], **options) as (turn, _, exporter):
+        (result,) = await turn.run([ToolUse("1", "own.look_up")])
+        assert (result.state, result.value, result.executed) == ("ok", "from memory", "no")
+    assert [each.executed for each in (*records.calls(), *own.calls())] == (
+        ["no"] if at == "turn" else ["no", "no"]
+    )
     assert ends(exporter) == {"1": ("UNSET", None, "no")}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -21,6 +22,7 @@ from toolbus import (
     ToolContext,
     Toolkit,
 )
+from toolbus.middlewares import Log
 from toolbus.tools.context import run_of
 
 if TYPE_CHECKING:
@@ -74,6 +76,39 @@ async def upload(attachment: FileChunk) -> Any:
 
 async def maybe_upload(attachment: FileChunk | None = None) -> Any:
     return None if attachment is None else len(await attachment.read())
+
+
+# Files
+
+
+@pytest.mark.parametrize("middlewares", [[], [Log()]])
+@pytest.mark.parametrize("form", ["bytes", "path", "str", "file", "pieces"])
+async def test_execute_takes_an_attachment_in_every_form_of_a_call(
+    tmp_path: Path, form: str, middlewares: list[Log]
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"in"
+
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"in")
+    forms = {"bytes": b"in", "path": path, "str": str(path), "file": FileChunk(b"in", "a.txt")}
+    kit = Toolkit("t", [upload, sizes], middlewares=middlewares)
+    for name, result in (("upload", 2), ("sizes", [2])):
+        sent = forms.get(form, pieces())
+        value: Any = (await kit.execute(ToolContext(), name, {}, attachment=sent)).value
+        assert (value[2] if name == "upload" else value) == result
+
+
+@pytest.mark.parametrize("middlewares", [[], [Log()]])
+async def test_attachment_that_cannot_be_sent_runs_nothing(
+    tmp_path: Path, middlewares: list[Log]
+) -> None:
+    kit = Toolkit("t", [maybe_upload], middlewares=middlewares)
+    for sent, error in ((7, InvalidArguments), (tmp_path / "absent", FileNotFoundError)):
+        context = ToolContext()
+        with pytest.raises(error, match=r"must be bytes, a path|No such file"):
+            await kit.execute(context, "maybe_upload", {}, sent)
+        assert not run_of(context).entered
 
 
 # Values

@@ -163,6 +163,41 @@ def test_default_that_is_not_json_is_omitted_without_a_warning() -> None:
     assert convert(function) == {"value": object}
 
 
+@pytest.mark.parametrize(
+    ("annotation", "default", "is_refused"),
+    [
+        (int, "x", True),
+        (int, "3", True),
+        (int, True, True),
+        (list[int], ["x"], True),
+        (Annotated[int, Field(ge=1)], 0, True),
+        (int, Field("x"), True),
+        (int, None, False),
+        (int, object(), False),
+        (int, Field(3), False),
+        (float, 3, False),
+        (float, float("inf"), False),
+        (date, "2026-02-03", False),
+        (date, date(2026, 2, 3), False),
+        (list[date], [date(2026, 2, 3)], False),
+        (dict[str, int], {"a": 1}, False),
+    ],
+)
+def test_default_that_no_caller_could_send_is_refused(
+    annotation: Any, default: Any, is_refused: bool
+) -> None:
+    def function(count: Any = default) -> None:
+        pass
+
+    function.__annotations__["count"] = annotation
+    if not is_refused:
+        assert "count" in arguments_of(function)
+        return
+    text = r"^function: parameter 'count': the default .* does not fit its type: the value .*"
+    with pytest.raises(TypeError, match=text):
+        arguments_of(function)
+
+
 GOOGLE = """Forecast the weather.
 
     Uses a model: a good one.

@@ -21,7 +21,9 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.options import ToolOptions, tool
 from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
+from toolbus.wire import ToolkitManifest, ToolManifest
 
 
 @tool(
@@ -82,6 +84,14 @@ def test_options_of_the_decorator_reach_the_manifest() -> None:
         "cache_ttl_s": 30.0,
     }
     assert "Place" in manifest.input_schema["$defs"]
+
+
+def test_tool_info_has_every_field_that_does_not_concern_its_host_alone() -> None:
+    manifest = FunctionTool(measured).manifest()
+    info = ToolInfo.of(ToolkitManifest(name="lab"), manifest)
+    shown = set(ToolManifest.model_fields) - {"name", "max_concurrency", "affinity"}
+    assert {name: getattr(info, name) for name in shown} == manifest.model_dump(include=shown)
+    assert (info.name, info.tool) == ("lab.measure", "measure")
 
 
 def test_bare_decorator_takes_everything_from_the_function() -> None:

@@ -20,7 +20,13 @@ import typer
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, EmptyChunk, FileChunk
 from toolbus.chunks.json_values import shown
-from toolbus.cli.arguments import Parameter, needs_schema, read_arguments, read_parameters
+from toolbus.cli.arguments import (
+    Parameter,
+    needs_schema,
+    read_arguments,
+    read_caller_context,
+    read_parameters,
+)
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
 from toolbus.cli.json_lines import json_lines
@@ -78,6 +84,14 @@ _WaitForHost = Annotated[
     ),
 ]
 _OnBehalfOf = Annotated[str | None, typer.Option(help="Call on behalf of this participant.")]
+_CallerContext = Annotated[
+    str | None,
+    typer.Option(
+        "--caller-context",
+        metavar="JSON|@FILE",
+        help="Data of yours that the tool may read, as one JSON object, or the file that has it.",
+    ),
+]
 _Explain = Annotated[
     bool,
     typer.Option(
@@ -116,6 +130,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     no_retry: _NoRetry = False,
     wait_for_host: _WaitForHost = None,
     on_behalf_of: _OnBehalfOf = None,
+    caller_context: _CallerContext = None,
     out: _Out = None,
     explain: _Explain = False,
     stream: _Stream = False,
@@ -140,6 +155,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         "retry": not no_retry,
         "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
+        "caller_context": (None if caller_context is None else read_caller_context(caller_context)),
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
     }

@@ -22,7 +22,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 
 LAB = '''
 import asyncio
-from toolbus import FileChunk, ToolFailed, Toolkit, tool
+from toolbus import FileChunk, ToolContext, ToolFailed, Toolkit, tool
 
 @tool
 def echo(count: int = 0, ratio: float = 0.5, loud: bool = False, words: str = "",
@@ -47,6 +47,10 @@ async def size(attachment: FileChunk) -> int:
     return len(await attachment.read())
 
 @tool
+def told(context: ToolContext) -> dict:
+    return dict(context.caller_context or {})
+
+@tool
 def fail(words: str) -> None:
     raise ToolFailed(words)
 
@@ -63,7 +67,7 @@ async def wait(path: str) -> str:
     return "done"
 
 def lab():
-    return Toolkit("lab", [echo, text, nothing, file, size, fail, wait])
+    return Toolkit("lab", [echo, text, nothing, file, size, told, fail, wait])
 '''
 
 
@@ -150,6 +154,13 @@ def test_arguments_are_read_by_the_types_of_the_schema(toolbus: CommandLine) -> 
         "several": [1, 2],
         "either": 0,
     }
+
+
+@pytest.mark.parametrize("typed", ['{"locale": "de"}', "@context.json"])
+def test_tool_reads_the_context_of_the_flag(toolbus: CommandLine, typed: str) -> None:
+    (toolbus.folder / "context.json").write_text('{"locale": "de"}', encoding="utf-8")
+    outcome = toolbus.run("call", "lab.told", "--caller-context", typed)
+    assert outcome.value == {"locale": "de"}
 
 
 def test_text_goes_to_stdout_as_it_is(toolbus: CommandLine) -> None:
@@ -350,6 +361,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, .
         ),
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
+        (["lab.nothing", "--caller-context", ""], "--caller-context is not JSON"),
+        (["lab.nothing", "--caller-context", "[1]"], "--caller-context must be one JSON object"),
+        (["lab.nothing", "--caller-context", "@nowhere"], "cannot read nowhere: No such file"),
+        (["lab.nothing", "--caller-context", f"@{sys.executable}"], "is not text in UTF-8"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
         (
             ["lab.nothing", "--wait-for-host", "-1"],
