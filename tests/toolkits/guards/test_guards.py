@@ -174,7 +174,10 @@ def returning(value: Any, *, open_world: bool = False, **options: Any) -> Toolki
             {"a": [f"x {GITHUB}"], AWS: 1},
             {"a": ["x [secret removed: GitHub Token]"], "[secret removed: AWS Access Key]": 1},
         ),
-        (f"t={JWT}, {OPENAI}.", "t=[secret removed: JSON Web Token], [secret removed: OpenAI Token]."),
+        (
+            f"t={JWT}, {OPENAI}.",
+            "t=[secret removed: JSON Web Token], [secret removed: OpenAI Token].",
+        ),
         (f"{NPM}\nb", "//registry.example.org/[secret removed: NPM tokens]\nb"),
         (f"sha {'3f78' * 10}, version 10.2", f"sha {'3f78' * 10}, version 10.2"),
         (LinkChunk(f"https://x.org/?k={AWS}", "x"), None),

@@ -58,9 +58,7 @@ _PRIVATE_KEY = re.compile(
     re.DOTALL,
 )
 # The lookbehind lets a run of characters be tried once, and not again from each of its characters.
-_JWT = re.compile(
-    r"(?<![A-Za-z0-9_=-])[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+(?:\.[A-Za-z0-9_.+/=-]*)?"
-)
+_JWT = re.compile(r"(?<![A-Za-z0-9_=-])[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+(?:\.[A-Za-z0-9_.+/=-]*)?")
 _NPM = re.compile(r":_authToken=\s{0,8}(?:npm_|[A-Fa-f0-9-]{36}).*")
 _OPENAI_RUN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{51,}")
 _OPENAI_END = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")
