@@ -86,6 +86,8 @@ def test_bad_name_is_refused(text: str) -> None:
         ("abc", [], "4 characters"),
         ("x" * 65_537, [], "at most 65536"),
         (SECRET, ["https://a.org/x"], "without a scheme"),
+        (SECRET, ["a.org:65536"], "without a scheme"),
+        (SECRET, ["[1:2]"], "without a scheme"),
     ],
 )
 def test_bad_value_or_place_is_refused(

@@ -64,6 +64,7 @@ _LIST, _OBJECT = ["a b", "c/d"], {"r": 1, "g": "x&y"}
     ("parameter", "value", "target"),
     [
         ({"in": "path"}, "../admin?x", "/v1/things/..%2Fadmin%3Fx"),
+        ({"in": "path", "allowReserved": True}, "../admin?x", "/v1/things/..%2Fadmin%3Fx"),
         ({"in": "path"}, _LIST, "/v1/things/a%20b,c%2Fd"),
         ({"in": "path", "explode": True}, _OBJECT, "/v1/things/r=1,g=x%26y"),
         ({"in": "path", "style": "label", "explode": True}, _LIST, "/v1/things/.a%20b.c%2Fd"),
@@ -441,3 +442,70 @@ async def test_a_caller_elsewhere_learns_whether_the_server_was_reached(tmp_path
             with pytest.raises(ToolFailed, match="could not connect") as unsent:
                 await alice.call("api.op")
     assert (unanswered.value.executed, unsent.value.executed) == ("maybe", "no")
+
+
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding"])
+async def test_a_header_of_http_is_not_an_argument(
+    tmp_path: Path, server: WebServer, name: str
+) -> None:
+    kit = _kit(tmp_path, server, {"parameters": [{"name": name, "in": "header"}]})
+    assert kit.get_tool("op").manifest().input_schema["properties"] == {}
+
+
+def test_a_header_with_a_line_break_in_its_name_is_refused(
+    tmp_path: Path, server: WebServer
+) -> None:
+    with pytest.raises(ValueError, match="not the name of a header"):
+        _kit(tmp_path, server, {"parameters": [{"name": "A\r\nB", "in": "header"}]})
+
+
+LATER_REQUESTS = {
+    "a redirect to a private address": Answer(303, headers={"location": "http://127.0.0.2:1/"}),
+    "a redirect to a dead server": Answer(303, headers={"location": "http://127.0.0.1:9/"}),
+    "a redirect to no address": Answer(303, headers={"location": "http://[::1"}),
+    "redirects without an end": Answer(303, headers={"location": "/again"}),
+    "a response that is too large": Answer(body=b"0" * 2_000),
+}
+
+
+@pytest.mark.parametrize("case", LATER_REQUESTS)
+async def test_an_error_after_an_answer_never_says_that_nothing_ran(
+    tmp_path: Path, case: str
+) -> None:
+    options = {"name": "api", "max_response_bytes": 1_000}
+    async with (
+        web_server(lambda _: LATER_REQUESTS[case]) as server,
+        room_of("host", "alice") as (host, alice),
+    ):
+        kit = _kit(tmp_path, server, {}, method="post", options=options)
+        async with host.host(kit):
+            with pytest.raises(ToolFailed) as hosted:
+                await alice.call("api.op")
+        with pytest.raises(ToolFailed) as local:
+            await _call(kit)
+    assert {seen.method for seen in server.seen} >= {"POST"}
+    assert "no" not in (hosted.value.executed, local.value.executed)
+    assert (hosted.value.retryable, local.value.retryable) == (False, False)
+
+
+async def test_a_page_that_is_not_reached_does_not_say_that_nothing_ran(tmp_path: Path) -> None:
+    long = {"content-type": "application/json", "link": f'</v1/{"x" * 90_000}>; rel="next"'}
+    async with web_server(lambda _: Answer(body=b"[1]", headers=long)) as server:
+        kit = _kit(tmp_path, server, {}, options={"pages": {"op": PageRule()}})
+        with pytest.raises(ToolFailed, match="InvalidURL") as failed:
+            await kit.execute(ToolContext(on_chunk=_ignored), "op", {})
+    assert (failed.value.executed, len(server.seen)) == ("yes", 1)
+
+
+async def _ignored(_: Any) -> None:
+    """Receive a chunk."""
+
+
+@pytest.mark.parametrize("charset", ["idna", "undefined", "punycode", "zlib", "unicode_escape"])
+async def test_a_charset_that_is_none_of_text_is_read_as_utf_8(
+    tmp_path: Path, charset: str
+) -> None:
+    body = "a-\\u0041 \u00e9".encode()
+    kind = {"content-type": f"text/plain; charset={charset}"}
+    async with web_server(lambda _: Answer(body=body, headers=kind)) as server:
+        assert await _call(_kit(tmp_path, server, {})) == body.decode()

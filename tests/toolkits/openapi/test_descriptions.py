@@ -156,6 +156,30 @@ def test_equal_names_in_several_places_get_the_place_as_a_suffix(tmp_path: Path)
     }
 
 
+_FORM = {"schema": {"type": "object", "properties": {"a": {"type": [["x"], "string"]}}}}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"tags": 5},
+        {"tags": True, "parameters": [{"name": "p", "in": "query", "schema": {"type": [{}, []]}}]},
+        {"requestBody": {"content": {"multipart/form-data": {**_FORM, "encoding": {"a": 5}}}}},
+        {"requestBody": {"content": {"multipart/form-data": {**_FORM, "encoding": True}}}},
+    ],
+    ids=str,
+)
+def test_members_of_the_wrong_type_hurt_no_other_operation(
+    tmp_path: Path, operation: dict[str, Any]
+) -> None:
+    paths = {
+        "/a": {"get": {"operationId": "good"}},
+        "/b": {"post": {"operationId": "b", **operation}},
+    }
+    kit = OpenApiToolkit.from_file(_file(tmp_path, _document(paths)))
+    assert "good" in {each.name for each in kit.tools}
+
+
 def test_names_of_tools_fit_do_not_collide_and_do_not_depend_on_order(tmp_path: Path) -> None:
     paths = {
         "/a": {"get": {"operationId": "same name"}, "put": {"operationId": "same/name"}},
@@ -242,6 +266,8 @@ _BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("[" * 101 + "]" * 101, "deeper than 100 levels"),
         ("a: &a [*a]", "deeper than 100 levels"),
         (_BOMB, "more than 4,000,000 values"),
+        ("a: " + ":".join("1" * 2_000_000), "neither `openapi` nor `swagger`"),
+        ('{"a": ' + "1" * 5_000 + "}", "a value that cannot be read"),
         ("openapi: 4.0.0", "openapi '4.0.0' is not supported"),
         ("swagger: 1.2", "swagger '1.2' is not supported"),
         ("info: {}", "neither `openapi` nor `swagger`"),
@@ -256,18 +282,24 @@ def test_a_hostile_or_foreign_document_is_refused(tmp_path: Path, text: str, wor
 def test_yaml_keeps_words_and_dates_as_text_and_status_codes_as_keys(tmp_path: Path) -> None:
     text = """
         openapi: 3.0.3
-        info: {title: Dates, version: 2024-01-01}
+        info: {title: True dates, version: 2024-01-01}
         servers: [{url: "https://example.org"}]
         paths:
           /x:
             get:
               operationId: op
-              parameters: [{name: on, in: query, schema: {enum: [yes, no, 2024-01-01, true]}}]
+              parameters:
+              - name: on
+                in: query
+                schema: {enum: [yes, no, 2024-01-01, true, 1:30, -1.5e3]}
               responses: {200: {description: ok}}
     """
     kit = OpenApiToolkit.from_file(_file(tmp_path, text, "api.yaml"))
     on = kit.get_tool("op").manifest().input_schema["properties"]["on"]
-    assert (kit.version, on["enum"]) == ("2024-01-01", ["yes", "no", "2024-01-01", True])
+    assert (kit.version, on["enum"]) == (
+        "2024-01-01",
+        ["yes", "no", "2024-01-01", True, "1:30", -1500],
+    )
 
 
 def test_more_operations_than_a_toolkit_has_must_be_chosen_from(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class Credential:
             raise ValueError("the value is not valid text") from None
         if size > MAX_BYTES:
             raise ValueError(f"the value has {size} bytes; at most {MAX_BYTES} are stored")
-        if any(not _HOST.fullmatch(each) for each in self.info.hosts):
+        if not all(map(_is_host, self.info.hosts)):
             raise ValueError(
                 "a host is api.example.org, *.example.org or host:port, without a scheme or a path"
             )
@@ -132,6 +132,13 @@ class Credential:
         if not isinstance(data["value"], str):
             raise TypeError("a value must be text")
         return cls(info, data["value"])
+
+
+def _is_host(pattern: str) -> bool:
+    try:
+        return bool(_HOST.fullmatch(pattern)) and urlsplit(f"//{pattern}").port != 0
+    except ValueError:  # a port beyond 65535, an address in brackets that is none
+        return False
 
 
 def _texts(values: Sequence[Any]) -> tuple[str, ...]:

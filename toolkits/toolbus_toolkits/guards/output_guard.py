@@ -13,6 +13,7 @@ from toolbus_toolkits.guards.secrets import without_secrets
 __all__ = ["OutputGuard"]
 
 _MAX_DEPTH = 64
+_LONGEST_SECRET = 8_192
 
 
 class OutputGuard:
@@ -89,11 +90,12 @@ class OutputGuard:
         return value
 
     def _text(self, text: str) -> str:
-        text = self._without(text)
-        if len(text) <= self._max_chars:
-            return text
+        # A secret that stands across the cut is still found as a whole.
+        shown = self._without(text[: self._max_chars + _LONGEST_SECRET])
+        if len(text) <= self._max_chars + _LONGEST_SECRET and len(shown) <= self._max_chars:
+            return shown
         left_out = len(text) - self._max_chars
-        return f"{text[: self._max_chars]}\n[cut here: {left_out:,} characters are left out]"
+        return f"{shown[: self._max_chars]}\n[cut here: {left_out:,} characters are left out]"
 
     def _without(self, text: str) -> str:
         return without_secrets(text) if self._secrets else text

@@ -54,14 +54,50 @@ _SECRET_PLACES = re.compile(
     r"|(^|[\s'\"=:/~])\.(ssh|aws|gnupg|kube|docker)(/|$)"
     r"|\.(netrc|pgpass|git-credentials)\b"
 )
-_DANGEROUS = re.compile(
-    r"\brm\s+(-\w+\s+|--\S+\s+)*(-\w*[rR]\w*|--recursive)\b[^|;&]*\s(/|~/?|\$HOME/?)(\s|\*|$)"
-    r"|\b(curl|wget)\b[^|;&\n]*\|\s*(sudo\s+)?(ba|z|da|k)?sh\b"
-    r"|\bmkfs(\.\w+)?\s|\bdd\b[^|;&\n]*\bof=/dev/"
-    r"|:\(\)\s*\{[^}]*:\s*\|\s*:"
-    r"|\bchmod\s+(-\w+\s+)*0?777\s+/"
-    r"|>\s*/dev/(sd|nvme|vd)\w"
-)
+_SEPARATORS = re.compile(r"(\|\|?|;|&&?|\n)")
+_ROOTS = re.compile(r"(/|~/?|\$HOME/?)\*?")
+_RECURSIVE = re.compile(r"-\w*[rR]\w*|--recursive")
+_DEVICE = re.compile(r">\s*/dev/(sd|nvme|vd)\w")
+_FORK_BOMB = re.compile(r":\(\)\s*\{\s*:\s*\|\s*:")
+_FETCHERS, _SHELLS = {"curl", "wget"}, {"sh", "bash", "zsh", "dash", "ksh"}
+
+
+def _is_dangerous(text: str) -> bool:
+    """Whether a command destroys what cannot be restored, or runs what it fetches.
+
+    It looks at each simple command once: the time is in proportion to the text.
+    """
+    text = text[:_MAX_CHARS]
+    if _DEVICE.search(text) or _FORK_BOMB.search(text):
+        return True
+    fetched = False
+    separator = ""
+    for index, part in enumerate(_SEPARATORS.split(text)):
+        if index % 2:
+            separator = part
+            continue
+        words = [each.strip("'\"()") for each in part.split()]
+        names = [each.rpartition("/")[2] for each in words]
+        piped = separator == "|" and fetched
+        if _destroys(words, names) or (piped and _first_program(names) in _SHELLS):
+            return True
+        fetched = piped or not _FETCHERS.isdisjoint(names)
+    return False
+
+
+def _destroys(words: list[str], names: list[str]) -> bool:
+    if any(each == "mkfs" or each.startswith("mkfs.") for each in names):
+        return True
+    if "dd" in names and any(each.startswith("of=/dev/") for each in words):
+        return True
+    if "chmod" in names and any(each.lstrip("0") == "777" for each in words):
+        return any(each.startswith("/") for each in words[names.index("chmod") + 1 :])
+    after = words[names.index("rm") + 1 :] if "rm" in names else []
+    return any(map(_RECURSIVE.fullmatch, after)) and any(map(_ROOTS.fullmatch, after))
+
+
+def _first_program(names: list[str]) -> str:
+    return next((each for each in names if each != "sudo"), "")
 
 
 def _leaves_its_folder(text: str) -> bool:
@@ -142,7 +178,7 @@ DEFAULT_RULES: tuple[InputRule, ...] = (
     InputRule(
         "dangerous_command",
         frozenset({"command"}),
-        lambda text: _DANGEROUS.search(text[:_MAX_CHARS]) is not None,
+        _is_dangerous,
         message="the command destroys what cannot be restored, or runs what it fetches",
     ),
     InputRule.of_pattern(

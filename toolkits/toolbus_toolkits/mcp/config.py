@@ -98,7 +98,10 @@ class ServerEntry(BaseModel, frozen=True, extra="ignore", hide_input_in_errors=T
         found = dict(data)
         _set_transport(found)
         if "assign_to_agents" in found and "shared_with" not in found:
-            found["shared_with"] = [f"name:{each}" for each in found["assign_to_agents"] or ()]
+            agents = found["assign_to_agents"] or ()
+            if not isinstance(agents, list | tuple):
+                raise ValueError("assign_to_agents must be a list of names")
+            found["shared_with"] = [f"name:{each}" for each in agents]
         return found
 
     @model_validator(mode="after")
@@ -236,6 +239,7 @@ def _set_transport(found: dict[str, Any]) -> None:
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
+    _ = parts.port  # raises for one that is not valid
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("url must be an http or https address")
     if parts.username is not None or parts.password is not None:

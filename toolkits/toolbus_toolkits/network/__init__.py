@@ -10,12 +10,13 @@ from toolbus_toolkits.network.client import (
     http_client,
     read_body,
 )
-from toolbus_toolkits.network.redirects import FINAL_URL, SECRET_QUERY, WAIT_UNTIL
+from toolbus_toolkits.network.redirects import FINAL_URL, NOT_SENT, SECRET_QUERY, WAIT_UNTIL
 from toolbus_toolkits.network.transport import ResponseTooLarge
 
 __all__ = [
     "FINAL_URL",
     "MAX_RESPONSE_BYTES",
+    "NOT_SENT",
     "SECRET_QUERY",
     "WAIT_UNTIL",
     "AddressPolicy",

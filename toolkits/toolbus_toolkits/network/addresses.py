@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus import ToolFailed
@@ -22,10 +22,15 @@ _MAX_SHOWN = 100
 
 
 class AddressRefused(ToolFailed):
-    """An address that the policy does not allow; no request was sent to it."""
+    """An address that the policy does not allow; no request was sent to it.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, executed="no", retryable=False)
+    Args:
+        message: What is refused, and what allows it.
+        executed: "yes" for the address of a redirect: another server has answered a request.
+    """
+
+    def __init__(self, message: str, *, executed: Literal["no", "yes"] = "no") -> None:
+        super().__init__(message, executed=executed, retryable=False)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ first one. A request to another origin keeps none of the headers that may hold a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -15,7 +16,7 @@ import httpx2
 
 from toolbus_toolkits.network.addresses import AddressRefused, host_text
 
-__all__ = ["FINAL_URL", "SECRET_QUERY", "WAIT_UNTIL", "RedirectTransport"]
+__all__ = ["FINAL_URL", "NOT_SENT", "SECRET_QUERY", "WAIT_UNTIL", "RedirectTransport"]
 
 WAIT_UNTIL = "toolbus.wait_until"
 """The extension of a request: until when, by the loop's clock, `Retry-After` may be awaited."""
@@ -29,6 +30,8 @@ The transport adds it, because the client logs the URLs of its requests.
 MAX_REDIRECTS = 10
 MAX_TRIES = 5
 """How often one request is sent, with the answers 429 and 503."""
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.InvalidURL)
+"""Errors of a request that no server got."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPS_METHOD = frozenset({307, 308})
 _SAFE = frozenset({"GET", "HEAD"})
@@ -66,8 +69,9 @@ class RedirectTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the last response. Raises what the transport raises."""
-        for _ in range(MAX_REDIRECTS + 1):
-            response = await self._send(_with_secret(request))
+        for count in range(MAX_REDIRECTS + 1):
+            with _of_a_redirect(count > 0):
+                response = await self._send(_with_secret(request))
             following = _redirected(request, response) if self._follow else None
             if following is None:
                 response.extensions[FINAL_URL] = str(request.url)
@@ -78,7 +82,8 @@ class RedirectTransport(httpx2.AsyncBaseTransport):
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         for tries in range(1, MAX_TRIES + 1):
-            response = await self._transport.handle_async_request(request)
+            with _of_a_redirect(tries > 1):
+                response = await self._transport.handle_async_request(request)
             wait_s = _wait_s(request, response)
             if wait_s is None or tries == MAX_TRIES:
                 break
@@ -89,6 +94,22 @@ class RedirectTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the transport."""
         await self._transport.aclose()
+
+
+@contextmanager
+def _of_a_redirect(is_later: bool) -> Iterator[None]:
+    """Let the error of a later request not say that none was sent: one has been answered."""
+    try:
+        yield
+    except AddressRefused as error:
+        if is_later:
+            raise AddressRefused(error.message, executed="yes") from error
+        raise
+    except NOT_SENT as error:
+        if is_later:
+            text = f"a request after the first one was not sent: {type(error).__name__}"
+            raise httpx2.RemoteProtocolError(text) from error
+        raise
 
 
 def _with_secret(request: httpx2.Request) -> httpx2.Request:
@@ -147,10 +168,11 @@ def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
     try:
         url = request.url.join(location)
     except (httpx2.InvalidURL, ValueError) as error:
-        raise AddressRefused("a redirect has an invalid URL") from error
+        raise AddressRefused("a redirect has an invalid URL", executed="yes") from error
     if request.url.scheme == "https" and url.scheme == "http":
         raise AddressRefused(
-            f"{host_text(request.url.host)} redirects to {host_text(url.host)} without encryption"
+            f"{host_text(request.url.host)} redirects to {host_text(url.host)} without encryption",
+            executed="yes",
         )
     keeps = request.method in _SAFE or response.status_code in _KEEPS_METHOD
     same_origin = _origin(url) == _origin(request.url)

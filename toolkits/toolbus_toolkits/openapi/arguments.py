@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -15,6 +16,7 @@ from toolbus_toolkits.openapi.schemas import SchemaWriter, is_binary
 __all__ = ["Arguments", "BodyKind", "BodyPlan", "FileField", "plan_arguments"]
 
 BodyKind: TypeAlias = Literal["json", "form", "multipart", "text", "binary"]
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ATTACHMENT = "attachment"
 _ORDER = ("path", "query", "header", "cookie")
 _COMBINED = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
@@ -69,6 +71,8 @@ def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
     required: list[str] = []
     parameters: list[tuple[str, Parameter]] = []
     for parameter in sorted(operation.parameters, key=_precedence):
+        if parameter.location == "header" and not _HEADER_NAME.fullmatch(parameter.name):
+            raise SpecError(f"{parameter.name[:100]!r} is not the name of a header")
         argument = names.name(parameter.name, parameter.location)
         schema = writer.write(parameter.schema)
         if parameter.description:

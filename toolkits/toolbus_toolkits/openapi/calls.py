@@ -13,9 +13,11 @@ from toolbus import ToolContext, ToolFailed
 from toolbus.tools.context import run_of
 from toolbus_toolkits.network import (
     FINAL_URL,
+    NOT_SENT,
     SECRET_QUERY,
     WAIT_UNTIL,
     AddressPolicy,
+    AddressRefused,
     http_client,
     read_body,
 )
@@ -27,7 +29,6 @@ from toolbus_toolkits.openapi.security import Credentials
 __all__ = ["ApiClient"]
 
 _IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS")
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.InvalidURL)
 
 
 class ApiClient:
@@ -87,16 +88,21 @@ class ApiClient:
                 # On a thread, because a credential may be read from a keyring or a file.
                 sent = await asyncio.to_thread(self._build, client, operation, request, until)
                 response = await client.send(sent, stream=True)
+                run_of(context).entered = True  # the server has answered
                 try:
                     body = await read_body(response, self._max_bytes)
                 finally:
                     await response.aclose()
-        except _NOT_SENT as error:
+        except NOT_SENT as error:
             text = f"{operation.label} could not connect to the server: {_why(error)}"
             raise ToolFailed(
                 text, executed="no", retryable=True, details={"request": "not sent"}
             ) from error
+        except AddressRefused as error:
+            run_of(context).entered |= error.executed == "yes"
+            raise
         except httpx2.TooManyRedirects as error:
+            run_of(context).entered = True
             raise ToolFailed(f"{operation.label} was redirected too often") from error
         except (TimeoutError, httpx2.TransportError, httpx2.DecodingError) as error:
             raise ToolFailed(
@@ -105,7 +111,6 @@ class ApiClient:
                 retryable=operation.method in _IDEMPOTENT,
                 details={"request": "unanswered"},
             ) from error
-        run_of(context).entered = True  # the server has answered
         headers = {name.lower(): value for name, value in response.headers.items()}
         url = str(response.extensions.get(FINAL_URL, sent.url))
         return ReadResponse(response.status_code, headers, body), url
@@ -120,7 +125,9 @@ class ApiClient:
         self._policy.check_url(request.address)
         host = httpx2.URL(request.address).netloc.decode()
         shown = self.credentials.present(operation, host)
-        headers = {"accept": "application/json, */*;q=0.5", **request.headers, **shown.headers}
+        headers = {"accept": "application/json, */*;q=0.5"}
+        for name, value in (*request.headers.items(), *shown.headers.items()):
+            headers[name.lower()] = value  # a credential wins over an argument
         if cookies := [*request.cookies, *shown.cookies]:
             headers["cookie"] = "; ".join(cookies)
         if not request.content and request.method in ("POST", "PUT", "PATCH"):

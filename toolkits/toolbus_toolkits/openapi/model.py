@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from toolbus_toolkits.openapi.references import Place
 
 __all__ = [
+    "PROTOCOL_HEADERS",
     "Api",
     "Body",
     "Encoding",
@@ -31,6 +32,27 @@ Style: TypeAlias = Literal[
     "tabDelimited",
     "deepObject",
 ]
+
+
+PROTOCOL_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers of HTTP itself, in lower case: no parameter sets them. `Host` would lead a credential
+elsewhere, and a length would end the request early."""
 
 
 @dataclass(frozen=True, slots=True)

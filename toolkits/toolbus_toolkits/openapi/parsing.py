@@ -22,16 +22,26 @@ class SpecError(ValueError):
 
 
 class _JsonSchemaLoader(yaml.CSafeLoader):
-    """YAML with the scalar types of JSON: a date, `on` and `no` are texts."""
+    """YAML with the scalar types of JSON: a date, `on` and `no` are texts, as is 1:30."""
 
 
+_OTHER_TYPES = (":timestamp", ":bool", ":int", ":float")
 _JsonSchemaLoader.yaml_implicit_resolvers = {
     first: kept
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    if (kept := [each for each in resolvers if not each[0].endswith((":timestamp", ":bool"))])
+    if (kept := [each for each in resolvers if not each[0].endswith(_OTHER_TYPES)])
 }
+# Of YAML 1.2: numbers to the base of 60 take time in proportion to the square of their length.
 _JsonSchemaLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)\Z"), list("-+0123456789")
+)
+_JsonSchemaLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?=[0-9]*[.eE])(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"),
+    list("-+.0123456789"),
+)
+_JsonSchemaLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")
 )
 
 
@@ -54,6 +64,10 @@ def parse_document(data: bytes, source: str) -> dict[str, Any]:
         value = _from_yaml(text, source)  # a YAML flow mapping begins with a brace, too
     except UnicodeDecodeError as error:
         raise SpecError(f"{source}: the document is not UTF-8") from error
+    except SpecError:
+        raise
+    except ValueError as error:  # a number with more digits than Python reads
+        raise SpecError(f"{source}: the document has a value that cannot be read") from error
     except RecursionError:
         raise _too_deep(source) from None
     if not isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
@@ -16,6 +17,11 @@ __all__ = ["ReadResponse", "result_of"]
 
 _MAX_EXCERPT = 2_000
 _POSTPONED = (429, 503)
+_CHARSET = re.compile(
+    r"utf-?(8|16|32)([lb]e)?|(us-)?ascii|(iso|windows|cp|koi8|euc|latin)[-_]?[a-z0-9_-]*|big5"
+    r"|gbk?|gb2312|gb18030|shift[_-]jis"
+)
+"""Encodings of text. Python knows others, which take long, or raise for what they cannot decode."""
 
 
 class ReadResponse(NamedTuple):
@@ -35,8 +41,9 @@ class ReadResponse(NamedTuple):
         """Return the body as text, by the charset of its type; UTF-8 by default."""
         message = Message()
         message["content-type"] = self.headers.get("content-type", "")
+        charset = message.get_content_charset() or "utf-8"
         try:
-            return self.body.decode(message.get_content_charset() or "utf-8", "replace")
+            return self.body.decode(charset if _CHARSET.fullmatch(charset) else "utf-8", "replace")
         except LookupError:
             return self.body.decode("utf-8", "replace")
 

@@ -169,7 +169,7 @@ class SchemaWriter:
             case "type", str():
                 return value if value in _TYPES else None
             case "type", list():
-                return [each for each in value if each in _TYPES] or None
+                return [each for each in value if isinstance(each, str) and each in _TYPES] or None
             case "required" | "enum", list():
                 return value or None
             case "description", str():

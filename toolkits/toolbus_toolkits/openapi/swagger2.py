@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from toolbus_toolkits.openapi.model import (
+    PROTOCOL_HEADERS,
     Body,
     Encoding,
     Location,
@@ -40,7 +41,9 @@ def read_operation(root: Place, method: str, path: str, item: Place, operation: 
         path=path,
         servers=_servers(root, operation),
         parameters=tuple(
-            _parameter(place) for place in places if place.text("in") not in ("body", "formData")
+            _parameter(place)
+            for place in places
+            if place.text("in") not in ("body", "formData") and not _is_of_http(place)
         ),
         body=_body(places, consumes, root.resolver),
         security=security_of(root, operation),
@@ -78,6 +81,10 @@ def _servers(root: Place, operation: Place) -> tuple[str, ...]:
     if not schemes:
         return (f"//{host}{base}",)  # the scheme of the description's own address
     return tuple(f"{scheme}://{host}{base}" for scheme in first or schemes)
+
+
+def _is_of_http(place: Place) -> bool:
+    return place.text("in") == "header" and place.text("name").lower() in PROTOCOL_HEADERS
 
 
 def _parameter(place: Place) -> Parameter:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext, ToolFailed
+from toolbus.tools.context import run_of
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
 from toolbus_toolkits.openapi.calls import ApiClient
@@ -79,7 +80,10 @@ def _refusals(context: ToolContext) -> Iterator[None]:
         yield
     except ToolFailed as error:
         if error.executed == "no":
-            context.refuse(error)
+            if run_of(context).entered:  # an earlier page was answered
+                error.executed = "yes"
+            else:
+                context.refuse(error)
         raise
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 from toolbus_toolkits.openapi.model import (
+    PROTOCOL_HEADERS,
     Body,
     Encoding,
     Location,
@@ -27,7 +29,7 @@ _STYLES: dict[str, Style] = {
     "header": "simple",
     "cookie": "form",
 }
-_IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
+_IGNORED_HEADERS = PROTOCOL_HEADERS | {"accept", "content-type", "authorization"}
 
 
 def read_operation(root: Place, method: str, path: str, item: Place, operation: Place) -> Operation:
@@ -68,8 +70,9 @@ def security_of(root: Place, operation: Place) -> tuple[tuple[str, ...], ...]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list."""
-    return tuple(each for each in value or () if isinstance(each, str))
+    """Return the texts of a list; none of anything else."""
+    listed = value if isinstance(value, list) else ()
+    return tuple(each for each in listed if isinstance(each, str))
 
 
 def read_schemes(root: Place) -> dict[str, SecurityScheme]:
@@ -115,6 +118,8 @@ def _parameter(place: Place) -> Parameter | None:
     if location == "header" and name.lower() in _IGNORED_HEADERS:
         return None
     schema, encoding = place.get("schema"), _encoding(place, _STYLES[location])
+    if location != "query":  # elsewhere a reserved character would begin another part
+        encoding = replace(encoding, allow_reserved=False)
     for media_type, content in place.get("content").items():
         schema, encoding = content.get("schema"), Encoding(media_type=media_type)
         break
@@ -153,6 +158,8 @@ def _body(place: Place) -> Body | None:
 
 def _encodings(media_type: Place) -> Iterator[tuple[str, Encoding]]:
     for name, place in media_type.get("encoding").items():
+        if not isinstance(place.value, dict):
+            raise SpecError(f"the encoding of the field {name[:100]!r} is not an object")
         if any(key in place.value for key in ("style", "explode", "allowReserved")):
             yield name, _encoding(place, "form")
         elif place.text("contentType"):

@@ -33,6 +33,8 @@ _FENCE = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE)
 _FIRST_LINE = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_CHARS = 200
+_LONG_NUMBER = re.compile(r"[-+0-9][0-9_:.]{64}")
+"""To the base of 60 it would take time in proportion to the square of its length."""
 _MAX_NUMBER = 2**63
 
 
@@ -135,6 +137,8 @@ def _check_events(yaml: Any, events: Iterator[yaml.Event], what: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         if getattr(event, "tag", None) not in (None, "!", "tag:yaml.org,2002:str"):
             raise ValueError(f"{what} has a tag (!name), which is not read")
+        if _LONG_NUMBER.match(getattr(event, "value", "")) and not event.style:
+            raise ValueError(f"{what} has a number that is too long: put it in quotes")
         if depth > MAX_DEPTH:
             raise ValueError(f"{what} is nested deeper than {MAX_DEPTH} levels")
         if values > MAX_VALUES:
