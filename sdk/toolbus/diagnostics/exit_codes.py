@@ -300,6 +300,8 @@ def exit_code(error: RoomException) -> ExitCode:
 
 def _after_close(error: RoomException) -> str | None:
     """Return the next step after a connection was closed and will not be reopened."""
+    if error.code == "tool_failed":  # its details are the tool's, such as the status of an API
+        return None
     code, status = (error.details.get(name) for name in ("close_code", "status"))
     if status == _REPLACED:
         code = 4409

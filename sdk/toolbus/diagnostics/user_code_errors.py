@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -37,23 +38,44 @@ def _problem_text(path: str, message: str) -> str:
 
 
 def load_error_text(error: Exception | SystemExit) -> str:
-    """Return why a user's module cannot be loaded, with the file and line in user code."""
+    """Return why a user's module cannot be loaded, with the file and line in user code.
+
+    What a ready-made toolkit refuses is in words for its operator: without the name of a class.
+    """
     text = error_text(error) if isinstance(error, Exception) else str(error)
-    if not isinstance(error, ValidationError):
+    own, others = _lines(error)
+    if _is_refusal(error):
+        others = []
+    elif not isinstance(error, ValidationError):
         text = f"{type(error).__name__}: {text}"
-    line = "" if isinstance(error, SyntaxError) else _user_line(error)  # a SyntaxError names it
+    line = "" if isinstance(error, SyntaxError) else next(iter(own or others), "")  # it has one
     return f"{text} ({line})" if line else text
 
 
-def _user_line(error: BaseException) -> str:
-    """Return the last `file:line` of user code, else of any code that is not toolbus."""
-    paths = sysconfig.get_paths()
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a ready-made toolkit refuses its config, or lacks a package."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [(Path(each.filename), each.lineno) for each in reversed(frames)]
-    not_ours = [each for each in lines if each[0].is_file() and not _is_in(each[0], _OURS)]
-    installed = tuple(Path(paths[name]) for name in _INSTALLED)
-    own = [each for each in not_ours if not _is_in(each[0], installed)]
-    return next((f"{_short(path)}:{line}" for path, line in own or not_ours), "")
+    is_theirs = bool(frames) and _is_in(Path(frames[-1].filename), _ready_made())
+    return is_theirs and isinstance(error, ValueError | ImportError)
+
+
+def _ready_made() -> tuple[Path, ...]:
+    """Return the folder of the ready-made toolkits, if they are loaded."""
+    found = sys.modules.get("toolbus_toolkits")
+    return tuple(map(Path, found.__path__)) if found is not None else ()
+
+
+def _lines(error: BaseException) -> tuple[list[str], list[str]]:
+    """Return each `file:line` of user code, and of other code that is not toolbus, last first."""
+    paths = sysconfig.get_paths()
+    installed = (*(Path(paths[name]) for name in _INSTALLED), *_ready_made())
+    own, others = [], []
+    for each in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(each.filename)
+        if path.is_file() and not _is_in(path, _OURS):
+            found = others if _is_in(path, installed) else own
+            found.append(f"{_short(path)}:{each.lineno}")
+    return own, others
 
 
 def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:

@@ -76,3 +76,8 @@ def test_overloaded_names_the_seconds_to_wait_if_the_error_does() -> None:
 def test_unavailable_server_that_was_reached_suggests_a_retry() -> None:
     step = next_of(Unavailable("the host's server cannot be reached", executed="no"))
     assert step.startswith("retry in a moment")
+
+
+def test_a_status_in_the_details_of_a_tool_is_not_taken_for_that_of_the_connection() -> None:
+    refused = ToolFailed("POST /items answered 409", executed="yes", details={"status": 409})
+    assert next_of(refused).startswith("this message comes from the tool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,20 @@ def test_syntax_error_names_its_line_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_missing_attribute_has_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     received = why_not(tmp_path, monkeypatch, "has_none", "size = 7")
     assert received.endswith("has no attribute 'kit'")
+
+
+def test_what_a_ready_made_toolkit_refuses_has_no_class_and_only_the_users_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from toolbus_toolkits.openapi import OpenApiToolkit\n"
+        "kit = OpenApiToolkit.from_file('none.yaml')"
+    )
+    received = why_not(tmp_path, monkeypatch, "has_no_spec", text)
+    assert received.endswith(
+        "none.yaml: the file cannot be read: No such file or directory (has_no_spec.py:2)"
+    )
+    assert "Error" not in received
+    with pytest.raises(UsageError) as caught:
+        find_toolkit("openapi", methodcaller("make", {"spec": "none.yaml"}))
+    assert caught.value.message.endswith("No such file or directory")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -63,6 +63,8 @@ async def call(toolkit: Toolkit, **arguments: Any) -> Any:
         ("path", "a\0b", "null_byte"),
         ("url", "http://127.0.0.1/", "private_address"),
         ("url", "http://2130706433/", "private_address"),
+        ("url", "http://127.1/", "private_address"),
+        ("url", "http://0x7f.1/", "private_address"),
         ("url", "http://[::ffff:10.0.0.1]/", "private_address"),
         ("url", "http://169.254.169.254/latest", "private_address"),
         ("url", "http://localhost.:80/", "private_address"),
@@ -98,6 +100,7 @@ async def test_an_argument_that_is_dangerous_for_its_kind_is_refused(
         ("path", "docs/etc/readme.md"),
         ("url", "https://example.org/a?b=../c"),
         ("url", "https://8.8.8.8/"),
+        ("address", "10 Example Street"),
         ("command", "rm -r build && ls ~"),
         ("command", "git log | head"),
         ("command", "curl -s https://x.org/a; sh build"),
@@ -148,6 +151,12 @@ async def test_options_set_kinds_rules_and_exemptions() -> None:
         with pytest.raises(InvalidArguments):
             await call(kit, **arguments)
     assert await call(kit, target="/etc/shadow", message="../quiet") == 1
+    with pytest.raises(ValueError, match="'pth' is no kind"):
+        InputGuard(kinds={"target": cast(ParameterKind, "pth")})
+    with pytest.raises(ValueError, match="'t' is no kind"):
+        InputRule("shouting", frozenset(cast(Any, "t")), str.isupper)
+    with pytest.raises(TypeError, match="a list of rules"):
+        InputGuard(allow={"kit.work": "path_traversal"})
     with pytest.raises(ValueError, match="no rule of this guard"):
         InputGuard(allow={"*": ["unknown"]})
     with pytest.raises(ValueError, match="one name"):

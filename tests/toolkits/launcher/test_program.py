@@ -121,7 +121,11 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
     ("program", "words"),
     [
         (Program("no-such-program"), "there is no such program in PATH"),
-        (Program(sys.executable, cwd=Path("/no/such/folder")), "No such file or directory"),
+        (
+            Program(sys.executable, cwd=Path("/no/such/folder")),
+            "there is no folder /no/such/folder",
+        ),
+        (Program(f"{sys.executable} x.py"), "write its arguments in args"),
         (Program(sys.executable, ["a\0b"]), "null byte"),
     ],
 )

@@ -44,8 +44,8 @@ def test_the_transport_is_what_is_written_or_what_the_entry_has(
 def test_keys_of_editors_are_understood_and_unknown_ones_ignored() -> None:
     entry = entry_of(
         command="npx",
-        args=["-y", "x"],
-        env={"A": "b"},
+        args=["-c", "echo ${HOME}"],
+        env={"A": "b", "C": "${cred:a/b/c}"},
         timeout=5,
         enabledTools=["a"],
         autoApprove=["a"],
@@ -59,7 +59,12 @@ def test_keys_of_editors_are_understood_and_unknown_ones_ignored() -> None:
     ("entry", "words"),
     [
         ({}, 'must have either "command" or "url"'),
-        ({"command": "x", "url": "https://example.org"}, 'must have either "command" or "url"'),
+        ({"commnd": "x"}, 'must have either "command" or "url", not \'commnd\''),
+        ({"command": "x", "args": "y"}, "args: Input should be a list"),
+        ({"command": "x", "env": {"KEY": "${input:key}"}}, "${input:key} is not filled in here"),
+        ({"url": "https://example.org", "headers": {"A": "Bearer ${KEY:-hunter2}"}}, "${KEY} is"),
+        ({"command": "x", "args": ["${workspaceFolder}/a"]}, "${workspaceFolder} is not"),
+        ({"command": "x", "url": "https://example.org"}, 'has both "command" and "url"'),
         ({"command": "x", "type": "sse"}, 'must have "url"'),
         ({"url": "https://example.org", "type": "stdio"}, 'must have "command"'),
         ({"command": "x", "type": "carrier pigeon"}, "transport must be one of"),

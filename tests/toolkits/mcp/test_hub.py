@@ -23,6 +23,7 @@ from toolbus import (
     RoomException,
     ToolFailed,
     Turn,
+    Unavailable,
     make_toolkits,
 )
 from toolbus_server.testing import TestServer, running_server
@@ -93,6 +94,21 @@ async def test_a_call_by_name_fails_as_the_tool_itself(bus: TestServer, tmp_path
             with pytest.raises(error) as failed:
                 await ann.call("mcp.call", tool=tool, arguments=arguments)
             assert failed.value.executed == executed
+
+
+async def test_a_call_by_a_wrong_name_or_to_a_dead_server_ends_at_once_with_what_to_do(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    dead = {"command": "no-such-program"}
+    async with hosted(bus, file_of(tmp_path, one=GOOD, dead=dead)), bus.room("ann") as ann:
+        for tool, error, words in (
+            ("one.ad", NotFound, "did you mean one.add"),
+            ("add", NotFound, r"write server\.tool"),
+            ("dead.add", Unavailable, "never been connected: cannot start"),
+        ):
+            with pytest.raises(error, match=words) as failed:
+                await ann.call("mcp.call", tool=tool)
+            assert (failed.value.executed, failed.value.retryable) == ("no", False)
 
 
 async def test_a_server_of_an_audience_is_hidden_from_all_others(

@@ -163,11 +163,14 @@ async def test_the_trace_of_a_call_goes_on_at_the_server(server: McpServer) -> N
     assert traceparent.split("-")[1] == f"{0xABC:032x}"
 
 
-async def test_only_enabled_tools_are_shown() -> None:
+async def test_only_enabled_tools_are_shown(caplog: pytest.LogCaptureFixture) -> None:
     async with scripted(enabled_tools=["add", "hello"], disabled_tools=["crash"]) as server:
         assert [each.name for each in server.toolkit().tools] == ["add", "hello"]
     async with scripted(disabled_tools=["add"]) as server:
         assert "add" not in {each.name for each in server.toolkit().tools}
+    assert not caplog.records
+    async with scripted(enabled_tools=["ad"]):
+        assert "has no tool ad; did you mean add?" in caplog.text
 
 
 async def test_a_tool_is_a_function(server: McpServer) -> None:

@@ -36,7 +36,7 @@ def test_an_allowed_url_passes(allow_hosts: tuple[str, ...], url: str) -> None:
         ((), "https:///x", "has no host"),
         ((), "https://user:secret@example.org/", "contains a user or a password"),
         ((), "https://example.org:99999/", "is not valid"),
-        ((), "http://127.0.0.1/", "is private"),
+        ((), "http://127.0.0.1/", r"^127.0.0.1 is private: .*--allow-private"),
         ((), "http://[::ffff:10.0.0.1]/", "10.0.0.1, which is private"),
         ((), "http://[64:ff9b::a00:1]/", "10.0.0.1, which is private"),
         ((), "http://100.64.0.1/", "is private"),

@@ -8,7 +8,12 @@ from typing import Any, cast
 
 from toolbus import Chunk, InvalidArguments, Next, ToolCall
 from toolbus.bounded_logging import bounded_logger
-from toolbus_toolkits.guards.parameter_kinds import GuardedText, ParameterKind, texts_of
+from toolbus_toolkits.guards.parameter_kinds import (
+    GuardedText,
+    ParameterKind,
+    check_kinds,
+    texts_of,
+)
 from toolbus_toolkits.guards.rules import DEFAULT_RULES, InputRule
 
 __all__ = ["InputGuard"]
@@ -30,7 +35,8 @@ class InputGuard:
         allow: Rules that a tool is exempt from: `{"shell.run": ["command_substitution"]}`; `*` is
             every tool.
 
-    Raises `ValueError` for two rules of one name, and for a rule in `allow` that there is not.
+    Raises `ValueError` for two rules of one name, and for a kind in `kinds` and a rule in `allow`
+    that there is not.
     """
 
     def __init__(
@@ -42,13 +48,15 @@ class InputGuard:
     ) -> None:
         self._rules = tuple(rules)
         self._kinds = dict(kinds or {})
-        self._allow = {tool: frozenset(names) for tool, names in (allow or {}).items()}
+        check_kinds(self._kinds.values())
+        self._allow = {tool: _names(names) for tool, names in (allow or {}).items()}
         names = [each.name for each in self._rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules of this guard have one name")
         unknown = sorted(set().union(*self._allow.values()) - set(names)) if self._allow else []
         if unknown:
-            raise ValueError(f"allow names {unknown[0]!r}, which is no rule of this guard")
+            text = f"allow names {unknown[0]!r}, which is no rule of this guard"
+            raise ValueError(f"{text}: it has {', '.join(names)}")
 
     async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
         """Check the arguments, then run the call."""
@@ -78,3 +86,9 @@ class InputGuard:
                 continue
             details = {"path": found.path, "message": message, "rule": rule.name}
             raise InvalidArguments(f"{found.path}: {message} ({rule.name})", details=details)
+
+
+def _names(rules: Sequence[str]) -> frozenset[str]:
+    if isinstance(rules, str):
+        raise TypeError(f"allow has a list of rules for each tool: write [{rules!r}]")
+    return frozenset(rules)

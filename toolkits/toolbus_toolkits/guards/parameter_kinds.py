@@ -7,10 +7,10 @@ the free text that they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-__all__ = ["GuardedText", "ParameterKind", "texts_of"]
+__all__ = ["GuardedText", "ParameterKind", "check_kinds", "texts_of"]
 
 ParameterKind: TypeAlias = Literal["path", "address", "command", "text"]
 
@@ -44,6 +44,14 @@ class GuardedText(NamedTuple):
     """Its JSON pointer."""
     kind: ParameterKind
     text: str
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raise `ValueError` for a kind that there is not."""
+    known = get_args(ParameterKind)
+    for each in kinds:
+        if each not in known:
+            raise ValueError(f"{each!r} is no kind of a parameter: write {', '.join(known)}")
 
 
 def texts_of(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from toolbus_toolkits.guards.parameter_kinds import ParameterKind
+from toolbus_toolkits.guards.parameter_kinds import ParameterKind, check_kinds
 
 __all__ = ["DEFAULT_RULES", "InputRule"]
 
@@ -19,7 +20,7 @@ _MAX_CHARS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """What texts of some kinds must not be."""
+    """What texts of some kinds must not be. Raises `ValueError` for a kind that there is not."""
 
     name: str
     """Named in the error and in the log, such as `path_traversal`."""
@@ -29,6 +30,9 @@ class InputRule:
     action: Literal["block", "warn"] = "block"
     message: str = ""
     """What is wrong, as words for a model."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self.kinds)
 
     @classmethod
     def of_pattern(
@@ -125,13 +129,15 @@ def _is_private_address(text: str) -> bool:
 
 
 def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address of a host, also one that is written as a number."""
+    """Return the IP address of a host, in each form that the system takes: 127.1, 0x7f000001."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
+        if not host or host.split() != [host]:  # inet_aton reads the first word of several
+            return None
         try:
-            return ipaddress.IPv4Address(int(host, 0))
-        except ValueError:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except (OSError, ValueError):
             return None
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         return found.ipv4_mapped

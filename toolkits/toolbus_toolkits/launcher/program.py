@@ -201,6 +201,9 @@ async def launch(
     """
     environment = program_environment(program.env)
     path = _find(program.command, environment)
+    if program.cwd is not None and not program.cwd.is_dir():
+        text = f"cannot start {one_line(program.command, 200)}: there is no folder "
+        raise LaunchFailed(text + one_line(str(program.cwd), 500))
     try:
         process = await asyncio.create_subprocess_exec(
             path,
@@ -236,10 +239,10 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 def _find(command: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(command, path=environment.get("PATH"))
     if found is None:
-        name = one_line(command, 200)
-        raise LaunchFailed(
-            f"cannot start {name}: there is no such program in PATH; install it, or name its path"
-        )
+        text = f"cannot start {one_line(command, 200)}: there is no such program in PATH; "
+        has_arguments = len(command.split()) > 1 and shutil.which(command.split()[0]) is not None
+        hint = "write its arguments in args" if has_arguments else "install it, or name its path"
+        raise LaunchFailed(text + hint)
     return found
 
 

@@ -7,8 +7,10 @@ started here, and references to credentials stay as they are written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -45,6 +47,8 @@ _TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
 }
 """How editors write a transport, and which one it is."""
+_VARIABLE = re.compile(r"\$\{(?!cred:)([A-Za-z_][\w:.-]*)[^}]*\}")
+"""What editors fill in: `${input:key}`, `${env:NAME}`, `${NAME:-default}`, `${workspaceFolder}`."""
 
 
 def _either(*names: str) -> AliasChoices:
@@ -106,8 +110,8 @@ class ServerEntry(BaseModel, frozen=True, extra="ignore", hide_input_in_errors=T
 
     @model_validator(mode="after")
     def _is_whole(self) -> ServerEntry:
-        if (self.command is None) == (self.url is None):
-            raise ValueError('must have either "command" or "url"')
+        if self.command is not None and self.url is not None:
+            raise ValueError('has both "command" and "url": an entry has one of them')
         if self.url is not None:
             _check_url(self.url)
         shown = [self.command or "", *self.args, self.url or ""]
@@ -166,6 +170,10 @@ def read_servers(data: object, source: str) -> ServersFile:
             continue
         if found.disabled:
             skipped.append(SkippedEntry(name, "it is disabled"))
+        elif variable := _variable_in(found):
+            skipped.append(
+                SkippedEntry(name, f"{variable} is not filled in here, as editors do: write it out")
+            )
         elif name in servers:
             skipped.append(
                 SkippedEntry(name, f"{one_line(key, 64)!r} would have the name of another entry")
@@ -235,6 +243,19 @@ def _set_transport(found: dict[str, Any]) -> None:
         kind = found.get("transport", "stdio")
         needs = "command" if kind == "stdio" else "url"
         raise ValueError(f'a server with transport {kind} must have "{needs}"')
+    if not url and not found.get("command"):
+        near = [each for key in ("command", "url") for each in get_close_matches(key, found, 1)]
+        hint = f", not {one_line(near[0], 64)!r}" if near else ""
+        raise ValueError(f'must have either "command" or "url"{hint}')
+
+
+def _variable_in(entry: ServerEntry) -> str:
+    """Return a variable that only an editor fills in, without its default; empty if none."""
+    # `sh -c 'echo ${HOME}'` is filled in by the shell.
+    args = () if "-c" in entry.args else entry.args
+    texts = [*args, *entry.env.values(), *entry.headers.values(), entry.url, str(entry.cwd)]
+    found = next(filter(None, map(_VARIABLE.search, filter(None, texts))), None)
+    return f"${{{one_line(found[1].partition(':-')[0], 64)}}}" if found else ""
 
 
 def _check_url(url: str) -> None:
@@ -249,5 +270,5 @@ def _check_url(url: str) -> None:
 def _problems(error: ValidationError) -> Iterator[str]:
     for each in error.errors(include_url=False, include_context=False, include_input=False):
         path = ".".join(map(str, each["loc"]))
-        words = each["msg"].removeprefix("Value error, ")
+        words = each["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
         yield f"{path}: {words}" if path else words

@@ -92,7 +92,9 @@ class McpHub:
             return cls.from_files([read_file(Path(path).expanduser())], access=access)
         found = usual_files(Path.cwd(), Path.home(), home_of(os.environ))
         if not found:
-            raise ValueError("no file of MCP servers is in this folder or home: name one")
+            raise ValueError(
+                "there is no file of MCP servers here or at home: name one with --config"
+            )
         access = (access or ServerAccess()).without_credentials()
         return cls.from_files([read_file(each) for each in found], access=access)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
 from typing import Any
 
 from toolbus import (
@@ -168,12 +169,19 @@ class _Call(Tool):
         server = self._hub.server(server_name)
         if server is None or not self._audience.sees(server, context):
             seen = [each.name for each in self._hub.servers if self._audience.sees(each, context)]
-            text = f"there is no MCP server {one_line(server_name, 64)!r}; available: "
-            raise context.refuse(NotFound(text + one_line(", ".join(seen) or "none", 500)))
+            text = f"there is no MCP server {one_line(server_name, 64)!r} (write server.tool); "
+            names = one_line(", ".join(seen) or "none", 500)
+            raise context.refuse(NotFound(f"{text}available: {names}"))
         try:
             toolkit = server.toolkit()
         except Unavailable as error:
             raise context.refuse(error) from None
+        names = [each.name for each in toolkit.tools]
+        if tool_name not in names:
+            near = get_close_matches(tool_name, names, 1)
+            hint = f"did you mean {server_name}.{near[0]}?" if near else "list names the tools"
+            text = f"there is no tool {one_line(tool, 128)}: {hint}"
+            raise context.refuse(NotFound(text))
         return await toolkit.execute(context, tool_name, arguments or {})
 
 

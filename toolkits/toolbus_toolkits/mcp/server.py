@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Self
 
 import mcp_types as types
 
 from toolbus import ToolContext, Toolkit, Unavailable
+from toolbus.bounded_logging import bounded_logger
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
 from toolbus_toolkits.mcp.names import toolkit_name
@@ -19,6 +22,8 @@ from toolbus_toolkits.mcp.transports import ServerAccess
 __all__ = ["McpServer"]
 
 _MAX_RULE_CHARS = 2_000
+
+_logger = bounded_logger(__name__)
 
 
 class McpServer:
@@ -154,8 +159,9 @@ class McpServer:
         `changed`. Raises `Unavailable` if the server was never connected.
         """
         if self._toolkit is None:
-            text = f"MCP server {self.name} has never been connected: {self.reason}"
-            raise Unavailable(text, executed="no", retryable=True)
+            # A caller that waits for it would wait in vain once an attempt has failed.
+            text = f"MCP server {self.name} has never been connected: {self.reason or self.state}"
+            raise Unavailable(text, executed="no", retryable=not self.reason)
         return self._toolkit
 
     def tool(self, name: str, *, raw: bool = False) -> Callable[..., Any]:
@@ -193,6 +199,7 @@ class McpServer:
         shown = [each for each in listed if self._is_shown(each.name)]
         if shown == self._listed and self._toolkit is not None:
             return
+        self._warn_of_unknown({each.name for each in listed})
         self._listed = shown
         self._tools = tools_of(shown, self._connection, self.entry.timeout_s, self._tools)
         words = self._connection.instructions[:_MAX_RULE_CHARS]
@@ -203,6 +210,14 @@ class McpServer:
             rules=[words] if words.strip() else [],
         )
         self.changed.set()
+
+    def _warn_of_unknown(self, listed: set[str]) -> None:
+        """Warn of tools in the entry that the server does not have."""
+        for name in sorted((self.entry.enabled_tools or set()) | self.entry.disabled_tools):
+            if name not in listed:
+                near = get_close_matches(name, listed, 1)
+                hint = f"; did you mean {one_line(near[0], 64)}?" if near else ""
+                _logger.warning("MCP server %s has no tool %s%s", self.name, name, hint)
 
     def _is_shown(self, tool: str) -> bool:
         enabled = self.entry.enabled_tools

@@ -63,7 +63,7 @@ class AddressPolicy:
         host, port = _read_url(url)
         if not self._is_listed(host, port):
             raise AddressRefused(
-                f"the host {host_text(host)} is not allowed: add it to allow_hosts"
+                f"the host {host_text(host)} is not allowed: add it to allow_hosts (--allow-hosts)"
             )
         address = _ip_address(host)
         if address is not None:
@@ -74,13 +74,14 @@ class AddressPolicy:
         found = _embedded(ipaddress.ip_address(address.partition("%")[0]))
         if found.is_global and not found.is_multicast:
             return
-        where = f"{host_text(host)} has the address {found}"
+        name = host_text(host)
+        where = f"{name} is" if name == str(found) else f"{name} has the address {found}, which is"
         if found.is_link_local or found.is_multicast or found.is_unspecified:
             if not (self.allow_private and self._names_address(found)):
-                raise AddressRefused(f"{where}, which is never a public host")
+                raise AddressRefused(f"{where} never a public host")
         elif not self.allow_private:
             raise AddressRefused(
-                f"{where}, which is private: the operator can allow it with allow_private"
+                f"{where} private: its operator can allow it with allow_private (--allow-private)"
             )
 
     def _is_listed(self, host: str, port: int) -> bool:
