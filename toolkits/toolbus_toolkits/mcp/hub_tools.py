@@ -23,7 +23,7 @@ from toolbus import (
     Unavailable,
 )
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.credentials.references import refuse_references
+from toolbus_toolkits.credentials.references import RedactingFilter, refuse_references
 from toolbus_toolkits.mcp.config import read_servers
 from toolbus_toolkits.mcp.hub import McpHub
 from toolbus_toolkits.mcp.server import McpServer
@@ -81,6 +81,7 @@ class McpToolkit(Toolkit):
         )
         self._hub = hub
         self._audience = audience
+        self.log_filters = (RedactingFilter(hub.access.credentials),)
 
     @asynccontextmanager
     async def hosting(self, room: RoomClient) -> AsyncIterator[None]:
@@ -171,8 +172,9 @@ class _Call(Tool):
             text = f"there is no MCP server {one_line(server_name, 64)!r}; available: "
             raise context.refuse(NotFound(text + one_line(", ".join(seen) or "none", 500)))
         try:
+            refuse_references(arguments, "/arguments")
             toolkit = server.toolkit()
-        except Unavailable as error:
+        except (InvalidArguments, Unavailable) as error:
             raise context.refuse(error) from None
         return await toolkit.execute(context, tool_name, arguments or {})
 
