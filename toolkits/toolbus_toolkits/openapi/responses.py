@@ -66,8 +66,8 @@ def result_of(operation: Operation, response: ReadResponse, redact: Callable[[st
             return redact(response.text())
     if _is_text(kind):
         return redact(response.text())
-    name, kind = redact(_file_name(response)), redact(kind or "application/octet-stream")
-    return FileChunk(redacted_bytes(response.body, redact), name, kind)
+    kind = redact(kind or "application/octet-stream")
+    return FileChunk(redacted_bytes(response.body, redact), _file_name(response, redact), kind)
 
 
 def _failure(
@@ -115,10 +115,10 @@ def _is_text(kind: str) -> bool:
     return kind.startswith("text/") or is_xml or kind == "application/x-www-form-urlencoded"
 
 
-def _file_name(response: ReadResponse) -> str:
+def _file_name(response: ReadResponse, redact: Callable[[str], str]) -> str:
     message = Message()
     message["content-disposition"] = response.headers.get("content-disposition", "")
-    name = message.get_filename() or ""
+    name = redact(message.get_filename() or "")
     return name.replace("\\", "/").rpartition("/")[2][:255]
 
 
