@@ -18,6 +18,7 @@ from pydantic.errors import PydanticUserError
 
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
 from toolbus.chunks.json_values import cut, json_pointer, shown
+from toolbus.credential_references import refuse_references
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, RoomException
 from toolbus.factories.factory import read_factory
 from toolbus.room.participants import BuilderInfo
@@ -117,7 +118,11 @@ class ToolkitBuilder(ABC, Generic[C]):
         return BuilderInfo(self.name, self.description, self._schema)
 
     def read(self, config: Mapping[str, Any]) -> C:
-        """Check a JSON config. Raises InvalidArguments with a path relative to the config."""
+        """Check a JSON config. Raises InvalidArguments with a path relative to the config.
+
+        A config is written by another participant, so a reference to a credential is refused.
+        """
+        refuse_references(config)
         found = self._check.violation(config)
         if found is None:
             try:

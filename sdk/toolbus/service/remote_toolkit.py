@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -236,6 +237,7 @@ async def _serve(
     wait: bool | None,
 ) -> None:
     end.install_handlers()
+    _add_log_filters(toolkits)
     async with AsyncExitStack() as stack:
         with end.cancel_on_signal():
             hosting = await _start(toolkits, room, wait)
@@ -246,6 +248,14 @@ async def _serve(
         end.log_pending_calls()
         await room.drain(limit_s)
     await end.exit_if_calls_remain()
+
+
+def _add_log_filters(toolkits: Iterable[Toolkit]) -> None:
+    """Filter what this process logs, to its end: the last records may hold a secret too."""
+    handlers = [*logging.root.handlers, *filter(None, [logging.lastResort])]
+    for each in (found for toolkit in toolkits for found in toolkit.log_filters):
+        for handler in handlers:
+            handler.addFilter(each)
 
 
 @asynccontextmanager

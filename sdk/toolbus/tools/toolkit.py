@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -121,6 +122,9 @@ class Toolkit:
         )
         self.records: Records | None = checked_records(records, f"toolkit {name!r}")
         """Where its calls are recorded; may be set before it is hosted."""
+        self.log_filters: Sequence[logging.Filter] = ()
+        """What `toolbus host` and `RemoteToolkit` add to the handlers of the root logger while they
+        host it, such as one that removes credentials; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""

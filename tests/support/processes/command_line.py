@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, chdir, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -70,6 +70,8 @@ class CommandLine:
 
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    errors_to: Path | None = None
+    """A file that stderr is appended to, for a process that writes more than a pipe holds."""
 
     def run(self, *arguments: str, **variables: str) -> Outcome:
         """Run a command to its end."""
@@ -108,14 +110,15 @@ class CommandLine:
     @contextmanager
     def running(self, *arguments: str, **variables: str) -> Iterator[Running]:
         """Start Python with these arguments, as `start` does."""
-        with heard_interrupts():
+        with heard_interrupts(), ExitStack() as files:
+            file = self.errors_to and files.enter_context(self.errors_to.open("ab"))
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=self.folder,
                 env=self.environment(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=file or subprocess.PIPE,
                 text=True,
             )
         with process:
@@ -142,7 +145,7 @@ class CommandLine:
 
     def at(self, url: str) -> CommandLine:
         """Return the same, with a server's address among its variables."""
-        return CommandLine(self.folder, {**self.variables, "TOOLBUS_URL": url})
+        return replace(self, variables={**self.variables, "TOOLBUS_URL": url})
 
     def environment(self, further: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         """Return the variables that a command sees."""

@@ -185,7 +185,8 @@ def test_resolved_value_is_removed_from_texts_and_log_records(
     store.set(NAME, SECRET, commands=["npx"])
     resolver = CredentialResolver(store)
     resolver.for_command("${cred:acme/mail/token}", "npx")
-    for form in (SECRET, "top%2Fsecret%20%22value%22%207", 'top/secret \\"value\\" 7'):
+    forms = (SECRET, "top%2Fsecret%20%22value%22%207", "top/secret%20%22value%22%207")
+    for form in (*forms, 'top/secret \\"value\\" 7', 'top\\/secret \\"value\\" 7'):
         assert resolver.redact(f"<{form}>") == "<[credential acme/mail/token]>"
     for user in ("u", "us", "use"):
         encoded = b64encode(f"{user}:{SECRET}".encode()).decode()
@@ -197,6 +198,16 @@ def test_resolved_value_is_removed_from_texts_and_log_records(
         logging.getLogger("credentials").exception("failed with %s", SECRET)
     assert "secret" not in caplog.text
     assert caplog.text.count("[credential acme/mail/token]") == 2
+
+
+def test_each_line_of_a_value_is_removed_from_what_a_program_writes_line_by_line(
+    store: CredentialStore,
+) -> None:
+    store.set(NAME, "-----BEGIN KEY-----\nbGluZSBvbmU\nend", commands=["npx"])
+    resolver = CredentialResolver(store)
+    resolver.for_command("${cred:acme/mail/token}", "npx")
+    assert resolver.redact("key: bGluZSBvbmU") == "key: [credential acme/mail/token]"
+    assert resolver.redact("the end") == "the end"
 
 
 def test_references_are_found_and_refused_in_nested_values() -> None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
@@ -29,6 +39,7 @@ from toolbus import (
     Unavailable,
 )
 from toolbus_toolkits.mcp import McpServer, ServerAccess
+from toolbus_toolkits.mcp.content import to_chunk, without_values
 
 SCRIPT = scripted_server.__file__
 
@@ -208,11 +219,39 @@ async def test_a_credential_reaches_the_program_and_no_log(
     env = {"TOKEN": "${cred:a/b/c}", "SAYS": "${cred:a/b/c}"}
     with caplog.at_level("INFO"):
         async with scripted("--says", env=env, access=access) as server:
-            assert (await run(server, "variable", name="TOKEN")).value == {"result": "hunter2"}
+            named = (await run(server, "variable", name="TOKEN")).value
+            with pytest.raises(InvalidArguments) as refused:
+                await run(server, "hello", name="${cred:a/b/c}")
             with pytest.raises(Unavailable) as lost:
                 await run(server, "crash")
+    assert named == {"result": "[credential a/b/c]"}
+    assert (refused.value.executed, refused.value.details["path"]) == ("no", "/name")
     assert "[credential a/b/c]" in caplog.text
     assert "hunter2" not in caplog.text + lost.value.message + repr(server.entry)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        TextContent(text="token=hunter2"),
+        ImageContent(data=b64encode(b"\xff hunter2").decode(), mime_type="image/png"),
+        ResourceLink(uri="https://example.org/?k=hunter2", name="hunter2"),
+        EmbeddedResource(resource=TextResourceContents(uri="memo://a", text="hunter2")),
+        EmbeddedResource(
+            resource=BlobResourceContents(
+                uri="memo://a", blob=b64encode(b"hunter2").decode(), mime_type="a/b"
+            )
+        ),
+    ],
+)
+def test_a_result_of_every_kind_holds_no_credential(block: Any) -> None:
+    result = CallToolResult(content=[block], structured_content={"hunter2": ["hunter2", 1]})
+    clean = without_values(result, _Vault().redact)
+    assert clean.structured_content == {"[credential a/b/c]": ["[credential a/b/c]", 1]}
+    chunk = to_chunk(clean.model_copy(update={"structured_content": None}))
+    shown = repr(chunk.data if isinstance(chunk, FileChunk) else chunk)
+    assert "hunter2" not in shown
+    assert "[credential a/b/c]" in shown
 
 
 @pytest.mark.parametrize(
@@ -222,7 +261,10 @@ async def test_a_credential_reaches_the_program_and_no_log(
         (lambda: scripted("--mute", connect_timeout_s=1.0), "did not answer within 1 s"),
         (lambda: McpServer("x", command="no-such-program"), "no such program in PATH"),
         (lambda: McpServer("x", url="http://127.0.0.1:9/mcp"), "127.0.0.1"),
-        (lambda: scripted(env={"A": "${cred:a/b/c}"}), "credentials are refused"),
+        (
+            lambda: scripted(env={"A": "${cred:a/b/c}"}),
+            "is not resolved here: write it into a file",
+        ),
     ],
 )
 async def test_a_server_that_cannot_be_reached_says_why_and_leaves_nothing(

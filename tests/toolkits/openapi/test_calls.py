@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.web.scripted_server import Answer, Seen, WebServer, web_server
-from toolbus import FileChunk, InputStream, ToolContext, ToolFailed
+from toolbus import FileChunk, InputStream, InvalidArguments, ToolContext, ToolFailed
 from toolbus.tools.context import run_of
 from toolbus_server.testing import room_of
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, PageRule
@@ -265,6 +265,9 @@ class _Store:
             raise ToolFailed("the credential may not go there", executed="no")
         return text.replace("${cred:o/t/k}", "s3cret")
 
+    def for_command(self, text: str, command: str) -> str:
+        raise ToolFailed("not for a command", executed="no")
+
     def redact(self, text: str) -> str:
         return text.replace("s3cret", "[credential o/t/k]")
 
@@ -320,6 +323,49 @@ async def test_a_key_in_the_query_is_sent_and_shown_nowhere(
     assert server.seen[0].target == "/v1/things?key=s3cret"
     assert failed.value.details["body"] == "/v1/things?key=[credential o/t/k]"
     assert "s3cret" not in f"{failed.value} {caplog.text}"
+
+
+_JSON, _BYTES = {"content-type": "application/json"}, {"content-type": "application/x"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(200, b'{"k": "\\u00733cret", "n": 1}', _JSON), {"k": "<>", "n": 1}),
+        (Answer(200, b'"s3cret', _JSON), '"<>'),
+        (Answer(200, b"\xff s3cret", _BYTES), b"\xff <>"),
+        (Answer(401, b'{"k": "\\u00733cret"}', _JSON), '{"k": "<>"}'),
+    ],
+)
+async def test_a_service_that_returns_a_credential_shows_its_name(
+    tmp_path: Path, answer: Answer, expected: Any
+) -> None:
+    schemes = {"securitySchemes": {"main": {"type": "http", "scheme": "bearer"}}}
+    async with web_server(lambda _: answer) as server:
+        kit = _kit(
+            tmp_path,
+            server,
+            {"security": [{"main": []}]},
+            components=schemes,
+            options={"credentials": {"main": "${cred:o/t/k}"}, "resolver": _Store()},
+        )
+        try:
+            found = await kit.execute(ToolContext(), "op", {})
+            value = found.data if isinstance(found, FileChunk) else found.value
+        except ToolFailed as error:
+            value = error.details["body"]
+    name = "[credential o/t/k]"
+    marked = expected.replace(b"<>", name.encode()) if isinstance(expected, bytes) else None
+    assert value == (marked or json.loads(json.dumps(expected).replace("<>", name)))
+
+
+async def test_a_reference_in_arguments_is_refused(tmp_path: Path, server: WebServer) -> None:
+    parameter = {"name": "q", "in": "query", "schema": {}}
+    kit = _kit(tmp_path, server, {"parameters": [parameter]})
+    with pytest.raises(InvalidArguments) as refused:
+        await _call(kit, q=[{"a": "${cred:o/t/k}"}])
+    assert (refused.value.executed, refused.value.details["path"]) == ("no", "/q/0/a")
+    assert server.seen == []
 
 
 async def test_an_operation_without_its_credential_sends_nothing(

@@ -32,6 +32,9 @@ class _Plain:
     def for_host(self, text: str, host: str) -> str:
         return text
 
+    def for_command(self, text: str, command: str) -> str:
+        return text
+
     def redact(self, text: str) -> str:
         return text
 

@@ -6,23 +6,37 @@ the text `${cred:`. Text from anywhere else must not have references: `refuse_re
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterator
-from typing import Any
-from urllib.parse import quote, quote_plus
+from collections.abc import Callable
+from typing import Protocol
 
-from toolbus import InvalidArguments
 from toolbus.bounded_logging import traceback_text
+from toolbus.credential_references import REFERENCE, has_reference, refuse_references
 from toolbus_toolkits.credentials.model import CredentialInfo, CredentialName, CredentialRefused
+from toolbus_toolkits.credentials.redaction import forms_of
 from toolbus_toolkits.credentials.store import CredentialStore
 
-__all__ = ["CredentialResolver", "RedactingFilter", "has_reference", "refuse_references"]
+__all__ = [
+    "CredentialResolver",
+    "CredentialSource",
+    "RedactingFilter",
+    "has_reference",
+    "refuse_references",
+]
 
-_MIN_FORM_CHARS = 5  # shorter ones would occur by chance
-_REFERENCE = re.compile(r"(?P<escaped>\$\$\{cred:)|\$\{cred:(?P<name>[^}]{0,256}\})?")
+
+class CredentialSource(Protocol):
+    """What a toolkit needs to use credentials: a `CredentialResolver`, or one of your own."""
+
+    def for_host(self, text: str, host: str) -> str:
+        """Return a text for a host. Raises `ToolFailed` for one that may not go there."""
+
+    def for_command(self, text: str, command: str) -> str:
+        """Return a text for a program. Raises `ToolFailed` for one that it may not get."""
+
+    def redact(self, text: str) -> str:
+        """Return a text without the values that were given out."""
 
 
 class CredentialResolver:
@@ -34,7 +48,8 @@ class CredentialResolver:
 
     def __init__(self, store: CredentialStore | None) -> None:
         self._store = store
-        self._seen: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._forms: tuple[str, ...] = ()
 
     def for_host(self, text: str, host: str) -> str:
         """Replace each reference in a text that is sent to `host`, or `host:port`.
@@ -50,8 +65,8 @@ class CredentialResolver:
 
     def redact(self, text: str) -> str:
         """Replace every value that was resolved by `[credential org/tool/key]`."""
-        for value in sorted(self._seen, key=len, reverse=True):
-            text = text.replace(value, self._seen[value])
+        for form in self._forms:
+            text = text.replace(form, self._names[form])
         return text
 
     def _replaced(
@@ -75,13 +90,13 @@ class CredentialResolver:
             self._remember(name, found.value)
             return found.value
 
-        return _REFERENCE.sub(value_of, text)
+        return REFERENCE.sub(value_of, text)
 
     def _remember(self, name: CredentialName, value: str) -> None:
-        escaped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-        quoted = (repr(value)[1:-1], quote(value, safe=""), quote_plus(value))
-        for form in (value, *escaped, *quoted, *_base64_forms(value)):
-            self._seen[form] = f"[credential {name}]"
+        if value not in self._names:
+            self._names |= dict.fromkeys(forms_of(value), f"[credential {name}]")
+            # The longest first, and a tuple: other threads read it meanwhile.
+            self._forms = tuple(sorted(self._names, key=len, reverse=True))
 
 
 class RedactingFilter(logging.Filter):
@@ -91,69 +106,24 @@ class RedactingFilter(logging.Filter):
         resolver: The resolver that has resolved them.
     """
 
-    def __init__(self, resolver: CredentialResolver) -> None:
+    def __init__(self, resolver: CredentialSource) -> None:
         super().__init__()
-        self._resolver = resolver
+        self._redact = resolver.redact
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Redact the message and the traceback of a record, which always passes."""
-        record.msg, record.args = self._resolver.redact(record.getMessage()), ()
+        try:
+            text = record.getMessage()
+        except Exception as error:  # as `bounded_logging` does: an argument cannot be formatted
+            text = f"{record.msg} (not formatted: {type(error).__name__})"
+        record.msg, record.args = self._redact(text), ()
         if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
             record.exc_text = traceback_text(record.exc_info[1])
         if record.exc_text:
-            record.exc_text = self._resolver.redact(record.exc_text)
+            record.exc_text = self._redact(record.exc_text)
+        if record.stack_info:
+            record.stack_info = self._redact(record.stack_info)
         return True
-
-
-def has_reference(value: Any) -> bool:
-    """Whether a JSON value has a reference in a text or a name, malformed ones included."""
-    return next(_references(value, ""), None) is not None
-
-
-def refuse_references(value: Any, path: str = "") -> None:
-    """Refuse a JSON value that has a reference.
-
-    Args:
-        value: A config of a builder, a message, arguments, a bundle.
-        path: The JSON pointer of the value, for the error.
-
-    Raises:
-        InvalidArguments: It has one; `details["path"]` is its JSON pointer.
-    """
-    place = next(_references(value, path), None)
-    if place is not None:
-        text = "references to credentials are allowed only in files that the operator names"
-        raise InvalidArguments(f"{place or '/'}: {text}", details={"path": place, "message": text})
-
-
-def _references(value: Any, path: str) -> Iterator[str]:
-    """Return the JSON pointers of texts and names with a reference."""
-    pending: list[tuple[Any, str]] = [(value, path)]
-    while pending:
-        each, place = pending.pop()
-        if isinstance(each, str):
-            if any(not match["escaped"] for match in _REFERENCE.finditer(each)):
-                yield place
-        elif isinstance(each, dict):
-            for name, child in each.items():
-                key = str(name).replace("~", "~0").replace("/", "~1")
-                pending += [(child, f"{place}/{key}"), (str(name), f"{place}/{key}")]
-        elif isinstance(each, list | tuple):
-            pending += [(child, f"{place}/{index}") for index, child in enumerate(each)]
-
-
-def _base64_forms(value: str) -> Iterator[str]:
-    """Return how a value looks within base64, as in `user:value`: at each of three offsets.
-
-    The characters at its ends also depend on its neighbours and are left out.
-    """
-    data = value.encode()
-    for offset in range(3):
-        first, end = -(-8 * offset // 6), 8 * (offset + len(data)) // 6
-        for encode in (b64encode, urlsafe_b64encode):
-            form = encode(bytes(offset) + data).decode()[first:end]
-            if len(form) >= _MIN_FORM_CHARS:
-                yield form
 
 
 def _name_in(match: re.Match[str]) -> CredentialName:

@@ -60,6 +60,7 @@ class ProgramLimits:
     def rlimits(self) -> dict[int, int]:
         """Return the limits by the constants of `resource`."""
         limits = {
+            resource.RLIMIT_CORE: 0,  # it would hold the environment, with credentials
             resource.RLIMIT_AS: self.memory_bytes,
             resource.RLIMIT_CPU: self.cpu_s,
             resource.RLIMIT_NOFILE: self.open_files,
@@ -87,12 +88,17 @@ class RunningProgram:
     Args:
         process: Its process, the leader of a process group.
         on_line: Receives each line that it writes to stderr, cut and escaped.
+        redact: Removes secrets from each line, before it is cut.
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, on_line: Callable[[str], None] | None
+        self,
+        process: asyncio.subprocess.Process,
+        on_line: Callable[[str], None] | None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._process = process
+        self._redact = redact
         self._on_line = on_line
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._reading = asyncio.create_task(self._read_stderr())
@@ -179,7 +185,7 @@ class RunningProgram:
         self._keep(pending)
 
     def _keep(self, line: bytes) -> None:
-        text = one_line(line.decode(errors="replace").strip(), _MAX_LINE_CHARS)
+        text = one_line(self._redact(line.decode(errors="replace")).strip(), _MAX_LINE_CHARS)
         if text:
             self._lines.append(text)
             if self._on_line is not None:
@@ -188,13 +194,17 @@ class RunningProgram:
 
 @asynccontextmanager
 async def launch(
-    program: Program, *, on_line: Callable[[str], None] | None = None
+    program: Program,
+    *,
+    on_line: Callable[[str], None] | None = None,
+    redact: Callable[[str], str] = str,
 ) -> AsyncIterator[RunningProgram]:
     """Start a program; it and its process group end with the block.
 
     Args:
         program: What is started.
         on_line: Receives each line that it writes to stderr.
+        redact: Removes secrets from each line.
 
     Raises:
         LaunchFailed: It cannot be started; the message says what to do and shows no argument.
@@ -218,7 +228,7 @@ async def launch(
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LaunchFailed(f"cannot start {one_line(program.command, 200)}: {text}") from None
-    running = RunningProgram(process, on_line)
+    running = RunningProgram(process, on_line, redact)
     try:
         _limit(process.pid, program.limits)
         yield running

@@ -24,6 +24,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from toolbus import Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.events import first_of
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
@@ -118,6 +119,10 @@ class ServerConnection:
         self.state, self._client, self.reason = "closed", None, "it is closed"
         self._tried.set()
 
+    def redact(self, text: str) -> str:
+        """Return a text without the values of credentials that the server got."""
+        return self._access.redact(text)
+
     async def call(
         self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT | None = None
     ) -> types.CallToolResult:
@@ -193,7 +198,7 @@ class ServerConnection:
         async with AsyncExitStack() as stack:
             client, self._link = await self._enter(stack)
             tools = await self._list(client)
-            self.instructions = client.instructions or ""
+            self.instructions = self.redact(client.instructions or "")
             self._on_tools(tools)
             self._changed.clear()
             self._broken.clear()
@@ -225,19 +230,30 @@ class ServerConnection:
         return client, link
 
     async def _list(self, client: Client) -> list[types.Tool]:
-        """Return all tools, page by page, in the order of their names."""
+        """Return all tools, page by page, in the order of their names.
+
+        One whose name holds a value of a credential is left out.
+        """
         found: dict[str, types.Tool] = {}
         cursor, seen = None, set[str]()
         for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found |= {each.name: each for each in page.tools}
+            found |= {each.name: each for each in page.tools if self.redact(each.name) == each.name}
             cursor = page.next_cursor
             if not cursor or cursor in seen:
                 break
             seen.add(cursor)
         if len(found) > _MAX_TOOLS:
             _logger.warning("MCP server %s: only %d tools are used", self.name, _MAX_TOOLS)
-        return [found[name] for name in sorted(found)[:_MAX_TOOLS]]
+        return [self._without_values(found[name]) for name in sorted(found)[:_MAX_TOOLS]]
+
+    def _without_values(self, tool: types.Tool) -> types.Tool:
+        """Return a definition without values of credentials."""
+        text = tool.model_dump_json(by_alias=True)
+        if self.redact(text) == text:
+            return tool
+        data = redacted_json(tool.model_dump(mode="json", by_alias=True), self.redact)
+        return types.Tool.model_validate(data)
 
     async def _watch(self, client: Client) -> None:
         """List the tools again when they change.
@@ -284,7 +300,7 @@ class ServerConnection:
         _logger.warning(
             "MCP server %s asked its user; declined, as this host asks no user: %s",
             self.name,
-            params.message,
+            self.redact(params.message),
         )
         return types.ElicitResult(action="decline")
 

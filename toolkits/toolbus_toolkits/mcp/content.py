@@ -11,8 +11,9 @@ import mcp_types as types
 
 from toolbus import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk, ToolFailed
 from toolbus.untrusted_text import printable
+from toolbus_toolkits.credentials.redaction import Redact, redacted_bytes, redacted_json
 
-__all__ = ["failure_text", "progress_value", "to_chunk"]
+__all__ = ["failure_text", "progress_value", "to_chunk", "without_values"]
 
 _MAX_FAILURE_CHARS = 4_000
 
@@ -32,6 +33,46 @@ def to_chunk(result: types.CallToolResult) -> Chunk:
     if len(result.content) == 1:
         return _one(result.content[0])
     return JsonChunk({"content": [_as_json(each) for each in result.content]})
+
+
+def without_values(result: types.CallToolResult, redact: Redact) -> types.CallToolResult:
+    """Return a result without values of credentials: in texts, JSON values and binary data.
+
+    Args:
+        result: The result as the server sent it; one without any is returned itself.
+        redact: Removes them from a text.
+    """
+    text = result.model_dump_json(by_alias=True)
+    if redact(text) == text:  # values are seen here in their forms of JSON and base64
+        return result
+    data = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    blocks = data.get("content", [])
+    binary = [_take_binary(each, redact) for each in blocks]
+    clean = redacted_json(data, redact)
+    for block, (key, encoded) in zip(clean.get("content", []), binary, strict=True):
+        if key:
+            _holder(block)[key] = encoded
+    return types.CallToolResult.model_validate(clean)
+
+
+def _take_binary(block: dict[str, Any], redact: Redact) -> tuple[str, str]:
+    """Take the binary data out of a block, and return its key and the data without values."""
+    holder = _holder(block)
+    key = next((each for each in ("data", "blob") if isinstance(holder.get(each), str)), "")
+    if not key:
+        return "", ""
+    encoded = holder.pop(key)
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (ValueError, binascii.Error):
+        return key, redact(encoded)
+    clean = redacted_bytes(data, redact)
+    return key, encoded if clean is data else base64.b64encode(clean).decode()
+
+
+def _holder(block: dict[str, Any]) -> dict[str, Any]:
+    resource = block.get("resource")
+    return resource if isinstance(resource, dict) else block
 
 
 def failure_text(result: types.CallToolResult) -> str:

@@ -59,7 +59,8 @@ class McpHub:
             if each.name in self._servers:
                 raise ValueError(f"two MCP servers are named {each.name!r}")
             self._servers[each.name] = each
-        self._access = access or ServerAccess()
+        self.access: ServerAccess = access or ServerAccess()
+        """What servers may reach, and their credentials."""
         self.skipped: tuple[SkippedEntry, ...] = tuple(skipped)
         """Entries of the configuration that are not used."""
         self.refused: dict[str, str] = {}
@@ -180,7 +181,7 @@ class McpHub:
         It waits until the server is connected or has failed once. Raises `AlreadyExists` for a
         name that is taken.
         """
-        server = McpServer.from_entry(name, entry, self._access.without_credentials())
+        server = McpServer.from_entry(name, entry, self.access.without_credentials())
         if server.name in self._servers:
             raise AlreadyExists(f"there is an MCP server {server.name} already")
         self._servers[server.name] = server

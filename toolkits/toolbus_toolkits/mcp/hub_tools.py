@@ -24,7 +24,7 @@ from toolbus import (
     Unavailable,
 )
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.credentials.references import refuse_references
+from toolbus_toolkits.credentials.references import RedactingFilter, refuse_references
 from toolbus_toolkits.mcp.config import read_servers
 from toolbus_toolkits.mcp.hub import McpHub
 from toolbus_toolkits.mcp.server import McpServer
@@ -82,6 +82,7 @@ class McpToolkit(Toolkit):
         )
         self._hub = hub
         self._audience = audience
+        self.log_filters = (RedactingFilter(hub.access.credentials),)
 
     @asynccontextmanager
     async def hosting(self, room: RoomClient) -> AsyncIterator[None]:
@@ -173,8 +174,9 @@ class _Call(Tool):
             names = one_line(", ".join(seen) or "none", 500)
             raise context.refuse(NotFound(f"{text}available: {names}"))
         try:
+            refuse_references(arguments, "/arguments")
             toolkit = server.toolkit()
-        except Unavailable as error:
+        except (InvalidArguments, Unavailable) as error:
             raise context.refuse(error) from None
         names = [each.name for each in toolkit.tools]
         if tool_name not in names:

@@ -13,6 +13,7 @@ import mcp_types as types
 from toolbus import ToolContext, Toolkit, Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.credentials.references import RedactingFilter
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
 from toolbus_toolkits.mcp.names import toolkit_name
@@ -87,6 +88,7 @@ class McpServer:
     def _set(self, name: str, entry: ServerEntry, access: ServerAccess) -> None:
         self.name: str = toolkit_name(name)
         self.entry: ServerEntry = entry
+        self._access = access
         self._listed: list[types.Tool] | None = None
         self._tools: list[McpTool] = []
         self._toolkit: Toolkit | None = None
@@ -209,6 +211,7 @@ class McpServer:
             description=f"The MCP server {self.name}.",
             rules=[words] if words.strip() else [],
         )
+        self._toolkit.log_filters = (RedactingFilter(self._access.credentials),)
         self.changed.set()
 
     def _warn_of_unknown(self, listed: set[str]) -> None:

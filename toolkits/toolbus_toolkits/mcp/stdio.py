@@ -13,6 +13,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus_toolkits.credentials.redaction import Redact
 from toolbus_toolkits.launcher import RunningProgram
 
 __all__ = ["MAX_LINE_BYTES", "Streams", "stdio_streams"]
@@ -32,12 +33,15 @@ _logger = bounded_logger(__name__)
 
 
 @asynccontextmanager
-async def stdio_streams(program: RunningProgram, closed: asyncio.Event) -> AsyncIterator[Streams]:
+async def stdio_streams(
+    program: RunningProgram, closed: asyncio.Event, redact: Redact = str
+) -> AsyncIterator[Streams]:
     """Exchange messages with a program.
 
     Args:
         program: The server.
         closed: Set when nothing more comes from the server.
+        redact: Removes credentials from what is logged.
     """
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
@@ -45,7 +49,7 @@ async def stdio_streams(program: RunningProgram, closed: asyncio.Event) -> Async
     async def read() -> None:
         try:
             async with received:
-                async for message in _messages(program):
+                async for message in _messages(program, redact):
                     await received.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             _logger.debug("the session of pid %d is closed", program.pid)
@@ -74,7 +78,7 @@ async def stdio_streams(program: RunningProgram, closed: asyncio.Event) -> Async
             await stream.aclose()
 
 
-async def _messages(program: RunningProgram) -> AsyncIterator[SessionMessage]:
+async def _messages(program: RunningProgram, redact: Redact) -> AsyncIterator[SessionMessage]:
     """Yield messages until the output ends, or is not that of an MCP server."""
     bad_lines = 0
     pending = bytearray()
@@ -89,7 +93,8 @@ async def _messages(program: RunningProgram) -> AsyncIterator[SessionMessage]:
                 continue
             bad_lines += 1
             if bad_lines == 1:
-                _logger.warning("pid %d writes what is no message: %r", program.pid, line[:200])
+                words = redact(line.decode(errors="replace"))[:200]
+                _logger.warning("pid %d writes what is no message: %r", program.pid, words)
         pending += rest
         if len(pending) > MAX_LINE_BYTES or bad_lines > _MAX_BAD_LINES:
             _logger.error(

@@ -11,8 +11,9 @@ from mcp import MCPError
 from toolbus import Chunk, InvalidArguments, Tool, ToolContext, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.tools.context import run_of
+from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.connection import ServerConnection
-from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk
+from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk, without_values
 from toolbus_toolkits.mcp.names import tool_names
 
 __all__ = ["McpTool", "Opener", "tools_of"]
@@ -93,23 +94,31 @@ class McpTool(Tool):
         return to_chunk(result)
 
     async def call(self, context: ToolContext, arguments: dict[str, Any]) -> types.CallToolResult:
-        """Call the tool and return the result as the server sent it, also one that is an error."""
+        """Call the tool and return the result as the server sent it, also one that is an error.
+
+        A value of a credential in it is replaced by its name. Raises `InvalidArguments` for a
+        reference to one in the arguments.
+        """
         run = run_of(context)
+        redact = self._connection.redact
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            context.emit(progress_value(progress, total, message))
+            words = None if message is None else redact(message)
+            context.emit(progress_value(progress, total, words))
 
         try:
+            refuse_references(arguments)
             result = await self._connection.call(self.definition.name, arguments, report)
-        except Unavailable as error:
+        except (InvalidArguments, Unavailable) as error:
             raise context.refuse(error) from error
         except MCPError as error:
-            raise context.refuse(self._failure(error)) from error
+            raise context.refuse(self._failure(error)) from None  # it may hold a credential
         except RuntimeError as error:  # the SDK: the result breaks its output schema
             run.entered = True
-            raise ToolFailed(f"the server broke its own schema: {error}") from error
+            words = redact(str(error))
+            raise ToolFailed(f"the server broke its own schema: {words}") from None
         run.entered = True
-        return result
+        return without_values(result, redact)
 
     def _failure(self, error: MCPError) -> ToolFailed | InvalidArguments:
         server = self._connection.name
@@ -119,7 +128,8 @@ class McpTool(Tool):
         if error.code == types.REQUEST_TIMEOUT:
             text = f"MCP server {server} did not answer in time"
         else:
-            text = f"MCP server {server} refused the call: {error.message[:1_000]}"
+            words = self._connection.redact(error.message)
+            text = f"MCP server {server} refused the call: {words[:1_000]}"
         return ToolFailed(text, executed="maybe", details=details)
 
 

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -17,15 +18,14 @@ from mcp.client import Transport
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from toolbus import ToolFailed
 from toolbus.bounded_logging import bounded_logger
-from toolbus_toolkits.credentials.references import has_reference
+from toolbus_toolkits.credentials.references import CredentialResolver, CredentialSource
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.stdio import stdio_streams
 from toolbus_toolkits.network import AddressPolicy, http_client
 
-__all__ = ["Credentials", "Link", "NoCredentials", "ServerAccess", "open_link"]
+__all__ = ["Link", "ServerAccess", "open_link"]
 
 _MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """Of one response, which may be a stream of events that lasts; then it is opened again."""
@@ -35,48 +35,13 @@ _LATER_S = 5.0
 _logger = bounded_logger(__name__)
 
 
-class Credentials(Protocol):
-    """Puts credentials in the place of `${cred:org/tool/key}`, at the moment of use."""
-
-    def for_host(self, text: str, host: str) -> str:
-        """Return a text for a host. Raises `ToolFailed` for one that may not go there."""
-
-    def for_command(self, text: str, command: str) -> str:
-        """Return a text for a program. Raises `ToolFailed` for one that it may not get."""
-
-    def redact(self, text: str) -> str:
-        """Return a text without the values that were given out."""
-
-
-class NoCredentials:
-    """Refuses every reference: there is no store, or the entry is not the operator's."""
-
-    def for_host(self, text: str, host: str) -> str:
-        """Return the text, if it has no reference."""
-        return _without_reference(text)
-
-    def for_command(self, text: str, command: str) -> str:
-        """Return the text, if it has no reference."""
-        return _without_reference(text)
-
-    def redact(self, text: str) -> str:
-        """Return the text."""
-        return text
-
-
-def _without_reference(text: str) -> str:
-    if has_reference(text):
-        raise ToolFailed("references to credentials are refused in this entry", executed="no")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
     """What the operator allows MCP servers."""
 
     policy: AddressPolicy = field(default_factory=AddressPolicy)
     """Which addresses may be reached."""
-    credentials: Credentials = field(default_factory=NoCredentials)
+    credentials: CredentialSource = field(default_factory=partial(CredentialResolver, None))
     """For entries of files that the operator named."""
 
     def without_credentials(self) -> ServerAccess:
@@ -121,9 +86,9 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
     if entry.command is not None:
         # On a thread, because a credential may be read from a keyring or a file.
         chosen = await asyncio.to_thread(_program, entry, access)
-        async with launch(chosen, on_line=_logs(name, access)) as program:
+        async with launch(chosen, on_line=_logs(name), redact=access.redact) as program:
             closed = asyncio.Event()
-            yield Link(stdio_streams(program, closed), closed, program)
+            yield Link(stdio_streams(program, closed, access.redact), closed, program)
         return
     assert entry.url is not None
     access.policy.check_url(entry.url)
@@ -167,8 +132,8 @@ def _resolved(values: Mapping[str, str], access: ServerAccess, host: str) -> dic
     return {name: access.credentials.for_host(each, host) for name, each in values.items()}
 
 
-def _logs(name: str, access: ServerAccess) -> Any:
+def _logs(name: str) -> Any:
     def log(line: str) -> None:
-        _logger.info("MCP server %s: %s", name, access.redact(line))
+        _logger.info("MCP server %s: %s", name, line)
 
     return log

@@ -125,6 +125,7 @@ class ApiClient:
         self._policy.check_url(request.address)
         host = httpx2.URL(request.address).netloc.decode()
         shown = self.credentials.present(operation, host)
+        _drop_repeated(request, shown.query)
         headers = {"accept": "application/json, */*;q=0.5"}
         for name, value in (*request.headers.items(), *shown.headers.items()):
             headers[name.lower()] = value  # a credential wins over an argument
@@ -152,6 +153,14 @@ class ApiClient:
         return http_client(
             self._policy, timeout_s=self._timeout_s, max_response_bytes=self._max_bytes
         )
+
+
+def _drop_repeated(request: PreparedRequest, secret: list[str]) -> None:
+    """Take the parameters of credentials out of a query: the link to a next page may have them."""
+    names = {each.partition("=")[0] for each in secret}
+    if names:
+        parts = [part for each in request.query for part in each.split("&")]
+        request.query = [part for part in parts if part.partition("=")[0] not in names]
 
 
 def _why(error: Any) -> str:

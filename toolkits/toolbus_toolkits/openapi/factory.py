@@ -12,7 +12,6 @@ from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import MAX_RESPONSE_BYTES, AddressPolicy
 from toolbus_toolkits.openapi.pages import PageRule
-from toolbus_toolkits.openapi.security import Resolver
 from toolbus_toolkits.openapi.toolkit import ApiOptions, OpenApiToolkit
 
 __all__ = ["OpenApiConfig", "openapi"]
@@ -100,6 +99,6 @@ def openapi(config: OpenApiConfig) -> Toolkit:
     )
 
 
-def _resolver() -> Resolver:
+def _resolver() -> CredentialResolver:
     """Return a resolver over the credential store; only an API with credentials needs one."""
     return CredentialResolver(CredentialStore.open())

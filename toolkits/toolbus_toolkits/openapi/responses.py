@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from toolbus import FileChunk, JsonChunk, ToolFailed
+from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus_toolkits.network.redirects import retry_after_s
 from toolbus_toolkits.openapi.model import Operation
 
@@ -65,14 +66,15 @@ def result_of(operation: Operation, response: ReadResponse, redact: Callable[[st
         return None
     kind = response.media_type
     if kind == "application/json" or kind.endswith("+json"):
-        text = redact(response.text())
         try:
-            return JsonChunk(json.loads(text, parse_constant=_refuse_constant))
+            value = json.loads(response.text(), parse_constant=_refuse_constant)
+            return JsonChunk(redacted_json(value, redact))
         except (ValueError, RecursionError):
-            return text
+            return redact(response.text())
     if _is_text(kind):
         return redact(response.text())
-    return FileChunk(response.body, _file_name(response), kind or "application/octet-stream")
+    kind = redact(kind or "application/octet-stream")
+    return FileChunk(redacted_bytes(response.body, redact), _file_name(response, redact), kind)
 
 
 def _failure(
@@ -81,7 +83,7 @@ def _failure(
     status = response.status
     details: dict[str, Any] = {"status": status, "method": operation.method}
     if _is_text(response.media_type) or "json" in response.media_type:
-        details["body"] = redact(response.text())[:_MAX_EXCERPT]
+        details["body"] = _excerpt(response, redact)
     wait_s = None
     if status in _POSTPONED:
         wait_s = retry_after_s(response.headers.get("retry-after", ""))
@@ -92,6 +94,20 @@ def _failure(
         details=details,
         retry_after_s=wait_s,
     )
+
+
+def _excerpt(response: ReadResponse, redact: Callable[[str], str]) -> str:
+    """Return the beginning of a body, without credentials in any spelling that JSON has."""
+    text = response.text()
+    if "json" in response.media_type:
+        try:
+            value = json.loads(text)
+            clean = redacted_json(value, redact)
+        except (ValueError, RecursionError):
+            pass  # it is shown as text
+        else:
+            text = text if clean is value else json.dumps(clean, ensure_ascii=False)
+    return redact(text)[:_MAX_EXCERPT]
 
 
 def _phrase(status: int) -> str:
@@ -106,10 +122,10 @@ def _is_text(kind: str) -> bool:
     return kind.startswith("text/") or is_xml or kind == "application/x-www-form-urlencoded"
 
 
-def _file_name(response: ReadResponse) -> str:
+def _file_name(response: ReadResponse, redact: Callable[[str], str]) -> str:
     message = Message()
     message["content-disposition"] = response.headers.get("content-disposition", "")
-    name = message.get_filename() or ""
+    name = redact(message.get_filename() or "")
     return name.replace("\\", "/").rpartition("/")[2][:255]
 
 

@@ -5,23 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import quote
 
 from toolbus import ToolFailed
+from toolbus_toolkits.credentials.references import CredentialSource
 from toolbus_toolkits.openapi.model import Operation, SecurityScheme
 
-__all__ = ["Credentials", "CredentialsNeeded", "Presented", "Resolver"]
-
-
-class Resolver(Protocol):
-    """What this package needs of `toolbus_toolkits.credentials.references.CredentialResolver`."""
-
-    def for_host(self, text: str, host: str) -> str:
-        """Replace each reference in a text by its value."""
-
-    def redact(self, text: str) -> str:
-        """Remove the values from a text."""
+__all__ = ["Credentials", "CredentialsNeeded", "Presented"]
 
 
 class CredentialsNeeded(ToolFailed):
@@ -61,7 +51,7 @@ class Credentials:
         self,
         schemes: Mapping[str, SecurityScheme],
         texts: Mapping[str, str],
-        resolver: Resolver | None,
+        resolver: CredentialSource | None,
     ) -> None:
         for name in texts:
             if name not in schemes:

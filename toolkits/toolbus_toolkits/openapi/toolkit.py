@@ -10,6 +10,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from toolbus import Tool, Toolkit
+from toolbus_toolkits.credentials.references import CredentialSource, RedactingFilter
 from toolbus_toolkits.network import MAX_RESPONSE_BYTES, AddressPolicy, AddressRefused
 from toolbus_toolkits.openapi.arguments import plan_arguments
 from toolbus_toolkits.openapi.calls import ApiClient
@@ -21,7 +22,7 @@ from toolbus_toolkits.openapi.parsing import SpecError
 from toolbus_toolkits.openapi.references import Place
 from toolbus_toolkits.openapi.requests import server_of
 from toolbus_toolkits.openapi.schemas import Definitions
-from toolbus_toolkits.openapi.security import Credentials, Resolver
+from toolbus_toolkits.openapi.security import Credentials
 from toolbus_toolkits.openapi.tools import OperationCall, make_tool
 from toolbus_toolkits.openapi.versions import read_api
 
@@ -44,7 +45,7 @@ class ApiOptions:
     """The address of the server, in place of those in the description."""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The credential of each security scheme, with references such as `${cred:org/tool/key}`."""
-    resolver: Resolver | None = field(default=None, repr=False)
+    resolver: CredentialSource | None = field(default=None, repr=False)
     """A `CredentialResolver`, which replaces the references at the time of a call."""
     allow_private: bool = False
     """Whether private and loopback addresses may be reached."""
@@ -138,6 +139,8 @@ class OpenApiToolkit(Toolkit):
             version=api.version[:128],
         )
         made.skipped = tuple(maker.skipped)
+        if options.resolver is not None:
+            made.log_filters = (RedactingFilter(options.resolver),)
         return made
 
 

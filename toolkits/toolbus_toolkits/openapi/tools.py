@@ -7,8 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext, ToolFailed
+from toolbus import (
+    FileChunk,
+    InputStream,
+    InvalidArguments,
+    JsonChunk,
+    Tool,
+    ToolContext,
+    ToolFailed,
+)
 from toolbus.tools.context import run_of
+from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
 from toolbus_toolkits.openapi.calls import ApiClient
@@ -57,7 +66,8 @@ class OperationCall:
             request = next_request(rule, request, response, value, url)
 
     def prepare(self, arguments: dict[str, Any], files: list[ReadFile]) -> PreparedRequest:
-        """Make the request of a call."""
+        """Make the request of a call. Raises `InvalidArguments` for a reference in arguments."""
+        refuse_references(arguments)
         return prepare(self.operation, self.server, self.plan, arguments, files)
 
     async def read(self, file: FileChunk, left: int) -> ReadFile:
@@ -78,7 +88,7 @@ def _refusals(context: ToolContext) -> Iterator[None]:
     """Keep the answer of an error that nothing ran: the function of such a tool is the server."""
     try:
         yield
-    except ToolFailed as error:
+    except (InvalidArguments, ToolFailed) as error:
         if error.executed == "no":
             if run_of(context).entered:  # an earlier page was answered
                 error.executed = "yes"

@@ -1,0 +1,63 @@
+"""References to credentials, `${cred:org/tool/key}`, where they are not allowed: they are refused.
+
+A reference is resolved only in files that an operator names, by `toolbus_toolkits.credentials`. In
+a config of a builder, in arguments and in other texts of participants it is an error, so that it
+is neither resolved nor taken for a value. `$${cred:` is the text `${cred:` and no reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from toolbus.errors import InvalidArguments
+
+__all__ = ["REFERENCE", "has_reference", "refuse_references"]
+
+REFERENCE: re.Pattern[str] = re.compile(
+    r"(?P<escaped>\$\$\{cred:)|\$\{cred:(?P<name>[^}]{0,256}\})?"
+)
+"""A reference, its beginning, or the escaped form; `name` ends with the closing brace."""
+_BEGINNING = "${cred:"
+
+
+def has_reference(value: Any) -> bool:
+    """Whether a JSON value has a reference in a text or a name, malformed ones included."""
+    return next(_references(value, ""), None) is not None
+
+
+def refuse_references(value: Any, path: str = "") -> None:
+    """Refuse a JSON value that has a reference.
+
+    Args:
+        value: A config of a builder, arguments, a bundle.
+        path: The JSON pointer of the value, for the error.
+
+    Raises:
+        InvalidArguments: It has one; `details["path"]` is its JSON pointer.
+    """
+    place = next(_references(value, path), None)
+    if place is not None:
+        text = "references to credentials are allowed only in files that the operator names"
+        raise InvalidArguments(f"{place or '/'}: {text}", details={"path": place, "message": text})
+
+
+def _references(value: Any, path: str) -> Iterator[str]:
+    """Return the JSON pointers of texts and names with a reference."""
+    pending: list[tuple[Any, str]] = [(value, path)]
+    while pending:
+        each, place = pending.pop()
+        if isinstance(each, str):
+            if _BEGINNING in each and _is_referring(each):
+                yield place
+        elif isinstance(each, dict):
+            for name, child in each.items():
+                key = str(name).replace("~", "~0").replace("/", "~1")
+                pending += [(child, f"{place}/{key}"), (str(name), f"{place}/{key}")]
+        elif isinstance(each, list | tuple):
+            pending += [(child, f"{place}/{index}") for index, child in enumerate(each)]
+
+
+def _is_referring(text: str) -> bool:
+    return any(not match["escaped"] for match in REFERENCE.finditer(text))
