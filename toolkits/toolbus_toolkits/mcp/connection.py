@@ -202,6 +202,7 @@ class ServerConnection:
             self._on_tools(tools)
             self._changed.clear()
             self._broken.clear()
+            self._wanted.clear()
             self.state, self.reason, self._logged = "connected", "", ""
             self._client = client if self._entry.stateful else None
             stack.callback(self._disconnected)
