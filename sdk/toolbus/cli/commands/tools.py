@@ -238,6 +238,8 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
         yield "streaming"
     if tool.takes in _TAKES:
         yield f"{'requires' if tool.takes_required else 'accepts'} {_TAKES[tool.takes]}"
+    if tool.supports_context:
+        yield "reads the caller's context (--caller-context)"
     if tool.timeout_s is not None:
         yield f"time limit {tool.timeout_s:g} s"
     if tool.max_concurrency is not None:

@@ -157,9 +157,10 @@ def test_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
         ({"takes": "attachment"}, ["accepts an attachment (--attach FILE)"]),
         ({"takes": "input", "takes_required": True}, ["requires an input (--input FILE)"]),
         ({"takes": "thoughts", "takes_required": True}, []),
+        ({"supports_context": True}, ["reads the caller's context (--caller-context)"]),
     ],
 )
-def test_tools_shows_attachment_and_input_of_a_tool(
+def test_tools_shows_what_a_call_may_send_to_a_tool(
     fields: dict[str, object], texts: list[str]
 ) -> None:
     tool = ToolManifest.model_validate({"name": "t", "input_schema": {}, **fields})
