@@ -117,6 +117,27 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
     assert len(lines[0]) == 500
 
 
+async def test_of_a_flood_of_lines_only_the_last_of_each_read_are_kept() -> None:
+    lines: list[str] = []
+    code = (
+        "import os, sys; [os.write(2, b'x\\n' * 32_768) for _ in range(32)]; os.write(2, b'end\\n')"
+    )
+    async with asyncio.timeout(60), launch(python(code), on_line=lines.append) as running:
+        await running.stdout.read()
+        await running.exited(30)
+    assert lines[-1] == "end"
+    assert len(lines) < 100_000  # of a million
+
+
+async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() -> None:
+    process = psutil.Process()
+    before = process.num_fds()
+    code = "import os\nwhile True: os.write(1, b'x' * 65_536)"
+    async with asyncio.timeout(30), launch(python(code)) as running:
+        assert await running.stdout.read(1)
+    assert process.num_fds() == before
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [

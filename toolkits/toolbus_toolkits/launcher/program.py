@@ -87,7 +87,8 @@ class RunningProgram:
 
     Args:
         process: Its process, the leader of a process group.
-        on_line: Receives each line that it writes to stderr, cut and escaped.
+        on_line: Receives each line that it writes to stderr, cut and escaped; of what comes at
+            once, the last 20.
         redact: Removes secrets from each line, before it is cut.
     """
 
@@ -141,7 +142,7 @@ class RunningProgram:
             text = f"it ended with status {status}"
         return f"{text}; its last line was: {self._lines[-1]}" if self._lines else text
 
-    async def stop(self, grace_s: float = 2.0) -> None:
+    async def stop(self, grace_s: float = 1.0) -> None:
         """End the program and all of its process group.
 
         Closing stdin asks it to end; after `grace_s` it gets SIGTERM, and after the same time again
@@ -155,7 +156,13 @@ class RunningProgram:
         self._signal(signal.SIGKILL)
         await self._has_ended(grace_s)
         self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        await asyncio.gather(self._reading, self._drain(grace_s), return_exceptions=True)
+
+    async def _drain(self, limit_s: float) -> None:
+        """Read what is left of its output: only then is the pipe closed."""
+        async with asyncio.timeout(limit_s):
+            while await self.stdout.read(_PIPE_BYTES):
+                pass
 
     async def exited(self, limit_s: float = 1.0) -> None:
         """Wait until its exit status is known, and its last lines are read, within a limit."""
@@ -180,8 +187,10 @@ class RunningProgram:
         while data := await self._process.stderr.read(_PIPE_BYTES):
             *lines, pending = (pending + data).split(b"\n")
             pending = pending[-_PIPE_BYTES:]
-            for line in lines:
+            for line in lines[-_LAST_LINES:]:
                 self._keep(line)
+            if len(data) == _PIPE_BYTES:  # a flood waits in the pipe, and not the event loop for it
+                await asyncio.sleep(_POLL_S)
         self._keep(pending)
 
     def _keep(self, line: bytes) -> None:
@@ -239,11 +248,14 @@ async def launch(
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     """Await something that goes on if this task is cancelled meanwhile; then raise that."""
     task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _find(command: str, environment: Mapping[str, str]) -> str:

@@ -38,6 +38,7 @@ _MAX_DELAY_S = 60.0
 _LATER_S = 1.0
 """The SDK's time-out comes after that of the host, whose error is the better one."""
 _MAX_PAGES = 100
+_LIST_PAUSE_S = 1.0
 _MAX_TOOLS = 1_000
 """Tools of one toolkit."""
 
@@ -99,10 +100,11 @@ class ServerConnection:
     async def run(self) -> None:
         """Connect, and again whenever the connection ends, until cancelled."""
         delay_s = _FIRST_DELAY_S
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 async with self._opened() as client:
-                    delay_s = _FIRST_DELAY_S
                     await self._watch(client)
                 self._fail(self.reason or self._words(ConnectionError("the connection has ended")))
             except Exception as error:  # a server, and the SDK for it, may raise anything
@@ -110,6 +112,8 @@ class ServerConnection:
                 _logger.debug("MCP server %s: %s", self.name, self.reason, exc_info=True)
             if _is_cancelled():  # anyio may raise another error in the place of it
                 raise asyncio.CancelledError
+            if loop.time() - began > _MAX_DELAY_S:  # it did not fail at once
+                delay_s = _FIRST_DELAY_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), delay_s)
             delay_s = min(delay_s * 2, _MAX_DELAY_S)
@@ -237,13 +241,15 @@ class ServerConnection:
         """
         found: dict[str, types.Tool] = {}
         cursor, seen = None, set[str]()
-        for _ in range(_MAX_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            found |= {each.name: each for each in page.tools if self.redact(each.name) == each.name}
-            cursor = page.next_cursor
-            if not cursor or cursor in seen:
-                break
-            seen.add(cursor)
+        async with asyncio.timeout(self._entry.connect_timeout_s):  # for all pages together
+            while len(seen) < _MAX_PAGES and len(found) <= _MAX_TOOLS:
+                page = await client.list_tools(cursor=cursor)
+                shown = (each for each in page.tools if self.redact(each.name) == each.name)
+                found |= {each.name: each for each in shown}
+                cursor = page.next_cursor
+                if not cursor or cursor in seen:
+                    break
+                seen.add(cursor)
         if len(found) > _MAX_TOOLS:
             _logger.warning("MCP server %s: only %d tools are used", self.name, _MAX_TOOLS)
         return [self._without_values(found[name]) for name in sorted(found)[:_MAX_TOOLS]]
@@ -271,6 +277,8 @@ class ServerConnection:
                 if self._changed.is_set() and not closed.is_set():
                     self._changed.clear()
                     self._on_tools(await self._list(client))
+                    with contextlib.suppress(TimeoutError):  # further changes are read together
+                        await asyncio.wait_for(first_of(*ends), _LIST_PAUSE_S)
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
@@ -335,5 +343,8 @@ def _is_cancelled() -> bool:
 
 
 def _has_no_session(error: MCPError) -> bool:
-    """Whether a server over HTTP says that it does not know the session, as after a restart."""
-    return error.code == types.INVALID_REQUEST and "session" in error.message.lower()
+    """Whether a server over HTTP does not know the session, as after a restart: status 404.
+
+    The SDK writes this message. Other errors about sessions are those of tools, which ran.
+    """
+    return error.code == types.INVALID_REQUEST and error.message == "Session terminated"

@@ -147,13 +147,12 @@ class McpHub:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect from all servers, the last one first."""
+        """Disconnect from all servers side by side, so that none waits for another's end."""
         await self._close()
 
     async def _close(self) -> None:
         self._is_open = False
-        for each in reversed(self.servers):
-            await each.stop()
+        await asyncio.gather(*(each.stop() for each in reversed(self.servers)))
 
     @asynccontextmanager
     async def host(self, room: RoomClient) -> AsyncIterator[None]:

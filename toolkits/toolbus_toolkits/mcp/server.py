@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from keyword import iskeyword
 from typing import Any, Self
 
 import mcp_types as types
@@ -23,6 +24,7 @@ from toolbus_toolkits.mcp.transports import ServerAccess
 __all__ = ["McpServer"]
 
 _MAX_RULE_CHARS = 2_000
+_CANCEL_AGAIN_S = 3.0
 
 _logger = bounded_logger(__name__)
 
@@ -129,7 +131,8 @@ class McpServer:
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.cancel()
-            await asyncio.gather(owner, return_exceptions=True)
+            while not (await asyncio.wait([owner], timeout=_CANCEL_AGAIN_S))[0]:
+                owner.cancel()  # it waits for an answer of the server to its leave
             self._connection.end()
 
     async def __aenter__(self) -> Self:
@@ -232,7 +235,7 @@ def _set_signature(function: Callable[..., Any], tool: McpTool) -> None:
     schema = tool.definition.input_schema
     required = schema.get("required", ())
     names = list(schema.get("properties", {}))
-    if not all(name.isidentifier() for name in names):
+    if not all(name.isidentifier() and not iskeyword(name) for name in names):
         return
     empty, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
     parameters = [

@@ -22,7 +22,8 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.credentials.references import CredentialResolver, CredentialSource
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
 from toolbus_toolkits.mcp.config import ServerEntry
-from toolbus_toolkits.mcp.stdio import stdio_streams
+from toolbus_toolkits.mcp.http_bounds import BoundedHttp
+from toolbus_toolkits.mcp.stdio import MAX_LINE_BYTES, stdio_streams
 from toolbus_toolkits.network import AddressPolicy, http_client
 
 __all__ = ["Link", "ServerAccess", "open_link"]
@@ -100,7 +101,12 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
             access.policy,
             timeout_s=entry.timeout_s + _LATER_S,
             max_response_bytes=_MAX_RESPONSE_BYTES,
-            headers=headers,
+            headers={"accept-encoding": "identity", **headers},
+            around=partial(
+                BoundedHttp,
+                max_message_bytes=MAX_LINE_BYTES,
+                post_streams=entry.transport != "sse",
+            ),
         )
 
     if entry.transport == "sse":

@@ -11,7 +11,7 @@ from toolbus_toolkits.network.client import (
     read_body,
 )
 from toolbus_toolkits.network.redirects import FINAL_URL, NOT_SENT, SECRET_QUERY, WAIT_UNTIL
-from toolbus_toolkits.network.transport import ResponseTooLarge
+from toolbus_toolkits.network.transport import BoundedStream, ResponseTooLarge
 
 __all__ = [
     "FINAL_URL",
@@ -21,6 +21,7 @@ __all__ = [
     "WAIT_UNTIL",
     "AddressPolicy",
     "AddressRefused",
+    "BoundedStream",
     "ResponseTooLarge",
     "http_client",
     "read_body",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.cookiejar import DefaultCookiePolicy
 
 import httpx2
@@ -24,6 +24,7 @@ def http_client(
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     headers: Mapping[str, str] | None = None,
     follow_redirects: bool = True,
+    around: Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport] | None = None,
 ) -> httpx2.AsyncClient:
     """Return a client that reaches only what a policy allows; close it after use.
 
@@ -36,10 +37,13 @@ def http_client(
         max_response_bytes: The most bytes of a body, as sent; `read_body` bounds it unpacked.
         headers: Headers of every request. They do not follow a redirect to another origin.
         follow_redirects: Without it a redirect is the response.
+        around: Makes a transport around that of the client.
     """
-    transport = RedirectTransport(
+    transport: httpx2.AsyncBaseTransport = RedirectTransport(
         CheckedTransport(policy, max_response_bytes), follow=follow_redirects
     )
+    if around is not None:
+        transport = around(transport)
     client = httpx2.AsyncClient(
         transport=transport,
         timeout=timeout_s,

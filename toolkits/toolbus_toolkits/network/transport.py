@@ -18,7 +18,7 @@ import httpx2
 from toolbus import ToolFailed
 from toolbus_toolkits.network.addresses import AddressPolicy, host_text
 
-__all__ = ["CheckedTransport", "ResponseTooLarge"]
+__all__ = ["BoundedStream", "CheckedTransport", "ResponseTooLarge"]
 
 _KEEP_ALIVE_S = 5.0
 _CONNECTIONS = 100
@@ -125,7 +125,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             status_code=response.status,
             headers=response.headers,
-            stream=_BoundedStream(response.stream, self._max_bytes),
+            stream=BoundedStream(response.stream, self._max_bytes),
             extensions=response.extensions,
         )
 
@@ -134,7 +134,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
+class BoundedStream(httpx2.AsyncByteStream):
     """The bytes of a body, up to a limit."""
 
     def __init__(self, stream: AsyncIterable[bytes], max_bytes: int) -> None:

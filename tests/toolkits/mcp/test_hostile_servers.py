@@ -1,0 +1,141 @@
+"""MCP servers that flood, lie, or never answer, and what their clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from support.mcp.hostile_server import answer_of, hostile_server, result_of
+from support.web.scripted_server import Answer, WebServer
+from toolbus import ToolContext, ToolFailed, Unavailable
+from toolbus_toolkits.mcp import McpHub, McpServer, ServerAccess
+from toolbus_toolkits.mcp.http_bounds import BoundedHttp
+from toolbus_toolkits.network import AddressPolicy
+
+LOOPBACK = ServerAccess(AddressPolicy(("127.0.0.1",), allow_private=True))
+
+
+def client_of(server: WebServer, **options: Any) -> McpServer:
+    return McpServer("web", url=f"{server.url}/mcp", access=LOOPBACK, **options)
+
+
+async def act(client: McpServer) -> Any:
+    return (await client.toolkit().execute(ToolContext(), "act", {})).value
+
+
+def packed(request: dict[str, Any]) -> Answer:
+    answer = result_of(request)
+    headers = {**answer.headers, "content-encoding": "gzip"}
+    return Answer(200, gzip.compress(answer.body), headers)
+
+
+BAD_ANSWERS = {
+    "packed": packed,
+    "too large": lambda request: result_of(request, "x" * (17 * 1024 * 1024)),
+    "a session of the tool": lambda request: answer_of(
+        request, "error", {"code": -32600, "message": "Browser session not found"}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
+async def test_an_answer_that_is_refused_does_not_say_that_nothing_ran(kind: str) -> None:
+    async with asyncio.timeout(60), hostile_server(call=BAD_ANSWERS[kind]) as server:
+        async with client_of(server) as client:
+            with pytest.raises((Unavailable, ToolFailed)) as failed:
+                await act(client)
+    assert failed.value.executed == "maybe"
+
+
+async def test_a_server_that_never_confirms_the_end_of_its_session_delays_no_stop() -> None:
+    never = asyncio.Event()
+
+    async def wait(_: dict[str, Any]) -> Answer:
+        await never.wait()
+        return Answer()
+
+    async with hostile_server(delete=wait) as server:
+        client = client_of(server, timeout_s=3600.0)
+        async with asyncio.timeout(60):
+            async with client:
+                assert await act(client) == "done"
+        assert client.state == "closed"
+
+
+async def test_pages_of_tools_end_at_the_most_tools_of_a_toolkit() -> None:
+    asked: list[str] = []
+
+    def page(request: dict[str, Any]) -> Answer:
+        asked.append(str((request.get("params") or {}).get("cursor")))
+        tools = [
+            {"name": f"t{len(asked)}-{each}", "inputSchema": {"type": "object"}}
+            for each in range(300)
+        ]
+        listed = {"tools": tools, "nextCursor": str(len(asked))}
+        return answer_of(request, "result", listed)
+
+    async with asyncio.timeout(60), hostile_server(list=page) as server:
+        async with client_of(server) as client:
+            assert len(client.toolkit().tools) == 1_000
+    assert asked == ["None", "1", "2", "3"]
+
+
+async def test_streams_that_a_server_ends_at_once_are_opened_at_a_pace() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    inner = httpx2.MockTransport(lambda _: httpx2.Response(200))
+    bounded = BoundedHttp(inner, max_message_bytes=10, post_streams=True, sleep=sleep)
+    for _ in range(6):
+        await bounded.handle_async_request(httpx2.Request("GET", "http://127.0.0.1/"))
+    assert len(waits) == 3
+    assert sorted(waits) == waits
+    assert waits[-1] > 1
+
+
+class _Slow(McpServer):
+    """A server that ends when all have begun to end."""
+
+    barrier: asyncio.Barrier
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def tried(self) -> None:
+        """Do not wait."""
+
+    async def stop(self) -> None:
+        """Wait for the others."""
+        await self.barrier.wait()
+
+
+async def test_servers_of_a_hub_end_side_by_side() -> None:
+    servers = [_Slow(f"s{each}", command="x") for each in range(3)]
+    _Slow.barrier = asyncio.Barrier(len(servers))
+    async with asyncio.timeout(20), McpHub(servers):
+        pass
+
+
+@pytest.mark.parametrize("name", ["from", "class"])
+async def test_a_tool_with_any_parameter_is_a_function(name: str) -> None:
+    schema = {"type": "object", "properties": {name: {}}, "required": [name]}
+    listed = {"tools": [{"name": "act", "inputSchema": schema}]}
+
+    def echo(request: dict[str, Any]) -> Answer:
+        return result_of(request, json.dumps(request["params"]["arguments"]))
+
+    async with (
+        asyncio.timeout(60),
+        hostile_server(
+            list=lambda request: answer_of(request, "result", listed), call=echo
+        ) as server,
+        client_of(server) as client,
+    ):
+        assert await client.tool("act")(**{name: 1}) == json.dumps({name: 1})
