@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -16,6 +16,8 @@ from toolbus_toolkits.network import (
     SECRET_QUERY,
     WAIT_UNTIL,
     AddressPolicy,
+    failure_reason,
+    host_text,
     http_client,
     read_body,
 )
@@ -92,7 +94,8 @@ class ApiClient:
                 finally:
                     await response.aclose()
         except _NOT_SENT as error:
-            text = f"{operation.label} could not connect to the server: {_why(error)}"
+            host = host_text(urlsplit(request.address).netloc)
+            text = f"{operation.label} could not connect to {host}: {failure_reason(error)}"
             raise ToolFailed(
                 text, executed="no", retryable=True, details={"request": "not sent"}
             ) from error
@@ -100,7 +103,7 @@ class ApiClient:
             raise ToolFailed(f"{operation.label} was redirected too often") from error
         except (TimeoutError, httpx2.TransportError, httpx2.DecodingError) as error:
             raise ToolFailed(
-                f"{operation.label} got no complete response: {_why(error)}",
+                f"{operation.label} got no complete response: {failure_reason(error)}",
                 executed="maybe",
                 retryable=operation.method in _IDEMPOTENT,
                 details={"request": "unanswered"},
@@ -145,10 +148,3 @@ class ApiClient:
         return http_client(
             self._policy, timeout_s=self._timeout_s, max_response_bytes=self._max_bytes
         )
-
-
-def _why(error: Any) -> str:
-    """Return the reason without the URL, which may hold a credential."""
-    if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return "the time is over"
-    return type(error).__name__
