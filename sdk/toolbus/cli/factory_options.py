@@ -22,6 +22,7 @@ from toolbus.chunks.json_values import cut
 from toolbus.cli.option_values import require_utf8
 from toolbus.cli.toolkit_references import find_factory, is_reference, last_name
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.factories.factory import ConfigField, ToolkitFactory
 from toolbus.settings import VARIABLES
 from toolbus.tools.toolkit import Toolkit
@@ -177,10 +178,13 @@ class HostCommand(TyperCommand):
         if not ctx.resilient_parsing and (line.has_unknown or line.asks_for_help):
             found = line.find_factories()
             ctx.meta[_EXTRA] = line.extra
-            if line.has_unknown and line.has_failed:
+            if line.has_unknown and line.failures:
                 # The command reports why a toolkit cannot be loaded, rather than its flags.
                 ctx.ignore_unknown_options = ctx.allow_extra_args = True
             self._refuse_ambiguous(ctx, found, line)
+            if line.asks_for_help:
+                for each in line.failures:
+                    typer.echo(f"toolbus: {each}", err=True)
         rest = super().parse_args(ctx, args)
         taken = {each.name: ctx.params.pop(each.name, None) for each in line.extra}
         values = {name: None if each in ([], ()) else each for name, each in taken.items()}
@@ -208,8 +212,8 @@ class _CommandLine:
         self.flags = {flag for each in own for flag in (*each.opts, *each.secondary_opts)}
         self.extra: list[Any] = []
         """The options of the fields."""
-        self.has_failed = False
-        """Whether a toolkit could not be loaded."""
+        self.failures: list[str] = []
+        """Why toolkits could not be loaded."""
         self.unknown: set[str] = set()
         self._certain: list[str] = []
         self._uncertain: list[str] = []
@@ -233,7 +237,7 @@ class _CommandLine:
         """
         settings = self._settings_of(self._certain)
         self._take(settings)
-        if self.has_unknown and not self.has_failed:
+        if self.has_unknown and not self.failures:
             likely = [each for each in self._uncertain if is_reference(each)]
             settings += self._settings_of(likely)
             self._take(settings)
@@ -244,8 +248,9 @@ class _CommandLine:
         for reference in dict.fromkeys(references):
             try:
                 factory = find_factory(reference)
-            except (Exception, SystemExit):  # user code; the command reports it
-                self.has_failed = True
+            except (Exception, SystemExit) as error:  # user code; the command reports it
+                text = str(error) if isinstance(error, UsageError) else load_error_text(error)
+                self.failures.append(f"the flags of {reference} are not known: {text}")
                 continue
             if factory is not None:
                 name = last_name(reference)

@@ -172,6 +172,8 @@ def test_help_shows_the_flags_of_the_toolkits_that_are_named(toolbus: CommandLin
     assert "[TOOLBUS_SHOP_DATABASE]" in shown
     assert "--no-open-late" in shown
     assert "Toolkit" not in toolbus.run_here("host", "--help").out.replace("Toolkits", "")
+    unknown = toolbus.run_here("host", "shops:nothing", "--help")
+    assert "the flags of shops:nothing are not known: AttributeError" in unknown.err
 
 
 def test_installed_sql_takes_its_file_from_a_flag(toolbus: CommandLine, tmp_path: Path) -> None:

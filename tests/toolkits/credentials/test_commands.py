@@ -69,6 +69,7 @@ def test_bad_input_is_a_usage_error(
 
 
 def test_storing_without_keyring_and_key_file_is_refused(tmp_path: Path) -> None:
-    outcome = run(CommandLine(tmp_path, FAIL), "set", "a/b/c", "--stdin", value=SECRET)
-    assert (outcome.code, "toolbus credential key PATH" in outcome.err) == (2, True)
+    for stdin in (["--stdin"], []):  # before the value is asked for
+        outcome = run(CommandLine(tmp_path, FAIL), "set", "a/b/c", *stdin, value=SECRET)
+        assert (outcome.code, "toolbus credential key PATH" in outcome.err) == (2, True)
     assert not (tmp_path / "home").exists()

@@ -12,6 +12,7 @@ import pytest
 
 from support.mcp import scripted_server
 from support.redis.server import free_port
+from support.web.scripted_server import Answer, web_server
 from toolbus import JsonChunk, ToolContext, Unavailable
 from toolbus_toolkits.launcher import Program, launch
 from toolbus_toolkits.mcp import McpServer, ServerAccess
@@ -89,6 +90,19 @@ async def test_an_address_that_is_not_allowed_is_never_reached(
             async with McpServer("web", url=f"http://127.0.0.1:{port}/mcp?key=s", access=access):
                 pass
     assert reached == []
+
+
+@pytest.mark.parametrize("transport", ["sse", "streamable_http"])
+async def test_a_failed_attempt_names_the_host_and_not_the_rest_of_the_address(
+    transport: str,
+) -> None:
+    async with web_server(lambda _: Answer(400, b"no")) as web:
+        url = f"{web.url}/hunter2?key=hunter2"
+        server = McpServer("web", url=url, transport=transport, access=LOOPBACK)
+        with pytest.raises(Unavailable) as failed:
+            await server.__aenter__()
+    assert web.url.removeprefix("http://") in failed.value.message
+    assert "hunter2" not in failed.value.message
 
 
 async def test_a_stop_at_any_moment_of_an_attempt_ends_the_connection() -> None:

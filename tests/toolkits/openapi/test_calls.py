@@ -226,7 +226,9 @@ async def test_a_result_is_json_text_or_a_file_by_its_content_type(
         assert await _call(_kit(tmp_path, server, {})) == value
 
 
-async def test_a_status_of_failure_is_told_with_bounded_details(tmp_path: Path) -> None:
+async def test_a_status_of_failure_is_reported_with_the_words_of_the_service(
+    tmp_path: Path,
+) -> None:
     headers = {"content-type": "text/plain", "retry-after": "7200"}
     async with web_server(lambda _: Answer(429, b"x" * 9_000, headers)) as server:
         kit = _kit(tmp_path, server, {})
@@ -235,6 +237,7 @@ async def test_a_status_of_failure_is_told_with_bounded_details(tmp_path: Path) 
     error = failed.value
     assert (error.executed, error.retryable, error.retry_after_s) == ("yes", True, 7200)
     assert (error.details["status"], len(error.details["body"])) == (429, 2_000)
+    assert error.message.endswith(": " + "x" * 299 + "…")
 
 
 async def test_a_failed_connection_is_not_executed_and_a_missing_answer_may_be(
@@ -251,7 +254,7 @@ async def test_a_failed_connection_is_not_executed_and_a_missing_answer_may_be(
         with pytest.raises(ToolFailed, match="the time is over") as unanswered:
             await _call(slow)
         refused = _kit(tmp_path, server, {})
-    with pytest.raises(ToolFailed, match="could not connect") as unsent:
+    with pytest.raises(ToolFailed, match=r"connect to 127.0.0.1:\d+: .*fail") as unsent:
         await _call(refused)
     assert (unanswered.value.executed, unanswered.value.retryable) == ("maybe", False)
     assert (unsent.value.executed, unsent.value.retryable) == ("no", True)
@@ -425,7 +428,11 @@ async def test_private_servers_are_refused_unless_allowed(
     tmp_path: Path, server: WebServer
 ) -> None:
     _kit(tmp_path, server, {})
-    kit = OpenApiToolkit.from_file(tmp_path / "api.json")
+    file = tmp_path / "api.json"
+    with pytest.raises(ValueError, match="is private"):
+        OpenApiToolkit.from_file(file)  # no call could reach it
+    named = ApiOptions(server=server.url.replace("127.0.0.1", "localhost"))
+    kit = OpenApiToolkit.from_file(file, options=named)
     with pytest.raises(ToolFailed, match="is private") as refused:
         await _call(kit)
     assert (refused.value.executed, server.seen) == ("no", [])

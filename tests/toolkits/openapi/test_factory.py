@@ -52,6 +52,17 @@ def test_a_toolkit_is_named_after_its_title_or_by_the_operator(tmp_path: Path) -
     assert openapi(OpenApiConfig(spec=spec, name="mine", operations=["a"])).name == "mine"
 
 
+def test_what_is_left_out_of_a_description_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = _spec(tmp_path)
+    document = json.loads(Path(spec).read_text())
+    document["paths"]["/b"]["get"]["requestBody"] = {"$ref": "#/nowhere"}
+    Path(spec).write_text(json.dumps(document))
+    openapi(OpenApiConfig(spec=spec))
+    assert "operations left out: 1, such as GET /b" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

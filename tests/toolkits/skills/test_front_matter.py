@@ -60,7 +60,7 @@ _BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]"
         ("a: " + "9" * 20, "/a: the number is too large"),
         ("a: " + "9" * 10_000, "a number that is too long"),
         ("a: 1" + ":1" * 10_000, "a number that is too long"),
-        ("a: b: c", r"is not YAML: .* \(line 2\)"),
+        ("a: b: c", r"is not YAML: .* into quotes \(line 2\)"),
         ("- a", "must be a mapping"),
         ("", "must be a mapping"),
         ("a: \x01", "is not YAML"),

@@ -348,6 +348,19 @@ async def test_long_list_of_files_is_cut(viewer: Toolkit, monkeypatch: pytest.Mo
     assert (shown["files"], shown["truncated"]) == (["docs/more.md", "large.txt"], True)
 
 
+def test_a_host_reports_missing_folders_and_faulty_skills_when_it_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match="is no folder"):
+        SkillsConfig(paths=(tmp_path / "missing",))
+    faulty = tmp_path / "faulty" / "SKILL.md"
+    faulty.parent.mkdir()
+    faulty.write_text("no front matter")
+    skills(SkillsConfig(paths=(tmp_path,)))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"the skill {faulty} is left out: there is no front")
+
+
 async def test_unknown_skill_is_a_failure(viewer: Toolkit) -> None:
     with pytest.raises(ToolFailed, match=r"there is no skill '\.\./a'; the skills: a"):
         await view(viewer, name="../a")

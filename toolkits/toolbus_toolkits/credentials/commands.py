@@ -72,10 +72,9 @@ def _set(
     """
     with _reporting():
         parsed = CredentialName.parse(name)
-        value = _value(stdin)
-        CredentialStore.open(os.environ).set(
-            parsed, value, hosts=host or (), commands=command or ()
-        )
+        store = CredentialStore.open(os.environ)
+        store.list()  # without a usable store the value would be asked for in vain
+        store.set(parsed, _value(stdin), hosts=host or (), commands=command or ())
         typer.echo(f"stored {parsed}")
         if not host and not command:
             typer.echo("it may go nowhere yet: set it with --host or --command", err=True)

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
 import mcp_types as types
@@ -28,6 +29,7 @@ from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.events import first_of
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
+from toolbus_toolkits.network import host_text
 
 __all__ = ["ConnectionState", "ServerConnection"]
 
@@ -331,8 +333,10 @@ class ServerConnection:
         else:
             text = str(error) or type(error).__name__
         text = f"{text}; {ending}" if ending and ending not in text else text
-        if self._entry.url is not None:  # a query may hold a secret
-            text = text.replace(self._entry.url, self._entry.url.partition("?")[0])
+        if self._entry.url is not None:  # its path and query may hold a secret
+            host = host_text(urlsplit(self._entry.url).netloc)
+            text = text.replace(self._entry.url, host).partition("\n")[0]
+            text = text if host in text else f"{host}: {text}"
         return one_line(self._access.redact(text), 1_000)
 
 

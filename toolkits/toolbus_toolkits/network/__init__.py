@@ -4,9 +4,10 @@
 waits where a server asks for it, `client` puts them together.
 """
 
-from toolbus_toolkits.network.addresses import AddressPolicy, AddressRefused
+from toolbus_toolkits.network.addresses import AddressPolicy, AddressRefused, host_text
 from toolbus_toolkits.network.client import (
     MAX_RESPONSE_BYTES,
+    failure_reason,
     http_client,
     read_body,
 )
@@ -23,6 +24,8 @@ __all__ = [
     "AddressRefused",
     "BoundedStream",
     "ResponseTooLarge",
+    "failure_reason",
+    "host_text",
     "http_client",
     "read_body",
 ]

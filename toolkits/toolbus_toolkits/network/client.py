@@ -7,11 +7,12 @@ from http.cookiejar import DefaultCookiePolicy
 
 import httpx2
 
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.network.addresses import AddressPolicy
 from toolbus_toolkits.network.redirects import RedirectTransport
 from toolbus_toolkits.network.transport import CheckedTransport, ResponseTooLarge
 
-__all__ = ["MAX_RESPONSE_BYTES", "http_client", "read_body"]
+__all__ = ["MAX_RESPONSE_BYTES", "failure_reason", "http_client", "read_body"]
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 """The most bytes of one response, where the caller of `http_client` names no other limit."""
@@ -65,3 +66,12 @@ async def read_body(response: httpx2.Response, max_bytes: int = MAX_RESPONSE_BYT
             raise ResponseTooLarge(max_bytes)
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why a request failed, without its URL, which may hold a credential."""
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "the time is over"
+    if isinstance(error, httpx2.ConnectError):  # it names the host at most
+        return one_line(str(error), 300) or "the connection failed"
+    return type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -18,6 +18,8 @@ from toolbus_toolkits.network import (
     WAIT_UNTIL,
     AddressPolicy,
     AddressRefused,
+    failure_reason,
+    host_text,
     http_client,
     read_body,
 )
@@ -94,7 +96,8 @@ class ApiClient:
                 finally:
                     await response.aclose()
         except NOT_SENT as error:
-            text = f"{operation.label} could not connect to the server: {_why(error)}"
+            host = host_text(urlsplit(request.address).netloc)
+            text = f"{operation.label} could not connect to {host}: {failure_reason(error)}"
             raise ToolFailed(
                 text, executed="no", retryable=True, details={"request": "not sent"}
             ) from error
@@ -106,7 +109,7 @@ class ApiClient:
             raise ToolFailed(f"{operation.label} was redirected too often") from error
         except (TimeoutError, httpx2.TransportError, httpx2.DecodingError) as error:
             raise ToolFailed(
-                f"{operation.label} got no complete response: {_why(error)}",
+                f"{operation.label} got no complete response: {failure_reason(error)}",
                 executed="maybe",
                 retryable=operation.method in _IDEMPOTENT,
                 details={"request": "unanswered"},
@@ -161,10 +164,3 @@ def _drop_repeated(request: PreparedRequest, secret: list[str]) -> None:
     if names:
         parts = [part for each in request.query for part in each.split("&")]
         request.query = [part for part in parts if part.partition("=")[0] not in names]
-
-
-def _why(error: Any) -> str:
-    """Return the reason without the URL, which may hold a credential."""
-    if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return "the time is over"
-    return type(error).__name__

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
+from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import MAX_RESPONSE_BYTES, AddressPolicy
@@ -15,6 +16,8 @@ from toolbus_toolkits.openapi.pages import PageRule
 from toolbus_toolkits.openapi.toolkit import ApiOptions, OpenApiToolkit
 
 __all__ = ["OpenApiConfig", "openapi"]
+
+_logger = bounded_logger(__name__)
 
 
 class OpenApiConfig(BaseModel, frozen=True, extra="forbid"):
@@ -89,7 +92,7 @@ def openapi(config: OpenApiConfig) -> Toolkit:
     )
     is_address = config.spec.lower().startswith(("http://", "https://"))
     make = OpenApiToolkit.from_url if is_address else OpenApiToolkit.from_file
-    return make(
+    made = make(
         config.spec if is_address else str(Path(config.spec)),
         operations=config.operations,
         tags=config.tags,
@@ -97,6 +100,10 @@ def openapi(config: OpenApiConfig) -> Toolkit:
         allow_hosts=config.allow_hosts,
         options=options,
     )
+    if made.skipped:
+        count, first = len(made.skipped), made.skipped[0]
+        _logger.warning("toolkit %s: operations left out: %d, such as %s", made.name, count, first)
+    return made
 
 
 def _resolver() -> CredentialResolver:

@@ -16,7 +16,13 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from toolbus import ToolFailed
-from toolbus_toolkits.network import AddressPolicy, http_client, read_body
+from toolbus_toolkits.network import (
+    AddressPolicy,
+    failure_reason,
+    host_text,
+    http_client,
+    read_body,
+)
 from toolbus_toolkits.openapi.parsing import MAX_DOCUMENT_BYTES, SpecError, parse_document
 from toolbus_toolkits.openapi.references import Place, root_place
 
@@ -112,12 +118,14 @@ async def _download(url: str, policy: AddressPolicy) -> bytes:
             client.stream("GET", url) as response,
         ):
             if response.status_code != 200:
-                raise SpecError(f"the description's address answered {response.status_code}")
+                host = host_text(urlsplit(url).netloc)
+                raise SpecError(f"{host} answered {response.status_code} for the description")
             return await read_body(response, MAX_DOCUMENT_BYTES)
     except ToolFailed as error:
         raise SpecError(error.message) from error
     except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        text = f"the description cannot be read from its address: {type(error).__name__}"
+        host = host_text(urlsplit(url).netloc)
+        text = f"the description cannot be read from {host}: {failure_reason(error)}"
         raise SpecError(text) from error
 
 

@@ -50,9 +50,8 @@ def server_of(operation: Operation, base: str) -> str:
     except ValueError as error:
         raise SpecError("the address of the server is not valid") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError(
-            f"the server {url[:100]!r} is not an address with http or https: name one with `server`"
-        )
+        text = f"the server {url[:100]!r} is not an address with http or https"
+        raise SpecError(f"{text}: name one with server (--server URL)")
     if parts.query or parts.fragment:
         raise SpecError("the address of the server has a query or a fragment")
     return url.rstrip("/")

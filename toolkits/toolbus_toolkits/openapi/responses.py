@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 from toolbus import FileChunk, JsonChunk, ToolFailed
 from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.network.redirects import retry_after_s
 from toolbus_toolkits.openapi.model import Operation
 
 __all__ = ["ReadResponse", "result_of"]
 
 _MAX_EXCERPT = 2_000
+_MAX_REASON = 300
+"""How much of a failure's body is in the message itself."""
 _POSTPONED = (429, 503)
 _CHARSET = re.compile(
     r"utf-?(8|16|32)([lb]e)?|(us-)?ascii|(iso|windows|cp|koi8|euc|latin)[-_]?[a-z0-9_-]*|big5"
@@ -57,8 +60,8 @@ def result_of(operation: Operation, response: ReadResponse, redact: Callable[[st
         response: The response.
         redact: Removes credentials from a text.
 
-    Raises `ToolFailed`, with the status and the beginning of the body in its details, for any other
-    status than 2xx.
+    Raises `ToolFailed` for any other status than 2xx. Its message has the status and the first
+    words of the body; its details have more of it.
     """
     if not 200 <= response.status < 300:
         raise _failure(operation, response, redact)
@@ -82,13 +85,16 @@ def _failure(
 ) -> ToolFailed:
     status = response.status
     details: dict[str, Any] = {"status": status, "method": operation.method}
+    reason = ""
     if _is_text(response.media_type) or "json" in response.media_type:
         details["body"] = _excerpt(response, redact)
+        if response.media_type != "text/html":  # a page for people, which begins with no reason
+            reason = one_line(details["body"].strip(), _MAX_REASON)
     wait_s = None
     if status in _POSTPONED:
         wait_s = retry_after_s(response.headers.get("retry-after", ""))
     return ToolFailed(
-        f"{operation.label} answered {status}{_phrase(status)}",
+        f"{operation.label} answered {status}{_phrase(status)}{reason and ': '}{reason}",
         executed="yes",
         retryable=status in _POSTPONED and operation.method in ("GET", "HEAD", "PUT", "DELETE"),
         details=details,

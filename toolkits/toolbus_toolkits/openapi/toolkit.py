@@ -166,6 +166,11 @@ class _Choice:
                 unusable = f"; not usable is {api.skipped[0]}" if api.skipped else ""
                 hint = f"; did you mean {' or '.join(near)}?" if near else unusable
                 raise SpecError(f"the description has no operation {each[:100]!r}{hint}")
+        used = {tag for each in api.operations for tag in each.tags}
+        for tag in self.tags:
+            if tag not in used:
+                tags = ", ".join(sorted(used)) or "none"
+                raise SpecError(f"no operation has the tag {tag[:100]!r}: there are {tags[:500]}")
         found = [each for each in api.operations if self._has(each, names)]
         if not found:
             why = f": {api.skipped[0]}" if api.skipped else ""
@@ -202,11 +207,13 @@ class _ToolMaker:
                 "toolkit: choose with operations, tags or methods"
             )
         servers = self._servers(operations, choice)
-        client = self._client(set(servers.values()))
+        policy = self._policy(set(servers.values()))
+        client = self._client(policy)
         tools: list[Tool] = []
         for each in operations:
             if (each.method, each.path) in servers:
                 try:
+                    _check_server(policy, servers[each.method, each.path])
                     tools.append(self._tool(each, servers[each.method, each.path], client))
                 except ValueError as error:
                     self._skip(each, error, choice)
@@ -230,11 +237,14 @@ class _ToolMaker:
                 self._skip(each, error, choice)
         return found
 
-    def _client(self, servers: set[str]) -> ApiClient:
-        options = self._options
+    def _policy(self, servers: set[str]) -> AddressPolicy:
         hosts = self._hosts or tuple(sorted(_hosts_of(servers)))
+        return AddressPolicy(hosts, self._options.allow_private)
+
+    def _client(self, policy: AddressPolicy) -> ApiClient:
+        options = self._options
         return ApiClient(
-            AddressPolicy(hosts, options.allow_private),
+            policy,
             Credentials(self._api.schemes, options.credentials, options.resolver),
             timeout_s=options.timeout_s,
             max_response_bytes=options.max_response_bytes,
@@ -272,6 +282,14 @@ class _ToolMaker:
         if choice.operations:
             raise SpecError(text) from error
         self.skipped.append(text)
+
+
+def _check_server(policy: AddressPolicy, server: str) -> None:
+    """Raise `SpecError` for a server that no call could reach."""
+    try:
+        policy.check_url(server)
+    except AddressRefused as error:
+        raise SpecError(error.message) from error
 
 
 def _hosts_of(servers: Iterable[str]) -> Iterable[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
 from toolbus_toolkits.skills.gates import SkillGate
@@ -31,7 +31,10 @@ __all__ = [
 
 
 class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
-    """The folders of the toolkit `skills`, and what is switched on for its gates."""
+    """The folders of the toolkit `skills`, and what is switched on for its gates.
+
+    Raises `ValidationError` for a path that is no folder.
+    """
 
     paths: Annotated[tuple[Path, ...], OperatorOnly] = Field(
         (), description="Folders with skills; by default the standard ones."
@@ -40,10 +43,20 @@ class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
         (), description="Names that are switched on for the gate `config` of skills."
     )
 
+    @field_validator("paths")
+    @classmethod
+    def _must_be_folders(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        for each in paths:
+            if not each.expanduser().is_dir():
+                raise ValueError(f"{str(each)!r} is no folder: name one that holds skills")
+        return paths
+
 
 _STANDARD = SkillsConfig()
 
 
 def skills(config: SkillsConfig = _STANDARD) -> Toolkit:
     """Skills to be read: `list_skills` and `view_skill`."""
-    return Skills(config.paths or None, config=config.config).toolkit()
+    found = Skills(config.paths or None, config=config.config)
+    found.list()  # logs what is left out when the host starts, and not with the first call
+    return found.toolkit()

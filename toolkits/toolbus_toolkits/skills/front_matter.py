@@ -170,4 +170,6 @@ def _check_value(value: Any, path: str) -> None:
 def _problem(error: Exception, first_line: int) -> str:
     mark = getattr(error, "problem_mark", None)
     text = str(getattr(error, "problem", None) or type(error).__name__)[:_LINE_CHARS]
+    if text.startswith("mapping values are not allowed"):
+        text += "; put a value with ': ' into quotes"
     return text if mark is None else f"{text} (line {mark.line + first_line})"

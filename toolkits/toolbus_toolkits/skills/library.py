@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from toolbus import SkillEntry, SkillText, ToolFailed, Toolkit, skill_viewer
+from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.skills.front_matter import require_yaml
 from toolbus_toolkits.skills.gates import GateFacts
 from toolbus_toolkits.skills.listing_text import listing_text
@@ -24,6 +25,7 @@ from toolbus_toolkits.skills.viewing import skill_text
 
 __all__ = ["Skills"]
 
+_logger = bounded_logger(__name__)
 TEMPLATE_FIELDS = ("name", "description", "base_dir", "source", "location")
 """The fields of a template."""
 
@@ -68,6 +70,7 @@ class Skills:
         sources = standard_sources(self._environ) if paths is None else paths
         self._scanners = [SkillScanner(each) for each in checked_sources(sources)]
         self._lock = threading.Lock()
+        self._logged: set[SkippedSkill] = set()
 
     def list(self) -> tuple[Skill, ...]:
         """Return the skills as they are now, by name."""
@@ -122,6 +125,7 @@ class Skills:
         skipped: list[SkippedSkill] = []
         with self._lock:
             found = [each for scanner in self._scanners for each in scanner.scan()]
+            self._log({each for each in found if isinstance(each, SkippedSkill)})
         for each in found:
             if isinstance(each, SkippedSkill):
                 skipped.append(each)
@@ -132,6 +136,12 @@ class Skills:
         ordered = sorted(skills.values(), key=lambda each: each.key)
         by_name = MappingProxyType({each.name: each for each in ordered})
         return _Snapshot(by_name, tuple(skipped))
+
+    def _log(self, faulty: set[SkippedSkill]) -> None:
+        """Log each faulty skill once; one whose gate is shut is as it should be."""
+        for each in sorted(faulty - self._logged):
+            _logger.warning("the skill %s is left out: %s", each.path, each.reason)
+        self._logged = faulty
 
 
 def _left_out(skill: Skill, facts: GateFacts, taken: Mapping[str, Skill]) -> str:
