@@ -200,6 +200,7 @@ def test_no_secret_is_left_by_a_run_with_every_failure(
     assert {"records.db", "errors.txt", "output.txt"} <= files.keys()
     # They were used, and recognised where they came back.
     sent = "\n".join(service.seen)
+    assert all(each.count("key=") <= 1 for each in service.seen)  # also after a link to a page
     assert all(any(form in sent for form in forms_of(SECRETS[each])) for each in SENT)
     came_back = "\n".join(results) + files["errors.txt"].decode()
     assert [each for each in SECRETS if f"[credential {each}]" not in came_back] == []
