@@ -91,6 +91,13 @@ DOWN = Load("64 MB down", {"order": "download", "expected": FILE_BYTES}, 4, unit
 STARTS = Load(
     "fresh interpreters", {"order": "start", "times": 3}, 5, unit="starts/s", is_on_one_core=True
 )
+MADE = Load(
+    "made from a file",
+    {"order": "call", "seconds": 0.3, "in_flight": 1},
+    3,
+    unit="toolkits/s",
+    is_on_one_core=True,
+)
 UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
 
 _UNSAMPLED = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
@@ -185,10 +192,17 @@ IMPORTS = Leg(
 )
 MCP = Leg(
     "mcp",
-    "bench.mcp_leg",
+    "bench.toolkits.mcp_leg",
     "a tool of an MCP server over stdio: through a room, or with the client of the MCP SDK alone",
     ("router", "host", "caller", "alone"),
     _UNSAMPLED,
+)
+OPENAPI = Leg(
+    "openapi",
+    "bench.toolkits.openapi_leg",
+    "the toolkit of an API with 1,000 operations, made from a file: plain schemas in JSON and in "
+    "YAML, and bodies that each reach 50 schemas, which refer to one another",
+    ("caller",),
 )
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
@@ -246,6 +260,19 @@ GROUPS = (
             Contender(MCP, "MCP client alone", "alone", processes=("alone",)),
         ),
         (ALONE, IN_FLIGHT),
+        rounds=2,
+    ),
+    Group(
+        "openapi",
+        tuple(
+            Contender(OPENAPI, label, order={"file": file}, processes=("caller",))
+            for label, file in (
+                ("1,000 operations in JSON", "plain.json"),
+                ("1,000 operations in YAML", "plain.yaml"),
+                ("1,000 operations with recursive schemas", "recursive.json"),
+            )
+        ),
+        (MADE,),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

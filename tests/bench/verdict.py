@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.legs import ALONE, DOWN, IN_FLIGHT, RECORDED, SPANS_PER_CALL, STARTS, UP, Load
+from bench.legs import ALONE, DOWN, IN_FLIGHT, MADE, RECORDED, SPANS_PER_CALL, STARTS, UP, Load
 from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
@@ -142,6 +142,9 @@ ROWS = (
     Row("imports", None, None, STARTS, "their libraries", figure=MS),
     Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),
     Row("mcp", None, None, IN_FLIGHT, "MCP through a room", "MCP client alone"),
+    Row("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations in JSON", figure=MS),
+    Row("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations in YAML", figure=MS),
+    Row("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations with recursive schemas", figure=MS),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

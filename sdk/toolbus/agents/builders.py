@@ -293,6 +293,10 @@ def _read(builder: ToolkitBuilder[Any], entry: object, path: str) -> ToolkitConf
         text = f"builder {builder.name} takes a {builder.type.__name__}"
         raise _invalid(path, f"{text}, not a {type(entry).__name__}")
     assert isinstance(entry, ToolkitConfig)
+    try:
+        refuse_references(entry.model_dump(warnings="none"))
+    except InvalidArguments as error:
+        raise _below(path, error) from None
     return entry
 
 

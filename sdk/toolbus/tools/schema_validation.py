@@ -102,13 +102,20 @@ class JsonCheck:
     times may lack an offset. Raises `ValueError` with the path in the schema for one that does not
     compile, that refers to another document, or whose pattern needs look-around or
     back-references.
+
+    Args:
+        schema: The schema.
+        deferred: Compile it for the first value, because it is known to compile.
     """
 
-    __slots__ = ("_validator", "fits")
+    __slots__ = ("_ready", "_schema", "fits")
 
-    def __init__(self, schema: dict[str, Any]) -> None:
-        self._validator = _compiled(schema)
-        self.fits: Callable[[Any], bool] = self._validator.is_valid
+    def __init__(self, schema: dict[str, Any], *, deferred: bool = False) -> None:
+        self._schema = schema
+        self._ready = None if deferred else _compiled(schema)
+        self.fits: Callable[[Any], bool] = (
+            self._fits_first if self._ready is None else self._ready.is_valid
+        )
         """Whether a value matches. Raises `ValueError` for what is not JSON."""
 
     def violation(self, value: Any, place: Place = json_pointer) -> Violation | None:
@@ -119,12 +126,21 @@ class JsonCheck:
             place: Makes the JSON pointer of a violation from the keys that lead to it.
         """
         try:
-            self._validator.validate(value)
+            self._validator().validate(value)
         except jsonschema_rs.ValidationError as error:
             return _violation(error, place)
         except ValueError as error:
             return _not_json(value) or Violation(place([]), cut(str(error)))
         return None
+
+    def _validator(self) -> jsonschema_rs.Validator:
+        if self._ready is None:
+            self._ready = _compiled(self._schema)
+            self.fits = self._ready.is_valid
+        return self._ready
+
+    def _fits_first(self, value: Any) -> bool:
+        return self._validator().is_valid(value)
 
 
 def _not_json(value: Any) -> Violation | None:

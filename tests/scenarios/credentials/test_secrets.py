@@ -44,7 +44,7 @@ PARTS = {part for value in SECRETS.values() for part in (value[:10], value[-10:]
 NEEDLES = PARTS | {form for value in SECRETS.values() for form in forms_of(value)}
 MCP_CALLS: list[tuple[str, dict[str, Any]]] = [
     *(("leaky.content", {"kind": kind}) for kind in ("text", "image", "several")),
-    *((f"leaky.{name}", {}) for name in ("environment", "steps", "fail")),
+    *((f"leaky.{name}", {}) for name in ("environment", "steps", "fail", "hang")),
     ("mcp.call", {"tool": "leaky.environment"}),
     ("mcp.call", {"tool": "leaky.hello", "arguments": {"name": "${cred:a/mcp/env}"}}),
     ("mcp.list", {}),
@@ -52,7 +52,7 @@ MCP_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("mcp.list", {}),
 ]
 API_CALLS: list[tuple[str, dict[str, Any]]] = [
-    *((f"echo.{path}_{scheme}", {}) for path in PATHS for scheme in SCHEMES),
+    *((f"echo.{path}_{scheme}", {}) for path in (*PATHS, "hang") for scheme in SCHEMES),
     ("echo.echo_bearer", {"q": "${cred:a/api/bearer}"}),
 ]
 
@@ -191,8 +191,7 @@ def test_no_secret_is_left_by_a_run_with_every_failure(
             for name, value in {**variables, "TOOLBUS_URL": url, "TOOLBUS_NAME": "ann"}.items():
                 monkeypatch.setenv(name, value)
             assert _check_processes() > 0
-            hanging = [("leaky.hang", {}), *((f"echo.hang_{each}", {}) for each in SCHEMES)]
-            results = asyncio.run(_results([*API_CALLS, *hanging, *MCP_CALLS]))
+            results = asyncio.run(_results([*API_CALLS, *MCP_CALLS]))
             _check_processes()
     assert [each for each in results if _held(each.encode())] == []
     assert _held(collector.raw) == []
@@ -201,6 +200,7 @@ def test_no_secret_is_left_by_a_run_with_every_failure(
     assert {"records.db", "errors.txt", "output.txt"} <= files.keys()
     # They were used, and recognised where they came back.
     sent = "\n".join(service.seen)
+    assert all(each.count("key=") <= 1 for each in service.seen)  # also after a link to a page
     assert all(any(form in sent for form in forms_of(SECRETS[each])) for each in SENT)
     came_back = "\n".join(results) + files["errors.txt"].decode()
     assert [each for each in SECRETS if f"[credential {each}]" not in came_back] == []

@@ -131,6 +131,7 @@ async def test_toolkits_are_built_concurrently() -> None:
         ({"name": "weather", "region": "eu", "since": "soon"}, "/tools/1/since"),
         ({"name": "weather", "region": "eu", "regoin": "eu"}, "/tools/1/regoin"),
         ({"name": "weather", "region": "${cred:a/b/c}"}, "/tools/1/region"),
+        (WeatherConfig(name="weather", region="${cred:a/b/c}"), "/tools/1/region"),
         ({"name": "weather", "region": "eu", "${cred:a": 1}, "/tools/1/${cred:a"),
         ({"name": "weather", "region": object()}, "/tools/1/region"),
         ({"region": "eu"}, "/tools/1/name"),

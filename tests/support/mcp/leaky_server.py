@@ -48,8 +48,7 @@ def environment() -> dict[str, str]:
 
 @server.tool()
 async def steps(context: Context) -> str:
-    """Write the variables where messages belong, report them, and ask the user about them."""
-    os.write(1, f"{'x' * 185}{TOKEN}\n{SHOWN}\n".encode())  # the SDK sends `sys.stdout` elsewhere
+    """Report the variables, and ask the user about them."""
     await context.report_progress(1, 2, SHOWN)
     return (await context.elicit(SHOWN, Answer)).action
 
@@ -84,4 +83,6 @@ if __name__ == "__main__":
         sys.exit(3)
     if "--mute" in sys.argv:
         asyncio.run(asyncio.Event().wait())
+    sys.stdout.write(f"{'x' * 185}{TOKEN}\n{SHOWN}\n")  # where messages belong
+    sys.stdout.flush()
     server.run()

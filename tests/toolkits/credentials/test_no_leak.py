@@ -18,8 +18,6 @@ resolver = CredentialResolver(CredentialStore.open())
 
 @tool
 def fail(host: str, redact: bool) -> str:
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RedactingFilter(resolver))
     text = resolver.for_host("refused ${cred:a/b/c}", host)
     logging.getLogger("leaky").error("sent %s", text)
     if redact:
@@ -27,6 +25,7 @@ def fail(host: str, redact: bool) -> str:
     raise RuntimeError(text)
 
 leaky = Toolkit("leaky", [fail])
+leaky.log_filters = [RedactingFilter(resolver)]
 """
 
 

@@ -45,12 +45,12 @@ async def test_limits_are_those_of_the_program_and_of_what_it_starts() -> None:
     code = (
         "import subprocess, sys; sys.stdin.readline(); sys.stdout.flush();"
         "subprocess.run([sys.executable, '-c', 'import resource as r;"
-        "print(r.getrlimit(r.RLIMIT_NOFILE)[0], r.getrlimit(r.RLIMIT_FSIZE)[0])'])"
+        "print(*(r.getrlimit(k)[0] for k in (r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, r.RLIMIT_CORE)))'])"
     )
     limits = ProgramLimits(open_files=99, file_bytes=5_000_000)
     async with asyncio.timeout(30), launch(python(code, limits=limits)) as running:
         running.stdin.write(b"\n")
-        assert await running.stdout.readline() == b"99 5000000\n"
+        assert await running.stdout.readline() == b"99 5000000 0\n"
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 99
 
 

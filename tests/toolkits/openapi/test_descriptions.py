@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.web.scripted_server import Answer, web_server
+from toolbus import InvalidArguments
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError
 
 SERVERS = [{"url": "https://{region}.example.org/v1", "variables": {"region": {"default": "eu"}}}]
@@ -133,6 +134,26 @@ def test_recursive_schemas_become_definitions(tmp_path: Path) -> None:
     assert written["$defs"] == {
         "T": {"properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/T"}}}}
     }
+
+
+def test_definitions_are_shared_by_tools_and_checked_for_each(tmp_path: Path) -> None:
+    def ref(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"it": {"$ref": f"#/components/schemas/{name}"}}}
+
+    good = {"properties": {"a": {"type": "integer"}, "again": {"$ref": "#/components/schemas/A"}}}
+    bad = {"properties": {"b": {"pattern": "(?=b)"}, "again": {"$ref": "#/components/schemas/B"}}}
+    document = _posted(ref("A"), components={"schemas": {"A": good, "B": bad}})
+    for name in ("A", "B"):
+        body = {"required": True, "content": {"application/json": {"schema": ref(name)}}}
+        document["paths"][f"/{name}"] = {"post": {"operationId": name, "requestBody": body}}
+    kit = OpenApiToolkit.from_file(_file(tmp_path, document))
+    schemas = [kit.get_tool(name).manifest().input_schema for name in ("op", "A", "B")]
+    assert schemas[0]["$defs"] is schemas[1]["$defs"]
+    assert schemas[2]["$defs"]["B"]["properties"]["b"] == {}
+    with pytest.raises(InvalidArguments) as refused:
+        kit.get_tool("A").read_arguments({"it": {"again": {"a": "x"}}})
+    assert refused.value.details["path"] == "/it/again/a"
+    assert kit.get_tool("A").read_arguments({"it": {"a": 1}}) == {"it": {"a": 1}}
 
 
 def test_equal_names_in_several_places_get_the_place_as_a_suffix(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
+from toolbus.tools.schema_validation import JsonCheck
 from toolbus_toolkits.openapi.references import Place, follow
 
 __all__ = ["Definitions", "SchemaWriter", "is_binary"]
@@ -68,13 +69,40 @@ class Definitions:
         self._names: dict[int, str] = {}
         self._places: dict[str, Place] = {}
         self._written: dict[str, tuple[dict[str, Any], set[str]]] = {}
+        self._closures: dict[frozenset[str], dict[str, Any]] = {}
+        self._checked: dict[frozenset[str], str] = {}
 
     def writer(self) -> SchemaWriter:
         """Return a writer for the schemas of one tool."""
         return SchemaWriter(self, is_old=self._is_old, patterns=self._patterns)
 
     def closure(self, names: set[str]) -> dict[str, Any]:
-        """Return definitions and those that they refer to, by name. Raises `SpecError`."""
+        """Return definitions and those that they refer to, by name. Raises `SpecError`.
+
+        The result is one for all tools that refer to the same ones: not to be changed.
+        """
+        key = frozenset(names)
+        if key not in self._closures:
+            self._closures[key] = self._closure(names)
+        return self._closures[key]
+
+    def check(self, schema: dict[str, Any]) -> None:
+        """Check that the schema of a tool compiles; definitions are compiled once for all tools.
+
+        Raises `ValueError` for one that does not.
+        """
+        defs = schema.get("$defs", {})
+        key = frozenset(defs)
+        if key not in self._checked:
+            self._checked[key] = _problem(
+                {"$defs": defs, "allOf": [{"$ref": f"#/$defs/{name}"} for name in defs] or [{}]}
+            )
+        own = {**schema, "$defs": {name: {} for name in defs}}
+        problem = self._checked[key] or _problem(own)
+        if problem:
+            raise ValueError(problem)
+
+    def _closure(self, names: set[str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         waiting = list(names)
         while waiting:
@@ -196,6 +224,15 @@ class SchemaWriter:
         elif combined:
             return {"anyOf": [schema, {"type": "null"}]}
         return schema
+
+
+def _problem(schema: dict[str, Any]) -> str:
+    """Return why a schema does not compile; empty if it does."""
+    try:
+        JsonCheck(schema)
+    except ValueError as error:
+        return str(error) or "it does not compile"
+    return ""
 
 
 def is_binary(place: Place) -> bool:

@@ -259,6 +259,7 @@ class _ToolMaker:
                 operation, server, plan, client, self._options.max_upload_bytes, rule
             )
             try:
+                definitions.check(plan.schema)
                 return make_tool(name, self._api, call)
             except ValueError:
                 if definitions is self._definitions[-1]:

@@ -101,6 +101,7 @@ class _ApiTool(Tool):
     """What the tools of an API share."""
 
     marks_entry = True  # set when the server has answered
+    schemas_are_checked = True  # by `Definitions.check`
 
     def __init__(self, call: OperationCall, **definition: Any) -> None:
         super().__init__(**definition)
@@ -182,7 +183,7 @@ class FilesTool(_ApiTool):
 
 
 def make_tool(name: str, api: Api, call: OperationCall) -> Tool:
-    """Make the tool of an operation. Raises `ValueError` if its schema cannot be compiled."""
+    """Make the tool of an operation, whose schema was checked. Raises `ValueError`."""
     operation, plan = call.operation, call.plan
     read_only = operation.method in _SAFE
     tool = _class_of(call)(

@@ -17,7 +17,7 @@ from bench.toolbus_leg import ROOM, route, set_up_tracing
 from toolbus import RoomClient
 from toolbus_toolkits.mcp import McpServer
 
-ARGUMENTS = ["-m", "bench.mcp_leg", "--serve"]
+ARGUMENTS = ["-m", "bench.toolkits.mcp_leg", "--serve"]
 
 
 def serve() -> None:

@@ -1,0 +1,1 @@
+"""Legs of the ready-made toolkits."""
