@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from toolbus import FileChunk, JsonChunk, ToolFailed
-from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus_toolkits.network.redirects import retry_after_s
 from toolbus_toolkits.openapi.model import Operation
 
