@@ -69,7 +69,8 @@ def _lines(error: BaseException) -> tuple[list[str], list[str]]:
     """Return each `file:line` of user code, and of other code that is not toolbus, last first."""
     paths = sysconfig.get_paths()
     installed = (*(Path(paths[name]) for name in _INSTALLED), *_ready_made())
-    own, others = [], []
+    own: list[str] = []
+    others: list[str] = []
     for each in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(each.filename)
         if path.is_file() and not _is_in(path, _OURS):

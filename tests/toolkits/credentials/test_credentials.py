@@ -179,6 +179,14 @@ def test_reference_is_escaped_refused_and_bound_to_its_command(store: Credential
         CredentialResolver(None).for_host("${cred:a/b/c}", "a.org")
 
 
+def test_a_value_that_begins_with_another_one_is_removed_whole(store: CredentialStore) -> None:
+    resolver = CredentialResolver(store)
+    for key, value in (("short", "hunter"), ("long", "hunter2tail")):
+        store.set(CredentialName("a", "b", key), value, commands=["npx"])
+        resolver.for_command(f"${{cred:a/b/{key}}}", "npx")
+    assert resolver.redact("hunter2tail") == "[credential a/b/long]"
+
+
 def test_resolved_value_is_removed_from_texts_and_log_records(
     store: CredentialStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def test_an_allowed_url_passes(allow_hosts: tuple[str, ...], url: str) -> None:
         ((), "http://127.0.0.1/", r"^127.0.0.1 is private: .*--allow-private"),
         ((), "http://[::ffff:10.0.0.1]/", "10.0.0.1, which is private"),
         ((), "http://[64:ff9b::a00:1]/", "10.0.0.1, which is private"),
+        ((), "http://[2002:a00:1::]/", "10.0.0.1, which is private"),
         ((), "http://100.64.0.1/", "is private"),
         ((), "http://169.254.169.254/latest/meta-data", "never a public host"),
     ],

@@ -20,6 +20,7 @@ from toolbus_toolkits.network import (
     http_client,
     read_body,
 )
+from toolbus_toolkits.network.redirects import retry_after_s
 
 LOCAL = AddressPolicy(allow_private=True)
 
@@ -142,6 +143,20 @@ async def test_an_idempotent_request_is_sent_again_after_retry_after_within_its_
         async with http_client(LOCAL) as client:
             await client.request(method, server.url, extensions={WAIT_UNTIL: until})
     assert len(server.seen) == sent
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (" 7 ", 7.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("soon", None),
+        ("-1", None),
+        ("9" * 10, None),
+    ],
+)
+def test_a_time_to_wait_is_whole_seconds_or_a_date(text: str, seconds: float | None) -> None:
+    assert retry_after_s(text) == seconds
 
 
 async def test_a_server_that_postpones_for_ever_gets_five_requests() -> None:

@@ -150,4 +150,4 @@ def _matches(pattern: str, name: str, port: int | None) -> bool:
     if wanted.port is not None and wanted.port != port:
         return False
     host = wanted.hostname or ""
-    return name.endswith(host[1:]) and name != host[2:] if host[:2] == "*." else name == host
+    return name.endswith(host[1:]) if host[:2] == "*." else name == host

@@ -171,8 +171,8 @@ class _Call(Tool):
         if server is None or not self._audience.sees(server, context):
             seen = [each.name for each in self._hub.servers if self._audience.sees(each, context)]
             text = f"there is no MCP server {one_line(server_name, 64)!r} (write server.tool); "
-            names = one_line(", ".join(seen) or "none", 500)
-            raise context.refuse(NotFound(f"{text}available: {names}"))
+            text += f"available: {one_line(', '.join(seen) or 'none', 500)}"
+            raise context.refuse(NotFound(text))
         try:
             refuse_references(arguments, "/arguments")
             toolkit = server.toolkit()

@@ -4,7 +4,12 @@
 waits where a server asks for it, `client` puts them together.
 """
 
-from toolbus_toolkits.network.addresses import AddressPolicy, AddressRefused, host_text
+from toolbus_toolkits.network.addresses import (
+    AddressPolicy,
+    AddressRefused,
+    host_and_port,
+    host_text,
+)
 from toolbus_toolkits.network.client import (
     MAX_RESPONSE_BYTES,
     failure_reason,
@@ -25,6 +30,7 @@ __all__ = [
     "BoundedStream",
     "ResponseTooLarge",
     "failure_reason",
+    "host_and_port",
     "host_text",
     "http_client",
     "read_body",

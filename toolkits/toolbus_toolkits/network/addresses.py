@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from toolbus import ToolFailed
 
-__all__ = ["AddressPolicy", "AddressRefused", "host_text"]
+__all__ = ["AddressPolicy", "AddressRefused", "host_and_port", "host_text"]
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -96,6 +96,15 @@ class AddressPolicy:
 def host_text(host: str) -> str:
     """Return the name of a host for a message: one line of at most 100 characters."""
     return ascii(host[:_MAX_SHOWN])[1:-1]
+
+
+def host_and_port(url: str) -> str:
+    """Return the host of a URL as an entry of `allow_hosts`, always with its port.
+
+    Raises `AddressRefused` for a URL that no policy allows.
+    """
+    host, port = _read_url(url)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _read_url(url: str) -> tuple[str, int]:

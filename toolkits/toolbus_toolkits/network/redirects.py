@@ -185,9 +185,7 @@ def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
 def _request_to(
     url: httpx2.URL, request: httpx2.Request, method: str, *, same_origin: bool
 ) -> httpx2.Request:
-    dropped = set() if method == request.method else set(_BODY_HEADERS)
-    if not same_origin:
-        dropped.add("host")
+    dropped = frozenset() if method == request.method else _BODY_HEADERS
     headers = [
         (name, value)
         for name, value in request.headers.multi_items()

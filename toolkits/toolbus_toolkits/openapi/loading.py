@@ -18,7 +18,9 @@ import httpx2
 from toolbus import ToolFailed
 from toolbus_toolkits.network import (
     AddressPolicy,
+    AddressRefused,
     failure_reason,
+    host_and_port,
     host_text,
     http_client,
     read_body,
@@ -63,7 +65,10 @@ def load_url(url: str, policy: AddressPolicy) -> Place:
 
     Blocks, also where an event loop runs: use `asyncio.to_thread` there. Raises `SpecError`.
     """
-    own = AddressPolicy((*policy.allow_hosts, _host_and_port(url)), policy.allow_private)
+    try:
+        own = AddressPolicy((*policy.allow_hosts, host_and_port(url)), policy.allow_private)
+    except AddressRefused as error:
+        raise SpecError(error.message) from error
 
     def retrieve(address: str) -> dict[str, Any]:
         return _fetch(address, own)
@@ -133,15 +138,3 @@ def _run(work: Coroutine[Any, Any, bytes]) -> bytes:
     """Run a coroutine to its end on a thread of its own, whether or not a loop runs here."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
-
-
-def _host_and_port(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise SpecError("the address of the description is not valid") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError("the address of a description begins with http:// or https://")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port or {'http': 80, 'https': 443}[parts.scheme]}"

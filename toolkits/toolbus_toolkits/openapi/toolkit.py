@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 
 from toolbus import Tool, Toolkit
 from toolbus_toolkits.credentials.references import CredentialSource, RedactingFilter
-from toolbus_toolkits.network import MAX_RESPONSE_BYTES, AddressPolicy, AddressRefused
+from toolbus_toolkits.network import (
+    MAX_RESPONSE_BYTES,
+    AddressPolicy,
+    AddressRefused,
+    host_and_port,
+)
 from toolbus_toolkits.openapi.arguments import plan_arguments
 from toolbus_toolkits.openapi.calls import ApiClient
 from toolbus_toolkits.openapi.loading import load_file, load_url
@@ -299,11 +304,9 @@ def _hosts_of(servers: Iterable[str]) -> Iterable[str]:
     for each in servers:
         try:
             unlisted.check_url(each)
+            yield host_and_port(each)
         except AddressRefused:
             continue
-        parts = urlsplit(each)
-        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-        yield f"{host}:{parts.port or {'http': 80, 'https': 443}[parts.scheme]}"
 
 
 def _listed(texts: Iterable[str], what: str) -> tuple[str, ...]:
