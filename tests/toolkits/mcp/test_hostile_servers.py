@@ -90,6 +90,16 @@ def test_a_resource_with_an_invalid_address_has_no_name() -> None:
     )
 
 
+async def test_a_token_in_an_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    async with asyncio.timeout(60), hostile_server() as server:
+        url = f"{server.url}/mcp?token=s3cret"
+        async with McpServer("web", url=url, access=LOOPBACK) as client:
+            assert await act(client) == "done"
+    assert {seen.target for seen in server.seen} == {"/mcp?token=s3cret"}
+    assert "s3cret" not in caplog.text
+
+
 async def test_a_server_that_never_confirms_the_end_of_its_session_delays_no_stop() -> None:
     never = asyncio.Event()
 
