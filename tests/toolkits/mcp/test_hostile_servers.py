@@ -100,6 +100,19 @@ async def test_a_token_in_an_address_is_in_no_log(caplog: pytest.LogCaptureFixtu
     assert "s3cret" not in caplog.text
 
 
+async def test_bad_messages_of_a_server_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    def words(_: dict[str, Any]) -> Answer:
+        return Answer(body=b"words", headers={"content-type": "application/json"})
+
+    async with asyncio.timeout(60), hostile_server(call=words) as server:
+        async with client_of(server) as client:
+            for _ in range(30):
+                with pytest.raises(ToolFailed):
+                    await act(client)
+    logged = [each for each in caplog.records if "parsing JSON response" in each.getMessage()]
+    assert len(logged) < 10
+
+
 async def test_a_server_that_never_confirms_the_end_of_its_session_delays_no_stop() -> None:
     never = asyncio.Event()
 

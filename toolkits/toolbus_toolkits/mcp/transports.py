@@ -24,6 +24,7 @@ from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.http_bounds import BoundedHttp, without_query
+from toolbus_toolkits.mcp.sdk_logs import limit_sdk_logs
 from toolbus_toolkits.mcp.stdio import MAX_LINE_BYTES, stdio_streams
 from toolbus_toolkits.network import AddressPolicy, http_client
 
@@ -129,6 +130,7 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
         return
     assert entry.url is not None
     access.policy.check_url(entry.url)
+    limit_sdk_logs()
     host, shown = urlsplit(entry.url).netloc, without_query(entry.url)
     headers = await asyncio.to_thread(_resolved, entry.headers, access, host)
 
