@@ -48,14 +48,14 @@ async def hostile_server(**misbehaviour: Misbehaviour) -> AsyncIterator[WebServe
 
     def answer(seen: Seen) -> Answer | Awaitable[Answer]:
         if seen.method != "POST":
-            return answers.get(seen.method, lambda _: Answer(405))({})
+            other = answers.get(seen.method)
+            return Answer(405) if other is None else other({})
         request = json.loads(seen.body)
         if "id" not in request:
             return Answer(202)
+        known = answers.get(request["method"])
         unknown = {"code": -32601, "message": "unknown"}
-        return answers.get(request["method"], lambda asked: answer_of(asked, "error", unknown))(
-            request
-        )
+        return answer_of(request, "error", unknown) if known is None else known(request)
 
     async with web_server(answer) as running:
         yield running

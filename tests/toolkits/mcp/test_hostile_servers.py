@@ -8,12 +8,14 @@ import json
 from typing import Any
 
 import httpx2
+import mcp_types as types
 import pytest
 
 from support.mcp.hostile_server import answer_of, hostile_server, result_of
 from support.web.scripted_server import Answer, WebServer
-from toolbus import ToolContext, ToolFailed, Unavailable
+from toolbus import FileChunk, InvalidResult, ToolContext, ToolFailed, Unavailable
 from toolbus_toolkits.mcp import McpHub, McpServer, ServerAccess
+from toolbus_toolkits.mcp.content import to_chunk
 from toolbus_toolkits.mcp.http_bounds import BoundedHttp
 from toolbus_toolkits.network import AddressPolicy
 
@@ -50,6 +52,65 @@ async def test_an_answer_that_is_refused_does_not_say_that_nothing_ran(kind: str
             with pytest.raises((Unavailable, ToolFailed)) as failed:
                 await act(client)
     assert failed.value.executed == "maybe"
+
+
+ODD_RESULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "content of no known kind": ({"content": [{"type": "x"}]}, "no result of MCP"),
+    "no content": ({}, "no result of MCP"),
+    "a schema that takes for ever": (
+        {"content": [], "structuredContent": {"a": "a" * 64 + "!"}},
+        "the result breaks its schema at /a",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_RESULTS)
+async def test_a_result_that_breaks_the_rules_is_an_error_of_its_server(kind: str) -> None:
+    result, words = ODD_RESULTS[kind]
+    slow = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    tool = {"name": "act", "inputSchema": {"type": "object"}, "outputSchema": slow}
+    async with (
+        asyncio.timeout(60),
+        hostile_server(
+            list=lambda request: answer_of(request, "result", {"tools": [tool]}),
+            call=lambda request: answer_of(request, "result", result),
+        ) as server,
+        client_of(server) as client,
+    ):
+        with pytest.raises((ToolFailed, InvalidResult), match=words) as failed:
+            await act(client)
+    assert failed.value.executed == "yes"
+
+
+def test_a_resource_with_an_invalid_address_has_no_name() -> None:
+    blob = types.BlobResourceContents(uri="http://[::1/x", blob="emlw")
+    content = [types.EmbeddedResource(resource=blob)]
+    assert to_chunk(types.CallToolResult(content=content)) == FileChunk(
+        b"zip", "", "application/octet-stream"
+    )
+
+
+async def test_a_token_in_an_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    async with asyncio.timeout(60), hostile_server() as server:
+        url = f"{server.url}/mcp?token=s3cret"
+        async with McpServer("web", url=url, access=LOOPBACK) as client:
+            assert await act(client) == "done"
+    assert {seen.target for seen in server.seen} == {"/mcp?token=s3cret"}
+    assert "s3cret" not in caplog.text
+
+
+async def test_bad_messages_of_a_server_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    def words(_: dict[str, Any]) -> Answer:
+        return Answer(body=b"words", headers={"content-type": "application/json"})
+
+    async with asyncio.timeout(60), hostile_server(call=words) as server:
+        async with client_of(server) as client:
+            for _ in range(30):
+                with pytest.raises(ToolFailed):
+                    await act(client)
+    logged = [each for each in caplog.records if "parsing JSON response" in each.getMessage()]
+    assert len(logged) < 10
 
 
 async def test_a_server_that_never_confirms_the_end_of_its_session_delays_no_stop() -> None:

@@ -178,6 +178,27 @@ async def test_only_named_callers_add_servers(bus: TestServer, tmp_path: Path) -
         assert [each.name for each in (await ann.toolkit("mcp")).manifest.tools] == ["list", "call"]
 
 
+async def test_a_server_whose_importer_leaves_is_hosted_when_it_is_connected(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    code = (
+        "import pathlib, runpy, sys, time\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)\n"
+        f"runpy.run_path({scripted_server.__file__!r}, run_name='__main__')"
+    )
+    late = {"command": sys.executable, "args": ["-c", code]}
+    config = file_of(tmp_path, one=GOOD)
+    async with hosted(bus, config, "ann") as hub, bus.room("ann") as ann:
+        asked = asyncio.create_task(ann.invoke("mcp.import", {"servers": {"late": late}}))
+        await until(lambda: hub.server("late") is not None)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        gate.touch()
+        await until(lambda: (server := hub.server("late")) is not None and server.hosted.is_set())
+        assert await ann.call("late.add", a=1, b=2) == {"result": 3}
+
+
 async def test_a_turn_uses_servers_without_hosting_them(bus: TestServer, tmp_path: Path) -> None:
     async with McpHub.from_config(file_of(tmp_path, one=GOOD)) as hub, bus.room("ann") as ann:
         async with Turn(ann, always=hub.toolkits()) as turn:

@@ -41,6 +41,12 @@ def test_an_allowed_url_passes(allow_hosts: tuple[str, ...], url: str) -> None:
         ((), "http://[64:ff9b::a00:1]/", "10.0.0.1, which is private"),
         ((), "http://[2002:a00:1::]/", "10.0.0.1, which is private"),
         ((), "http://100.64.0.1/", "is private"),
+        ((), "http://192.0.0.8/", "is private"),
+        ((), "http://[64:ff9b:1::a00:1]/", "is private"),
+        ((), "http://[::10.0.0.1]/", "is private"),
+        ((), "http://[::ffff:0:10.0.0.1]/", "is private"),
+        ((), "http://[fec0::1]/", "is private"),
+        ((), "http://[3fff::1]/", "is private"),
         ((), "http://169.254.169.254/latest/meta-data", "never a public host"),
     ],
 )

@@ -167,6 +167,8 @@ class ServerConnection:
             except Exception as error:  # as in `run`
                 self._fail(self._words(error))
                 raise self._unavailable() from error
+            if self.state == "failed":  # it is back: the owner connects again, and lists its tools
+                self._broken.set()
             return await self._call(client, tool, arguments, on_progress)
 
     async def _call(
@@ -231,6 +233,9 @@ class ServerConnection:
             )
             try:
                 await stack.enter_async_context(client)
+                # The toolkit checks results, in time in proportion to them. A schema of a server
+                # could hold the SDK's check, and with it the event loop, for ever.
+                client.session.validate_tool_result = _accept  # type: ignore[method-assign]
             except Exception as error:  # the SDK may raise anything, also in groups
                 await link.explain()
                 raise ConnectionError(self._words(error, link)) from error
@@ -338,6 +343,10 @@ class ServerConnection:
             text = text.replace(self._entry.url, host).partition("\n")[0]
             text = text if host in text else f"{host}: {text}"
         return one_line(self._access.redact(text), 1_000)
+
+
+async def _accept(name: str, result: types.CallToolResult) -> None:
+    """Take a result as it is."""
 
 
 def _is_cancelled() -> bool:

@@ -116,4 +116,7 @@ def _decoded(data: str) -> bytes:
 
 
 def _last_part(uri: str) -> str:
-    return urlsplit(uri).path.rpartition("/")[2]
+    try:
+        return urlsplit(uri).path.rpartition("/")[2]
+    except ValueError:
+        return ""

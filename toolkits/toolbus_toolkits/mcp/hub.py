@@ -184,11 +184,14 @@ class McpHub:
         if server.name in self._servers:
             raise AlreadyExists(f"there is an MCP server {server.name} already")
         self._servers[server.name] = server
+        # All of it is begun before the first wait: a caller that leaves meanwhile changes nothing.
         if self._is_open:
             await server.start()
-            await server.tried()
         if self._room is not None:
             self._begin_hosting(server, self._room)
+        if self._is_open:
+            await server.tried()
+        if self._room is not None:
             await self._settled(server)
         return server
 
@@ -230,7 +233,7 @@ class McpHub:
     async def _replace(self, server: McpServer, room: RoomClient) -> None:
         try:
             await room.replace(server.toolkit())
-        except RoomException as error:
+        except (RoomException, ValueError, TypeError) as error:
             self.refused[server.name] = one_line(str(error), 1_000)
             _logger.error(
                 "MCP server %s: its new definition is refused, the old one stays: %s",

@@ -7,6 +7,7 @@ names the callers that may use them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
@@ -245,7 +246,9 @@ class _Import(_Importing):
         if taken:
             text = f"there is an MCP server {taken[0]} already"
             raise context.refuse(_invalid(f"/servers/{taken[0]}", text))
-        added = [await self._hub.add(name, entry) for name, entry in found.servers.items()]
+        added = await asyncio.gather(
+            *(self._hub.add(name, entry) for name, entry in found.servers.items())
+        )
         return {
             "servers": [_description(each, self._hub.refused.get(each.name)) for each in added],
             "skipped": [{"name": name, "reason": why} for name, why in found.skipped],

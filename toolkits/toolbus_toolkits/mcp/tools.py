@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 import mcp_types as types
 from mcp import MCPError
+from pydantic import ValidationError
 
 from toolbus import Chunk, InvalidArguments, Tool, ToolContext, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.tools.context import run_of
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.connection import ServerConnection
 from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk, without_values
@@ -19,6 +21,7 @@ from toolbus_toolkits.mcp.names import tool_names
 __all__ = ["McpTool", "Opener", "tools_of"]
 
 _MAX_DESCRIPTION_CHARS = 8_000
+_MAX_FAILURE_CHARS = 1_000
 
 _logger = bounded_logger(__name__)
 
@@ -113,10 +116,10 @@ class McpTool(Tool):
             raise context.refuse(error) from error
         except MCPError as error:
             raise context.refuse(self._failure(error)) from None  # it may hold a credential
-        except RuntimeError as error:  # the SDK: the result breaks its output schema
+        except (RuntimeError, ValidationError) as error:  # the SDK, for what is no result
             run.entered = True
-            words = redact(str(error))
-            raise ToolFailed(f"the server broke its own schema: {words}") from None
+            text = one_line(redact(str(error)), _MAX_FAILURE_CHARS)
+            raise ToolFailed(f"the server returned what is no result of MCP: {text}") from None
         run.entered = True
         return without_values(result, redact)
 

@@ -22,7 +22,8 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.credentials.references import CredentialResolver, CredentialSource
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
 from toolbus_toolkits.mcp.config import ServerEntry
-from toolbus_toolkits.mcp.http_bounds import BoundedHttp
+from toolbus_toolkits.mcp.http_bounds import BoundedHttp, without_query
+from toolbus_toolkits.mcp.sdk_logs import limit_sdk_logs
 from toolbus_toolkits.mcp.stdio import MAX_LINE_BYTES, stdio_streams
 from toolbus_toolkits.network import AddressPolicy, http_client
 
@@ -93,7 +94,8 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
         return
     assert entry.url is not None
     access.policy.check_url(entry.url)
-    host = urlsplit(entry.url).netloc
+    limit_sdk_logs()
+    host, shown = urlsplit(entry.url).netloc, without_query(entry.url)
     headers = await asyncio.to_thread(_resolved, entry.headers, access, host)
 
     def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
@@ -106,17 +108,16 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
                 BoundedHttp,
                 max_message_bytes=MAX_LINE_BYTES,
                 post_streams=entry.transport != "sse",
+                address=entry.url or "",
             ),
         )
 
     if entry.transport == "sse":
         # It opens the client itself, and its headers are in the client.
-        yield Link(
-            sse_client(entry.url, timeout=entry.connect_timeout_s, httpx_client_factory=client)
-        )
+        yield Link(sse_client(shown, timeout=entry.connect_timeout_s, httpx_client_factory=client))
         return
     async with client() as opened:
-        yield Link(streamable_http_client(entry.url, http_client=opened))
+        yield Link(streamable_http_client(shown, http_client=opened))
 
 
 def _program(entry: ServerEntry, access: ServerAccess) -> Program:

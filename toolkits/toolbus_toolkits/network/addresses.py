@@ -16,6 +16,8 @@ from toolbus import ToolFailed
 __all__ = ["AddressPolicy", "AddressRefused", "host_and_port", "host_text"]
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_SPECIAL = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("3fff::/20"))
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
 _MAX_SHOWN = 100
@@ -72,7 +74,7 @@ class AddressPolicy:
     def check_address(self, host: str, address: str) -> None:
         """Check an IP address to which the name of a host resolves. Raises `AddressRefused`."""
         found = _embedded(ipaddress.ip_address(address.partition("%")[0]))
-        if found.is_global and not found.is_multicast:
+        if _is_public(found):
             return
         name = host_text(host)
         where = f"{name} is" if name == str(found) else f"{name} has the address {found}, which is"
@@ -139,6 +141,18 @@ def _ip_address(host: str) -> IpAddress | None:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
+
+
+def _is_public(address: IpAddress) -> bool:
+    """Whether an address is one of a host on the Internet.
+
+    Of IPv6 only 2000::/3 is: Python takes further addresses for global, some of which stand for
+    private ones of IPv4, or are of one site.
+    """
+    if address in _GLOBAL_UNICAST or isinstance(address, ipaddress.IPv4Address):
+        special = any(address in each for each in _SPECIAL)
+        return address.is_global and not address.is_multicast and not special
+    return False
 
 
 def _embedded(address: IpAddress) -> IpAddress:
