@@ -119,11 +119,12 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_path(
 
 
 def test_files_of_the_folder_come_before_those_of_the_user(tmp_path: Path) -> None:
-    folder, home = tmp_path / "work", tmp_path / "home"
-    for path in (folder / ".mcp.json", home / ".cursor" / "mcp.json"):
+    folder, home, ours = tmp_path / "work", tmp_path / "home", tmp_path / "home" / ".toolbus"
+    paths = [folder / ".mcp.json", ours / "mcp.json", home / ".cursor" / "mcp.json"]
+    for path in paths:
         path.parent.mkdir(parents=True)
         path.write_text("{}")
-    assert usual_files(folder, home) == [folder / ".mcp.json", home / ".cursor" / "mcp.json"]
+    assert usual_files(folder, home, ours) == paths
 
 
 def test_names_are_the_same_whatever_else_is_there() -> None:

@@ -53,7 +53,7 @@ _BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]"
         ("a: " + "x" * MAX_FRONT_MATTER_BYTES, f"more than {MAX_FRONT_MATTER_BYTES} bytes"),
         ("a: !!python/object/apply:os.system [ls]", "has a tag"),
         ("a: !!binary aGk=", "has a tag"),
-        ("name: a\nname: b", "the key 'name' twice"),
+        ("name: a\nname: b", "the key 'name' occurs twice"),
         ("a: {b: {1: x}}", r"/a/b: the key 1 must be text"),
         ("a: [.inf]", "/a/0: the number is too large"),
         ("a: .nan", "/a: the number is too large"),

@@ -168,11 +168,13 @@ def test_standard_folders_of_the_user_come_before_those_of_the_project(tmp_path:
         write(folder / "pdf", description=str(folder.parent.parent.name))
     write(project / ".agents" / "skills" / "plan")
     write(own / "skills" / "mine")
+    write(own / "installed-skills" / "letters")
     sources = standard_sources({"TOOLBUS_HOME": str(own)}, home=home, project=project)
     found = Skills(sources)
-    assert names(found) == ["mine", "pdf", "plan"]
+    assert names(found) == ["letters", "mine", "pdf", "plan"]
     assert found.get("pdf").description == "home"
-    assert [each.name for each in sources][::7] == ["~/.toolbus/skills", "./.claude/skills"]
+    assert not found.get("letters").source.operator
+    assert [each.name for each in sources][::8] == ["~/.toolbus/skills", "./.claude/skills"]
     assert (found.get("plan").location, found.get("plan").source.operator) == ("project", False)
 
 

@@ -48,7 +48,8 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     config: Annotated[Path | None, OperatorOnly] = Field(
-        None, description="A file with mcpServers; by default those of editors."
+        None,
+        description="A file with mcpServers; by default that of TOOLBUS_HOME and those of editors.",
     )
     allow_import: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="A caller that may add servers, whose commands then run here."

@@ -20,6 +20,7 @@ from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.mcp.names import toolkit_name
 
 __all__ = [
+    "HOME_FILE",
     "ServerEntry",
     "ServersFile",
     "SkippedEntry",
@@ -28,6 +29,8 @@ __all__ = [
     "usual_files",
 ]
 
+HOME_FILE = "mcp.json"
+"""The file of `TOOLBUS_HOME` that bundles add their servers to."""
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_SERVERS = 256
 _MAX_SECONDS = 24 * 3600.0
@@ -190,12 +193,13 @@ def read_file(path: Path) -> ServersFile:
     return read_servers(value, str(path))
 
 
-def usual_files(folder: Path, home: Path) -> list[Path]:
-    """Return the files of editors that exist, the folder's own before those of the user."""
+def usual_files(folder: Path, home: Path, toolbus_home: Path) -> list[Path]:
+    """Return the files that exist: of the folder, of toolbus, then of the user's editors."""
     paths = [
         folder / ".mcp.json",
         folder / ".cursor" / "mcp.json",
         folder / ".vscode" / "mcp.json",
+        toolbus_home / HOME_FILE,
         home / ".cursor" / "mcp.json",
         home / ".claude.json",
         home / ".config" / "Claude" / "claude_desktop_config.json",

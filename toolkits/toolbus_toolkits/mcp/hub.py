@@ -7,6 +7,7 @@ tools depend on the configuration alone.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Self
 
 from toolbus import AlreadyExists, RoomClient, RoomException, Toolkit
 from toolbus.bounded_logging import bounded_logger
+from toolbus.settings import home_of
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.mcp.config import (
     ServerEntry,
@@ -77,8 +79,9 @@ class McpHub:
         """Make a hub of the servers of a file.
 
         Args:
-            path: A file with `mcpServers`; by default those of editors, in this folder and of this
-                user. Of two entries with one name the first file's counts.
+            path: A file with `mcpServers`; by default `mcp.json` of `TOOLBUS_HOME` and those of
+                editors, in this folder and of this user. Of two entries with one name the first
+                file's counts.
             access: Which addresses may be reached, and the credentials. A file that was not named
                 here may hold no reference to a credential.
 
@@ -87,7 +90,7 @@ class McpHub:
         """
         if path is not None:
             return cls.from_files([read_file(Path(path).expanduser())], access=access)
-        found = usual_files(Path.cwd(), Path.home())
+        found = usual_files(Path.cwd(), Path.home(), home_of(os.environ))
         if not found:
             raise ValueError("no file of MCP servers is in this folder or home: name one")
         access = (access or ServerAccess()).without_credentials()

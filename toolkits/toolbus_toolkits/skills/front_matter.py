@@ -53,24 +53,30 @@ def read_front_matter(text: str) -> tuple[dict[str, Any], str]:
     if last is None:
         raise ValueError("the front matter does not end: a line --- is missing below it")
     body = text[last.end() :].removeprefix("\n")
-    return read_yaml(text[first.end() : last.start()]), body
+    return read_yaml(text[first.end() : last.start()], first_line=2), body
 
 
-def read_yaml(text: str) -> dict[str, Any]:
-    """Return one YAML mapping as JSON values; bounded, and raises, as `read_front_matter`."""
+def read_yaml(text: str, what: str = "the front matter", first_line: int = 1) -> dict[str, Any]:
+    """Return one YAML mapping as JSON values; bounded, and raises, as `read_front_matter`.
+
+    Args:
+        text: The YAML.
+        what: What it is, for messages.
+        first_line: The number of its first line, for messages.
+    """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_FRONT_MATTER_BYTES:
-        raise ValueError(f"the front matter has more than {MAX_FRONT_MATTER_BYTES} bytes")
+        raise ValueError(f"{what} has more than {MAX_FRONT_MATTER_BYTES} bytes")
     yaml = require_yaml()
     loader = _loader_class(yaml)
     try:
-        _check_events(yaml, yaml.parse(text, Loader=loader))
+        _check_events(yaml, yaml.parse(text, Loader=loader), what)
         found = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"the front matter is not YAML: {_problem(error)}") from None
+        raise ValueError(f"{what} is not YAML: {_problem(error, first_line)}") from None
     except RecursionError:
-        raise ValueError("the front matter is nested too deep") from None
+        raise ValueError(f"{what} is nested too deep") from None
     if not isinstance(found, dict):
-        raise ValueError("the front matter must be a mapping of names to values")
+        raise ValueError(f"{what} must be a mapping of names to values")
     _check_value(found, "")
     return found
 
@@ -103,7 +109,8 @@ def _make_loader(yaml: Any) -> Any:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             name, number = (keys.most_common(1) or [("", 0)])[0]
             if number > 1:
-                raise ValueError(f"the front matter has the key {name[:_LINE_CHARS]!r} twice")
+                problem = f"the key {name[:_LINE_CHARS]!r} occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             made: dict[Any, Any] = super().construct_mapping(node, deep)
             return made
 
@@ -114,12 +121,12 @@ def _make_loader(yaml: Any) -> Any:
     return Loader
 
 
-def _check_events(yaml: Any, events: Iterator[yaml.Event]) -> None:
+def _check_events(yaml: Any, events: Iterator[yaml.Event], what: str) -> None:
     """Raise ValueError for what must not be built. Nothing is built from events alone."""
     depth = values = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("the front matter has an alias (*name): write the value in full")
+            raise ValueError(f"{what} has an alias (*name): write the value in full")
         if isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if not isinstance(event, yaml.NodeEvent):
@@ -127,11 +134,11 @@ def _check_events(yaml: Any, events: Iterator[yaml.Event]) -> None:
         values += 1
         depth += isinstance(event, yaml.CollectionStartEvent)
         if getattr(event, "tag", None) not in (None, "!", "tag:yaml.org,2002:str"):
-            raise ValueError("the front matter has a tag (!name), which is not read")
+            raise ValueError(f"{what} has a tag (!name), which is not read")
         if depth > MAX_DEPTH:
-            raise ValueError(f"the front matter is nested deeper than {MAX_DEPTH} levels")
+            raise ValueError(f"{what} is nested deeper than {MAX_DEPTH} levels")
         if values > MAX_VALUES:
-            raise ValueError(f"the front matter has more than {MAX_VALUES} values")
+            raise ValueError(f"{what} has more than {MAX_VALUES} values")
 
 
 def _check_value(value: Any, path: str) -> None:
@@ -156,7 +163,7 @@ def _check_value(value: Any, path: str) -> None:
         raise ValueError(f"{path}: a {type(value).__name__} is not read")
 
 
-def _problem(error: Exception) -> str:
+def _problem(error: Exception, first_line: int) -> str:
     mark = getattr(error, "problem_mark", None)
     text = str(getattr(error, "problem", None) or type(error).__name__)[:_LINE_CHARS]
-    return text if mark is None else f"{text} (line {mark.line + 2})"
+    return text if mark is None else f"{text} (line {mark.line + first_line})"

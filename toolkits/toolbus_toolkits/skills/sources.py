@@ -8,10 +8,19 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["NAMED_PRIORITY", "SkillSource", "checked_sources", "standard_sources"]
+__all__ = [
+    "INSTALLED_FOLDER",
+    "NAMED_PRIORITY",
+    "SkillSource",
+    "checked_sources",
+    "standard_sources",
+]
 
 NAMED_PRIORITY = 100
 """The priority of a path that a program or the operator names."""
+INSTALLED_FOLDER = "installed-skills"
+"""The folder of `TOOLBUS_HOME` that bundles install skills into."""
+_INSTALLED_PRIORITY = 35
 _GLOBAL = (
     (80, ".toolbus"),
     (70, ".agent"),
@@ -66,8 +75,8 @@ def standard_sources(
 ) -> list[SkillSource]:
     """Return the folders where skills usually are.
 
-    Those of the user come first and are the operator's. Those of the project are not: the
-    authors of the project wrote them.
+    Those of the user come first and are the operator's. Those of bundles and of the project are
+    not: their authors wrote them.
 
     Args:
         environ: `TOOLBUS_HOME` of it is used in place of `~/.toolbus`; by default `os.environ`.
@@ -77,10 +86,14 @@ def standard_sources(
     variables = os.environ if environ is None else environ
     user, here = home or Path.home(), project or Path.cwd()
     named = variables.get("TOOLBUS_HOME")
+    ours = Path(named) if named else user / ".toolbus"
     found = []
     for priority, folder in _GLOBAL:
-        base = Path(named) if named and folder == ".toolbus" else user / folder
+        base = ours if folder == ".toolbus" else user / folder
         found.append(SkillSource(base / "skills", priority, f"~/{folder}/skills"))
+    installed = ours / INSTALLED_FOLDER
+    name = f"~/.toolbus/{INSTALLED_FOLDER}"
+    found.append(SkillSource(installed, _INSTALLED_PRIORITY, name, operator=False))
     for priority, folder in _PROJECT:
         path = here / folder / "skills"
         name = f"./{folder}/skills"

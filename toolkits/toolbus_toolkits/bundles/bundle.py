@@ -1,0 +1,184 @@
+"""One bundle: its manifest, and the files and entries that it would install, all checked.
+
+A bundle with one broken part is refused whole, with the reason. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from toolbus import InvalidArguments
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bundles.contents import BundleRefused
+from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE, Manifest, read_manifest
+from toolbus_toolkits.credentials.references import refuse_references
+from toolbus_toolkits.mcp.config import ServerEntry, read_servers
+from toolbus_toolkits.mcp.names import toolkit_name
+from toolbus_toolkits.skills.files import UnreadableFile, text_of
+from toolbus_toolkits.skills.front_matter import read_yaml
+from toolbus_toolkits.skills.skill import SKILL_FILE, Skill, SkillRefused, parse_skill
+from toolbus_toolkits.skills.sources import INSTALLED_FOLDER, SkillSource
+
+__all__ = ["AVATARS", "MEMORY_TEMPLATES", "Bundle", "read_bundle"]
+
+AVATARS = "avatars"
+MEMORY_TEMPLATES = "memory-templates"
+
+
+@dataclass(slots=True)
+class Bundle:
+    """What a bundle installs. Paths are those below `TOOLBUS_HOME`."""
+
+    manifest: Manifest
+    name: str
+    version: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    servers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Entries of `mcp.json`, as they are written, by the names of their toolkits."""
+    skills: list[str] = field(default_factory=list)
+    avatars: list[str] = field(default_factory=list)
+    memory_templates: list[str] = field(default_factory=list)
+
+    def entry(self, server: str) -> ServerEntry:
+        """Return the entry of an MCP server, as it is understood."""
+        return ServerEntry.model_validate(self.servers[server])
+
+
+def read_bundle(contents: Mapping[str, bytes]) -> Bundle:
+    """Return the bundle that these files are.
+
+    Raises `BundleRefused` for a part that is missing, is not valid, or refers to a credential.
+    """
+    manifest = read_manifest(contents)
+    bundle = Bundle(manifest, manifest.name, manifest.version)
+    for path in manifest.skills:
+        _add_skill(bundle, contents, path)
+    for name, given in manifest.servers:
+        _add_server(bundle, name, given if isinstance(given, Mapping) else _json(contents, given))
+    for name, path in manifest.avatars:
+        _no_references(_mapping(contents, path), path)
+        bundle.avatars.append(_add_file(bundle, contents, AVATARS, name, path))
+    for name, path in manifest.memory_templates:
+        bundle.memory_templates.append(_add_file(bundle, contents, MEMORY_TEMPLATES, name, path))
+    if not bundle.files and not bundle.servers:
+        raise BundleRefused("the bundle has nothing to install")
+    return bundle
+
+
+def _add_skill(bundle: Bundle, contents: Mapping[str, bytes], path: str) -> None:
+    place = PurePosixPath(path)
+    folder = place.parent if place.name == SKILL_FILE else place
+    try:
+        skill = parse_skill(_file(contents, str(folder / SKILL_FILE)), Path(), SkillSource(Path()))
+    except SkillRefused as error:
+        raise BundleRefused(f"{folder / SKILL_FILE}: {error}") from None
+    if (
+        skill.name in bundle.skills
+        or f"{INSTALLED_FOLDER}/{skill.key}/{SKILL_FILE}" in bundle.files
+    ):
+        raise BundleRefused(f"the bundle has two skills {skill.name!r}")
+    if bundle.manifest.form == "skill":
+        bundle.name, bundle.version = skill.key, _version_of(skill)
+    bundle.skills.append(skill.name)
+    for inner, content in _below(contents, folder, bundle.manifest):
+        bundle.files[f"{INSTALLED_FOLDER}/{skill.key}/{inner}"] = content
+
+
+def _version_of(skill: Skill) -> str:
+    metadata = skill.metadata.get("metadata")
+    for place in (skill.metadata, metadata if isinstance(metadata, dict) else {}):
+        if isinstance(place.get("version"), str | int | float):
+            return one_line(str(place["version"]), 64)
+    return ""
+
+
+def _below(
+    contents: Mapping[str, bytes], folder: PurePosixPath, manifest: Manifest
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a skill: those below its folder that are not another part's."""
+    paths = {name: PurePosixPath(name) for name in contents}
+    others = {path.parent for path in paths.values() if path.name == SKILL_FILE} - {folder}
+    taken = {
+        BUNDLE_FILE,
+        AGX_FILE,
+        *(each for _, each in manifest.servers if isinstance(each, str)),
+    }
+    taken.update(each for _, each in (*manifest.avatars, *manifest.memory_templates))
+    for name, path in paths.items():
+        is_own = path.is_relative_to(folder) and name not in taken
+        if is_own and not any(each.is_relative_to(folder) for each in others & set(path.parents)):
+            yield str(path.relative_to(folder)), contents[name]
+
+
+def _add_server(bundle: Bundle, name: str, entry: object) -> None:
+    """Add an entry; a file may hold it alone, or as `mcpServers` has it."""
+    _no_references(entry, f"MCP server {one_line(name, 64)}")
+    entries = _entries(name, entry)
+    try:
+        read = read_servers({"mcpServers": entries}, f"MCP server {one_line(name, 64)}")
+    except ValueError as error:
+        raise BundleRefused(str(error)) from None
+    if read.skipped:
+        skipped, why = read.skipped[0]
+        raise BundleRefused(f"MCP server {one_line(skipped, 64)}: {one_line(why, 400)}")
+    for key, each in entries.items():
+        if toolkit_name(key) in bundle.servers:
+            raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")
+        bundle.servers[toolkit_name(key)] = dict(each)
+
+
+def _entries(name: str, value: object) -> Mapping[str, Any]:
+    """Return the entries of a file, or the one that it is, by their names."""
+    if isinstance(value, Mapping):
+        for key in ("mcpServers", "servers"):
+            if isinstance(value.get(key), Mapping):
+                return cast("Mapping[str, Any]", value[key])
+    return {name: value}
+
+
+def _add_file(
+    bundle: Bundle, contents: Mapping[str, bytes], folder: str, name: str, path: str
+) -> str:
+    target = f"{folder}/{name}{PurePosixPath(path).suffix.lower()}"
+    if any(each.lower() == target.lower() for each in bundle.files):
+        raise BundleRefused(f"the bundle has {target!r} twice")
+    bundle.files[target] = _file(contents, path)
+    return name
+
+
+def _file(contents: Mapping[str, bytes], path: str) -> bytes:
+    if path not in contents:
+        raise BundleRefused(f"{path} is in the manifest and not in the bundle")
+    return contents[path]
+
+
+def _json(contents: Mapping[str, bytes], path: str) -> object:
+    try:
+        return json.loads(text_of(_file(contents, path)))
+    except UnreadableFile as error:
+        raise BundleRefused(f"{path} {error}") from None
+    except (ValueError, RecursionError):
+        raise BundleRefused(f"{path} is not JSON") from None
+
+
+def _mapping(contents: Mapping[str, bytes], path: str) -> object:
+    """Return an avatar's file, which is YAML or JSON."""
+    try:
+        return read_yaml(text_of(_file(contents, path)), path)
+    except UnreadableFile as error:
+        raise BundleRefused(f"{path} {error}") from None
+    except ValueError as error:
+        raise BundleRefused(str(error)) from None
+
+
+def _no_references(value: object, where: str) -> None:
+    try:
+        refuse_references(value)
+    except InvalidArguments as error:
+        raise BundleRefused(f"{where}: {error.message}") from None
+    except RecursionError:
+        raise BundleRefused(f"{where} is nested too deep") from None

@@ -1,0 +1,312 @@
+"""Installing a bundle: a plan that shows every file and command, then all of it or nothing.
+
+The plan holds the bytes that it shows. It is made again, under the lock, before it is applied; if
+`TOOLBUS_HOME` has changed meanwhile so that the plan would differ, nothing is done.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bundles.bundle import Bundle
+from toolbus_toolkits.bundles.contents import BundleRefused
+from toolbus_toolkits.bundles.home_state import HomeState
+from toolbus_toolkits.bundles.installed import Installed, InstalledBundle, digest, entry_digest
+from toolbus_toolkits.bundles.transaction import locked
+from toolbus_toolkits.skills.sources import INSTALLED_FOLDER
+
+__all__ = ["InstallPlan", "InstallResult", "make_plan"]
+
+_SHOWN_CHARS = 1_000
+_HASH_CHARS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallResult:
+    """What was installed."""
+
+    name: str
+    version: str
+    skills_installed: tuple[str, ...]
+    mcp_servers_installed: tuple[str, ...]
+    avatars_installed: tuple[str, ...]
+    memory_templates_installed: tuple[str, ...]
+    files: tuple[str, ...]
+    """Paths below `TOOLBUS_HOME`."""
+    warnings: tuple[str, ...]
+    changed: bool
+    """False if exactly this was installed already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallPlan:
+    """What installing a bundle would do. Nothing is written until `apply`."""
+
+    bundle: Bundle
+    home: Path
+    origin: str
+    replace: bool
+    replaced: InstalledBundle | None
+    """The installed bundle of this name."""
+    removed_files: tuple[str, ...] = ()
+    """Files of the replaced bundle that this one does not have."""
+    removed_servers: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+    """Every file, with its SHA-256."""
+    servers: dict[str, str] = field(default_factory=dict)
+    """Every MCP server, with the SHA-256 of its entry."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether exactly this is installed already."""
+        old = self.replaced
+        return old is not None and (old.version, old.files, old.servers) == (
+            self.bundle.version,
+            self.files,
+            self.servers,
+        )
+
+    def lines(self) -> list[str]:
+        """Return what would be done, a line each: every file, command and address. For people."""
+        return [one_line(each, _SHOWN_CHARS) for each in self._lines()]
+
+    def apply(self) -> InstallResult:
+        """Install the bundle.
+
+        Raises `BundleRefused` if the home has changed since the plan, or a file cannot be written;
+        nothing was changed.
+        """
+        with locked(self.home):
+            state = HomeState(self.home)
+            now = make_plan(self.bundle, state, origin=self.origin, replace=self.replace)
+            if now.lines() != self.lines():
+                raise BundleRefused(f"{self.home} has changed since the plan was made: try again")
+            if not self.is_installed:
+                self._write(state)
+        return self._result()
+
+    def _write(self, state: HomeState) -> None:
+        changes: dict[str, bytes | None] = dict(self.bundle.files)
+        changes.update(dict.fromkeys(self.removed_files))
+        state.change(
+            state.installed.with_bundle(self._receipt()),
+            changes,
+            added=self.bundle.servers,
+            removed=self.removed_servers,
+        )
+
+    def _receipt(self) -> InstalledBundle:
+        made = self.bundle
+        return InstalledBundle(
+            name=made.name,
+            version=made.version,
+            description=made.manifest.description,
+            form=made.manifest.form,
+            origin=self.origin,
+            installed_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=self.files,
+            servers=self.servers,
+            skills=tuple(made.skills),
+            avatars=tuple(made.avatars),
+            memory_templates=tuple(made.memory_templates),
+            requires=made.manifest.requires,
+        )
+
+    def _result(self) -> InstallResult:
+        made = self.bundle
+        return InstallResult(
+            name=made.name,
+            version=made.version,
+            skills_installed=tuple(made.skills),
+            mcp_servers_installed=tuple(made.servers),
+            avatars_installed=tuple(made.avatars),
+            memory_templates_installed=tuple(made.memory_templates),
+            files=tuple(made.files),
+            warnings=self.warnings,
+            changed=not self.is_installed,
+        )
+
+    def _lines(self) -> Iterator[str]:
+        old = self.replaced
+        title = f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()
+        yield title if old is None else f"{title}, in the place of {old.version or 'the same'}"
+        for path, content in self.bundle.files.items():
+            sha = self.files[path][:_HASH_CHARS]
+            yield f"write    {self.home / path}  {len(content):,} bytes  sha256 {sha}"
+        yield from (f"remove   {self.home / path}" for path in self.removed_files)
+        for name in self.bundle.servers:
+            yield _server_line(self.bundle, name)
+        yield from (f"remove   MCP server {name}" for name in self.removed_servers)
+        yield from (f"warning  {each}" for each in self.warnings)
+
+
+def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -> InstallPlan:
+    """Return the plan for a bundle.
+
+    Raises `BundleRefused` for a requirement that is not met, for what belongs to another bundle or
+    the user, and for what the user has changed.
+    """
+    replaced = state.installed.find(bundle.name)
+    files = {path: digest(content) for path, content in bundle.files.items()}
+    servers = {name: entry_digest(each) for name, each in bundle.servers.items()}
+    _check_requirements(bundle, state.installed)
+    _Ownership(bundle, state, replaced, files, servers).check()
+    removed_files, removed_servers, kept = _left_over(state, replaced, files, servers)
+    plan = InstallPlan(
+        bundle=bundle,
+        home=state.home,
+        origin=origin,
+        replace=replace,
+        replaced=replaced,
+        removed_files=removed_files,
+        removed_servers=removed_servers,
+        warnings=(*kept, *_missing_programs(bundle)),
+        files=files,
+        servers=servers,
+    )
+    if replaced is not None and not replace and not plan.is_installed:
+        raise BundleRefused(
+            f"bundle {bundle.name} {replaced.version} is installed, with other content: replace it"
+            " with --replace"
+        )
+    return plan
+
+
+class _Ownership:
+    """Who owns what a bundle wants to write. `replaced` is the installed bundle of its name."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        state: HomeState,
+        replaced: InstalledBundle | None,
+        files: Mapping[str, str],
+        servers: Mapping[str, str],
+    ) -> None:
+        self._bundle, self._state = bundle, state
+        self._replaced = replaced or InstalledBundle(name=bundle.name)
+        self._files, self._servers = files, servers
+
+    def check(self) -> None:
+        """Raise `BundleRefused` for the first thing that is not this bundle's."""
+        for path in self._files:
+            self._check_file(path)
+        for name in self._servers:
+            self._check_server(name)
+
+    def _check_file(self, path: str) -> None:
+        owned = self._replaced.files.get(path)
+        if owned is None:
+            self._refuse_owned(path, self._state.installed.owner_of_file(path))
+            self._refuse_existing(path)
+            return
+        found = self._state.digest_of(path)
+        if found not in (None, owned, self._files[path]):
+            raise BundleRefused(f"{self._state.home / path} was changed: move it away first")
+
+    def _refuse_existing(self, path: str) -> None:
+        """Refuse a file, or the folder of a skill, that is there and of no bundle."""
+        place = "/".join(path.split("/")[:2]) if path.startswith(f"{INSTALLED_FOLDER}/") else path
+        is_mine = any(each.startswith(f"{place}/") for each in self._replaced.files)
+        if self._state.exists(place if not is_mine else path):
+            raise BundleRefused(
+                f"{self._state.home / place} exists and no bundle has installed it: move it away"
+            )
+
+    def _check_server(self, name: str) -> None:
+        owned, found = self._replaced.servers.get(name), self._state.digest_of_server(name)
+        if owned is None:
+            self._refuse_owned(f"MCP server {name}", self._state.installed.owner_of_server(name))
+            if found is not None:
+                raise BundleRefused(
+                    f"mcp.json has an MCP server {name} that no bundle has installed: rename it"
+                )
+        elif found not in (None, owned, self._servers[name]):
+            raise BundleRefused(f"MCP server {name} was changed in mcp.json: rename it first")
+
+    @staticmethod
+    def _refuse_owned(what: str, owner: str | None) -> None:
+        if owner is not None:
+            raise BundleRefused(f"{what} belongs to the installed bundle {owner}")
+
+
+def _left_over(
+    state: HomeState,
+    replaced: InstalledBundle | None,
+    files: Mapping[str, str],
+    servers: Mapping[str, str],
+) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """Return what of a replaced bundle goes: files, servers; and words on what is kept."""
+    if replaced is None:
+        return (), (), []
+    own_files, own_servers = state.as_installed(replaced)
+    old_files, old_servers = replaced.files.keys() - files, replaced.servers.keys() - servers
+    kept = [
+        f"{state.home / path} was changed: it is kept, and is yours"
+        for path in sorted(old_files - own_files)
+        if state.exists(path)
+    ]
+    kept += (
+        f"MCP server {name} was changed: it is kept, and is yours"
+        for name in sorted(old_servers - own_servers)
+        if name in state.mcp.entries
+    )
+    return tuple(sorted(old_files & own_files)), tuple(sorted(old_servers & own_servers)), kept
+
+
+def _check_requirements(bundle: Bundle, installed: Installed) -> None:
+    requires = bundle.manifest.requires
+    ours = metadata.version("toolbus")
+    if not _meets(ours, requires.toolbus):
+        raise BundleRefused(f"it needs toolbus {requires.toolbus}; this is {ours}")
+    for name, versions in requires.bundles.items():
+        found = installed.find(name)
+        if found is None or not _meets(found.version, versions):
+            has = "it is not installed" if found is None else f"{found.version} is installed"
+            raise BundleRefused(f"it needs the bundle {name} {versions}".rstrip() + f"; {has}")
+    for other in installed.bundles.values():
+        wanted = {key.lower(): each for key, each in other.requires.bundles.items()}
+        versions = wanted.get(bundle.name.lower(), "")
+        if other.name.lower() != bundle.name.lower() and not _meets(bundle.version, versions):
+            raise BundleRefused(f"the bundle {other.name} needs {bundle.name} {versions}")
+
+
+def _meets(version: str, wanted: str) -> bool:
+    try:
+        return not wanted or SpecifierSet(wanted).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _missing_programs(bundle: Bundle) -> Iterator[str]:
+    for name in bundle.servers:
+        command = bundle.entry(name).command
+        if command is not None and shutil.which(command) is None:
+            yield f"MCP server {name}: the program {command} is not on this machine's PATH"
+
+
+def _server_line(bundle: Bundle, name: str) -> str:
+    entry = bundle.entry(name)
+    if entry.url is not None:
+        return f"address  MCP server {name}: {entry.url}{_pairs('headers', entry.headers)}"
+    assert entry.command is not None
+    place = "" if entry.cwd is None else f"  in {entry.cwd}"
+    command = shlex.join([entry.command, *entry.args])
+    return f"command  MCP server {name}: {command}{place}{_pairs('env', entry.env)}"
+
+
+def _pairs(what: str, values: Mapping[str, Any]) -> str:
+    shown = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items())
+    return f"  {what} {shown}" if shown else ""

@@ -1,0 +1,210 @@
+"""The manifests of bundles: `toolbus-bundle.yaml`, `agx-bundle.yaml`, or a skill alone.
+
+All three become one `Manifest`. It says what a bundle has, by paths in the bundle; whether that is
+there and valid is checked in `bundle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+
+from toolbus_toolkits.bundles.contents import BundleRefused, checked_path
+from toolbus_toolkits.skills.files import UnreadableFile, text_of
+from toolbus_toolkits.skills.front_matter import read_yaml
+from toolbus_toolkits.skills.skill import SKILL_FILE
+
+__all__ = ["AGX_FILE", "BUNDLE_FILE", "NAME_PATTERN", "Manifest", "Requirements", "read_manifest"]
+
+BUNDLE_FILE = "toolbus-bundle.yaml"
+AGX_FILE = "agx-bundle.yaml"
+NAME_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
+"""The names of bundles, avatars and memory templates, which become names of files."""
+_MAX_COMPONENTS = 256
+
+
+def _is_version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError("must be a version, such as 1.2.0") from None
+    return text
+
+
+def _is_range(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError("must be a range of versions, such as >=1.2,<2") from None
+    return text
+
+
+def _text_of_number(value: object) -> object:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else value
+
+
+_Path = Annotated[str, AfterValidator(lambda text: str(checked_path(text)))]
+_Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+_Line = Annotated[str, StringConstraints(max_length=4_096)]
+_Range = Annotated[str, AfterValidator(_is_range)]
+_LooseVersion = Annotated[
+    str,
+    BeforeValidator(_text_of_number),  # YAML reads 0.1 as a number
+    StringConstraints(pattern=r"^[A-Za-z0-9.+_-]{1,64}$"),
+]
+
+
+class Requirements(BaseModel, frozen=True, extra="forbid"):
+    """What has to be there before a bundle is installed."""
+
+    toolbus: _Range = ""
+    """The versions of toolbus, as PEP 440 writes ranges."""
+    bundles: dict[_Name, _Range] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+    """Other bundles, each with its versions."""
+
+
+class _About(BaseModel, frozen=True, extra="forbid"):
+    name: _Name
+    description: _Line = ""
+    author: _Line = ""
+    license: _Line = ""
+
+
+class _ToolbusManifest(_About):
+    toolbus_bundle: Literal["1"]
+    version: Annotated[str, AfterValidator(_is_version)]
+    requires: Requirements = Requirements()
+    skills: tuple[_Path, ...] = Field((), max_length=_MAX_COMPONENTS)
+    mcp_servers: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+    avatars: dict[_Name, _Path] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+    memory_templates: dict[_Name, _Path] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+
+
+class _AgxSkill(BaseModel, frozen=True):
+    path: _Path
+
+
+class _AgxConfigured(BaseModel, frozen=True):
+    name: _Name
+    config_path: _Path
+
+
+class _AgxServer(BaseModel, frozen=True):
+    name: str = Field(min_length=1, max_length=256)
+    config_path: _Path
+
+
+class _AgxTemplate(BaseModel, frozen=True):
+    name: _Name
+    path: _Path
+
+
+class _AgxComponents(BaseModel, frozen=True):
+    skills: tuple[_AgxSkill, ...] = Field((), max_length=_MAX_COMPONENTS)
+    mcp_servers: tuple[_AgxServer, ...] = Field((), max_length=_MAX_COMPONENTS)
+    avatars: tuple[_AgxConfigured, ...] = Field((), max_length=_MAX_COMPONENTS)
+    memory_templates: tuple[_AgxTemplate, ...] = Field((), max_length=_MAX_COMPONENTS)
+
+
+class _AgxManifest(_About, extra="ignore"):
+    """The form of AgenticX; keys that it does not define are ignored, as it does."""
+
+    agx_bundle: Annotated[Literal["1", "1.0"], BeforeValidator(_text_of_number)]
+    version: _LooseVersion = "0.1.0"
+    components: _AgxComponents = _AgxComponents()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a bundle says of itself."""
+
+    form: Literal["toolbus", "agx", "skill"]
+    name: str = ""
+    """Empty for a skill alone, which has its own name."""
+    version: str = ""
+    description: str = ""
+    requires: Requirements = field(default_factory=Requirements)
+    skills: tuple[str, ...] = ()
+    """Folders with a `SKILL.md`, or those files; `.` is the bundle itself."""
+    servers: tuple[tuple[str, Mapping[str, Any] | str], ...] = ()
+    """Names of MCP servers, each with its entry or the path of a file with it."""
+    avatars: tuple[tuple[str, str], ...] = ()
+    memory_templates: tuple[tuple[str, str], ...] = ()
+
+
+def read_manifest(contents: Mapping[str, bytes]) -> Manifest:
+    """Return the manifest of a bundle. Raises `BundleRefused` if there is none, or for errors."""
+    found = [each for each in (BUNDLE_FILE, AGX_FILE) if each in contents]
+    if len(found) == 2:
+        raise BundleRefused(f"the bundle has both {BUNDLE_FILE} and {AGX_FILE}: remove one")
+    if not found and SKILL_FILE in contents:
+        return Manifest(form="skill", skills=(".",))
+    if not found:
+        raise BundleRefused(
+            f"there is no {BUNDLE_FILE}, {AGX_FILE} or {SKILL_FILE} at its top: it is no bundle"
+        )
+    (file,) = found
+    try:
+        data = read_yaml(text_of(contents[file]), file)
+    except UnreadableFile as error:
+        raise BundleRefused(f"{file} {error}") from None
+    except ValueError as error:
+        raise BundleRefused(str(error)) from None
+    if file == AGX_FILE:
+        return _of_agx(_validated(_AgxManifest, data, file))
+    return _of_toolbus(_validated(_ToolbusManifest, data, file))
+
+
+def _of_toolbus(read: _ToolbusManifest) -> Manifest:
+    return Manifest(
+        form="toolbus",
+        name=read.name,
+        version=read.version,
+        description=read.description,
+        requires=read.requires,
+        skills=read.skills,
+        servers=tuple(read.mcp_servers.items()),
+        avatars=tuple(read.avatars.items()),
+        memory_templates=tuple(read.memory_templates.items()),
+    )
+
+
+def _of_agx(read: _AgxManifest) -> Manifest:
+    parts = read.components
+    return Manifest(
+        form="agx",
+        name=read.name,
+        version=read.version,
+        description=read.description,
+        skills=tuple(each.path for each in parts.skills),
+        servers=tuple((each.name, each.config_path) for each in parts.mcp_servers),
+        avatars=tuple((each.name, each.config_path) for each in parts.avatars),
+        memory_templates=tuple((each.name, each.path) for each in parts.memory_templates),
+    )
+
+
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def _validated(model: type[_ModelT], data: Mapping[str, Any], file: str) -> _ModelT:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        words = []
+        for each in error.errors(include_url=False, include_context=False, include_input=False):
+            path = "".join(f"/{part}" for part in each["loc"])
+            words.append(f"{file}: {path}: {each['msg'].removeprefix('Value error, ')}")
+        raise BundleRefused("\n".join(words[:20])) from None

@@ -1,0 +1,161 @@
+"""Changes several files of a folder, all or none, also if the process is killed half way.
+
+    staged: new files are written beside, with a journal of what is to be done
+    applied: each old file is kept beside, the new one takes its place
+    done: the journal is removed; the kept files go
+
+An error rolls back at once. A process that was killed leaves its journal, and the next one that
+takes the lock rolls back. Readers see each file as it was or as it is to be. POSIX only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from toolbus.atomic_file import write_atomically
+from toolbus_toolkits.bundles.contents import BundleRefused
+
+__all__ = ["apply_changes", "locked", "recover"]
+
+_STAGE = ".bundle-change"
+_JOURNAL = "journal.json"
+_LOCK = "bundles.lock"
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Let one process at a time change the bundles of a folder, which is created.
+
+    A change that a killed process began is rolled back first. Raises `BundleRefused` if the folder
+    cannot be written.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BundleRefused(f"TOOLBUS_HOME: cannot write {home}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _roll_back(home)
+        yield
+    finally:
+        os.close(lock)
+
+
+def recover(home: Path) -> None:
+    """Undo what a killed process began; wait for a change that is under way."""
+    if (home / _STAGE).exists():
+        with locked(home):
+            pass
+
+
+def apply_changes(home: Path, changes: Mapping[str, bytes | None]) -> None:
+    """Write and remove files, all or none. The caller holds the lock.
+
+    Args:
+        home: The folder.
+        changes: Paths in it, each with the new content; None removes the file. The last ones are
+            changed last.
+
+    Raises:
+        OSError: A file cannot be changed; everything is as it was.
+    """
+    stage = home / _STAGE
+    try:
+        _stage(home, changes)
+        for number, (path, content) in enumerate(changes.items()):
+            _apply(home, number, path, content)
+        _remove_empty_folders(home, changes)
+        # From here on the change counts: without a journal nothing is rolled back.
+        (stage / _JOURNAL).unlink()
+    except BaseException:
+        _roll_back(home)
+        raise
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _stage(home: Path, changes: Mapping[str, bytes | None]) -> None:
+    stage = home / _STAGE
+    for part in ("new", "old"):
+        (stage / part).mkdir(parents=True, mode=0o700)
+    steps = []
+    for number, (path, content) in enumerate(changes.items()):
+        if content is not None:
+            _write(stage / "new" / str(number), content)
+        existed = os.path.lexists(home / path)
+        steps.append({"path": path, "existed": existed, "folders": _missing_folders(home, path)})
+    write_atomically(stage / _JOURNAL, json.dumps(steps).encode(), sync=True)
+
+
+def _apply(home: Path, number: int, path: str, content: bytes | None) -> None:
+    target, old, new = _real(home, path), *(_staged(home, part, number) for part in ("old", "new"))
+    if content is None:
+        with suppress(FileNotFoundError):
+            os.rename(target, old)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.chmod(new, target.stat().st_mode & 0o777)
+        copy = old.with_suffix(".part")
+        shutil.copy2(target, copy)
+        os.replace(copy, old)
+    os.replace(new, target)
+
+
+def _roll_back(home: Path) -> None:
+    """Undo a change that has not ended. May be repeated."""
+    stage = home / _STAGE
+    steps: list[Any] = []
+    with suppress(FileNotFoundError):
+        steps = json.loads((stage / _JOURNAL).read_bytes())
+    for number, step in reversed(list(enumerate(steps))):
+        target, old = _real(home, step["path"]), _staged(home, "old", number)
+        was_applied = not _staged(home, "new", number).exists()
+        if old.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(old, target)
+        elif was_applied and not step["existed"]:
+            target.unlink(missing_ok=True)
+        for folder in step["folders"]:
+            with suppress(OSError):  # it has other files, or was not made yet
+                (home / folder).rmdir()
+    (stage / _JOURNAL).unlink(missing_ok=True)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _staged(home: Path, part: str, number: int) -> Path:
+    return home / _STAGE / part / str(number)
+
+
+def _real(home: Path, path: str) -> Path:
+    """Return where a file is: a link of the user stays, and what it points to is changed."""
+    return Path(os.path.realpath(home / path))
+
+
+def _missing_folders(home: Path, path: str) -> list[str]:
+    """Return the folders that have to be made for a file, the innermost first."""
+    parents = (each for each in Path(path).parents if str(each) != ".")
+    return [str(each) for each in parents if not (home / each).exists()]
+
+
+def _remove_empty_folders(home: Path, changes: Mapping[str, bytes | None]) -> None:
+    """Remove the folders that removed files have left empty; those at the top stay."""
+    for path, content in changes.items():
+        if content is None:
+            for folder in list(Path(path).parents)[:-2]:
+                with suppress(OSError):
+                    (home / folder).rmdir()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
