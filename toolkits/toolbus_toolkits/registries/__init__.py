@@ -6,7 +6,12 @@ neighbours what each type of registry speaks, `hub` puts them together. Here is 
 
 from __future__ import annotations
 
-from toolbus_toolkits.registries.hub import Download, RegistryHub
+try:
+    import httpx2 as _  # noqa: F401 - only to say what is missing
+except ImportError as error:  # the extra is not installed
+    raise ImportError("registries need more packages: pip install 'toolbus[bundles]'") from error
+
+from toolbus_toolkits.registries.hub import Offer, RegistryHub
 from toolbus_toolkits.registries.model import (
     NotInRegistry,
     RegistryEntry,
@@ -18,8 +23,8 @@ from toolbus_toolkits.registries.model import (
 )
 
 __all__ = [
-    "Download",
     "NotInRegistry",
+    "Offer",
     "RegistryEntry",
     "RegistryHub",
     "RegistryRefused",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ class Fetcher:
     Args:
         source: A source with a URL.
         client: Made for its addresses.
-        resolver: Called at the first header with a reference.
+        resolver: Replaces the references in its headers.
         wait_until: Until when, by the loop's clock, `Retry-After` is awaited.
     """
 
@@ -70,7 +70,7 @@ class Fetcher:
         self,
         source: RegistrySource,
         client: httpx2.AsyncClient,
-        resolver: Callable[[], CredentialResolver],
+        resolver: CredentialResolver,
         wait_until: float,
     ) -> None:
         self._source = source
@@ -78,36 +78,45 @@ class Fetcher:
         self._resolver = resolver
         self._wait_until = wait_until
 
-    async def read_json(self, path: str = "", query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON value of an address below that of the source.
+    @property
+    def base(self) -> str:
+        """The URL of the source, to which paths are appended."""
+        return self._source.url.rstrip("/")
+
+    async def read_json(self, url: str = "", query: Mapping[str, str] | None = None) -> Any:
+        """Return the JSON value of a URL, which may be relative to that of the source.
 
         Raises `NotInRegistry` for 404 and 410, `SourceUnavailable`, and `RegistryRefused` for what
         is no JSON or is refused.
         """
-        url = self._source.url.rstrip("/") + path if path else self._source.url
-        async with self._response(url + (f"?{urlencode(query)}" if query else "")) as response:
+        async with self._response(_with_query(url, query)) as response:
             body = await read_body(response, MAX_JSON_BYTES)
         try:
-            text = self._resolver().redact(body.decode()) if self._source.headers else body.decode()
-            return json.loads(text)
+            return json.loads(self._resolver.redact(body.decode()))
         except (ValueError, RecursionError):
             raise RegistryRefused("it did not answer with JSON: is this its address?") from None
 
-    async def read_list(self, path: str = "", query: Mapping[str, str] | None = None) -> Any:
-        """Return what `read_json` returns, of an address that every such registry has."""
+    async def read_list(self, url: str = "", query: Mapping[str, str] | None = None) -> Any:
+        """Return what `read_json` returns, of a URL that every such registry has."""
         try:
-            return await self.read_json(path, query)
+            return await self.read_json(url, query)
         except NotInRegistry as error:
             raise RegistryRefused(f"{error}: is this its address?") from None
 
-    async def save(self, url: str, target: Path, advertised: Advertised) -> None:
+    async def save(
+        self,
+        url: str,
+        target: Path,
+        advertised: Advertised,
+        query: Mapping[str, str] | None = None,
+    ) -> None:
         """Save a file, whose URL may be relative to that of the source.
 
         Raises `RegistryRefused` if it is not as advertised, and what `read_json` raises.
         """
         digest, count = hashlib.sha256(), 0
         limit = min(advertised.size, MAX_DOWNLOAD_BYTES)
-        async with self._response(urljoin(self._source.url, url)) as response:
+        async with self._response(_with_query(url, query)) as response:
             with target.open("xb") as file:
                 async for piece in response.aiter_bytes():
                     count += len(piece)
@@ -128,6 +137,7 @@ class Fetcher:
     @asynccontextmanager
     async def _response(self, url: str) -> AsyncIterator[httpx2.Response]:
         """Yield a response of status 200."""
+        url = urljoin(self._source.url, url)
         if urlsplit(self._source.url).scheme == "https" and urlsplit(url).scheme == "http":
             raise RegistryRefused(f"it refers to {_host(url)} without encryption")
         with _clear_errors():
@@ -145,14 +155,13 @@ class Fetcher:
         """Return the headers of the source, if it is the one that is asked."""
         if not self._source.headers or _origin(url) != _origin(self._source.url):
             return {}
-        host = _host(url)
-        resolver = self._resolver()
-        return {key: resolver.for_host(value, host) for key, value in self._source.headers.items()}
+        host, headers = _host(url), self._source.headers
+        return {name: self._resolver.for_host(text, host) for name, text in headers.items()}
 
 
 @asynccontextmanager
 async def fetching(
-    source: RegistrySource, resolver: Callable[[], CredentialResolver], max_wait_s: float
+    source: RegistrySource, resolver: CredentialResolver, max_wait_s: float
 ) -> AsyncIterator[Fetcher]:
     """Yield what sends the requests of one operation; the parameters are those of `Fetcher`."""
     policy = AddressPolicy(allow_private=source.allow_private)
@@ -211,6 +220,10 @@ def _later(where: str, status: int, retry_after: str) -> SourceUnavailable:
         f"{where} answered {status}: it has too many requests, try again {when}",
         retry_after_s=wait_s,
     )
+
+
+def _with_query(url: str, query: Mapping[str, str] | None) -> str:
+    return f"{url}?{urlencode(query)}" if query else url
 
 
 def _host(url: str) -> str:

@@ -10,19 +10,23 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from toolbus.errors import RoomException
+from toolbus_toolkits.bundles import InstallPlan, InstallResult, plan_install
 from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
+from toolbus_toolkits.registries.agx import AgxRegistry
+from toolbus_toolkits.registries.clawhub import ClawhubRegistry
 from toolbus_toolkits.registries.config import config_path, read_sources
-from toolbus_toolkits.registries.fetching import fetching
+from toolbus_toolkits.registries.fetching import Fetcher, fetching
 from toolbus_toolkits.registries.index import IndexRegistry
+from toolbus_toolkits.registries.local import LocalRegistry
 from toolbus_toolkits.registries.model import (
     Kind,
     Listing,
@@ -35,10 +39,11 @@ from toolbus_toolkits.registries.model import (
     SourceFailure,
     SourceUnavailable,
     latest,
+    name_key,
     short,
 )
 
-__all__ = ["Download", "RegistryHub"]
+__all__ = ["Offer", "RegistryHub"]
 
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
@@ -51,19 +56,28 @@ class _Registry(Protocol):
     async def find(self, name: str, version: str | None) -> list[Release]: ...
 
 
-_REMOTE = {"index": IndexRegistry}
+_REMOTE: dict[str, Callable[[str, Fetcher], _Registry]] = {
+    "index": IndexRegistry,
+    "agx": AgxRegistry,
+    "clawhub": ClawhubRegistry,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
-    """A bundle or skill that was downloaded and checked."""
+class Offer:
+    """A bundle or skill that was downloaded and checked, and what installing it would do."""
 
-    path: Path
-    """The zip, or the folder of the bundle."""
     entry: RegistryEntry
     """The version that it is."""
+    plan: InstallPlan
+    """It holds what was downloaded: `plan.lines()` shows it, `plan.apply()` installs it."""
     notes: tuple[str, ...] = ()
-    """What a user should read before it is installed."""
+    """What a user should read before."""
+
+
+class _Download(NamedTuple):
+    path: Path
+    release: Release
 
 
 class RegistryHub:
@@ -176,13 +190,49 @@ class RegistryHub:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    @contextmanager
-    def downloaded(
-        self, source: str, name: str, version: str | None = None, *, kind: Kind | None = None
-    ) -> Iterator[Download]:
-        """Download as `download` does; what came is removed at the end of the block."""
+    def offer(
+        self,
+        source: str,
+        name: str,
+        version: str | None = None,
+        *,
+        kind: Kind | None = None,
+        replace: bool = False,
+    ) -> Offer:
+        """Download a bundle or skill, and return what installing it would do.
+
+        Args:
+            source: The name of the source.
+            name: The name of the bundle or skill there.
+            version: By default the latest.
+            kind: Needed where a bundle and a skill have the name.
+            replace: Whether an installed version may be replaced.
+
+        Raises what `download` raises, `BundleRefused` if it cannot be installed, and
+        `RegistryRefused` if it is something else than its entry says.
+        """
         with tempfile.TemporaryDirectory(prefix="toolbus-registry-") as folder:
-            yield _run(self._download(self._source(source), name, version, kind, Path(folder)))
+            work = self._download(self._source(source), name, version, kind, Path(folder))
+            path, release = _run(work)
+            plan = plan_install(path, origin=release.entry.origin, replace=replace)
+        _check_identity(release, plan)
+        return Offer(release.entry, plan, release.notes)
+
+    def install(
+        self,
+        source: str,
+        name: str,
+        version: str | None = None,
+        *,
+        dry_run: bool = False,
+        replace: bool = False,
+    ) -> InstallPlan | InstallResult:
+        """Install a bundle or skill, without a question; return the plan alone for `dry_run`.
+
+        Arguments and errors are those of `offer`.
+        """
+        plan = self.offer(source, name, version, replace=replace).plan
+        return plan if dry_run else plan.apply()
 
     async def _listings(self, sources: Sequence[RegistrySource], query: str) -> list[Listing | str]:
         return await asyncio.gather(*(self._listing(each, query) for each in sources))
@@ -207,14 +257,14 @@ class RegistryHub:
         version: str | None,
         kind: Kind | None,
         folder: Path,
-    ) -> Download:
+    ) -> _Download:
         with _of_source(source):
             async with (
                 asyncio.timeout(_DOWNLOAD_S),
                 self._opened(source, self._max_wait_s) as registry,
             ):
                 release = _pick(await registry.find(name, version), name, version, kind)
-                return Download(await release.save(folder), release.entry, release.notes)
+                return _Download(await release.save(folder), release)
 
     async def _picked(
         self, source: RegistrySource, name: str, version: str | None, kind: Kind | None
@@ -228,7 +278,10 @@ class RegistryHub:
 
     @asynccontextmanager
     async def _opened(self, source: RegistrySource, max_wait_s: float) -> AsyncIterator[_Registry]:
-        async with fetching(source, lambda: self._resolver, max_wait_s) as fetcher:
+        if source.path is not None:
+            yield LocalRegistry(source.name, source.path)
+            return
+        async with fetching(source, self._resolver, max_wait_s) as fetcher:
             yield _REMOTE[source.type or "index"](source.name, fetcher)
 
     def _source(self, name: str) -> RegistrySource:
@@ -253,6 +306,18 @@ def _pick(
     others = sorted({each.entry.version for each in of_kind})
     known = f"; it has {', '.join(map(short, others[:20]))}" if others else ""
     raise NotInRegistry(f"it does not have {_shown(name, version)}{known}")
+
+
+def _check_identity(release: Release, plan: InstallPlan) -> None:
+    """Refuse what is something else than its entry says. Skills may lack a version."""
+    entry, bundle = release.entry, plan.bundle
+    found_kind: Kind = "skill" if bundle.manifest.form == "skill" else "bundle"
+    if found_kind != entry.kind:
+        raise RegistryRefused(f"{entry.origin} is a {found_kind}, not a {entry.kind}")
+    if not release.has_other_name and name_key(bundle.name) != name_key(entry.name):
+        raise RegistryRefused(f"{entry.origin} calls itself {short(bundle.name)!r}")
+    if found_kind == "bundle" and bundle.version != entry.version:
+        raise RegistryRefused(f"{entry.origin} has the version {short(bundle.version)!r}")
 
 
 def _merged(listings: Iterable[Listing], kind: Kind | None) -> tuple[RegistryEntry, ...]:

@@ -11,8 +11,8 @@ from toolbus_toolkits.registries.config import describe
 from toolbus_toolkits.registries.fetching import MAX_DOWNLOAD_BYTES, Advertised, Fetcher
 from toolbus_toolkits.registries.model import (
     MAX_DESCRIPTION_CHARS,
-    NAME_PATTERN,
-    VERSION_PATTERN,
+    EntryName,
+    EntryVersion,
     Kind,
     Listing,
     RegistryEntry,
@@ -27,9 +27,9 @@ MAX_ENTRIES = 10_000
 
 
 class _Entry(BaseModel, frozen=True, extra="ignore", hide_input_in_errors=True):
-    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+    name: EntryName
     kind: Kind
-    version: Annotated[str, StringConstraints(pattern=VERSION_PATTERN)]
+    version: EntryVersion
     description: str = ""
     url: Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{64}$")]

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.dataclasses import dataclass
 
 from toolbus import NotFound, ToolFailed, Unavailable
@@ -22,8 +22,8 @@ from toolbus_toolkits.credentials.references import has_reference
 
 __all__ = [
     "MAX_DESCRIPTION_CHARS",
-    "NAME_PATTERN",
-    "VERSION_PATTERN",
+    "EntryName",
+    "EntryVersion",
     "Kind",
     "Listing",
     "NotInRegistry",
@@ -38,17 +38,36 @@ __all__ = [
     "latest",
     "matches",
     "name_key",
+    "short",
 ]
 
 SourceType: TypeAlias = Literal["local", "index", "agx", "clawhub"]
 Kind: TypeAlias = Literal["bundle", "skill"]
 
-NAME_PATTERN = r"^(?:@[A-Za-z0-9_-]{1,64}/)?[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?$"
-"""Names of bundles and skills; `@owner/` before it where a registry has several of one name."""
-VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$"
 MAX_DESCRIPTION_CHARS = 1_024
 _MAX_HEADERS = 32
 _TYPES_OF_URLS = ("index", "agx", "clawhub")
+_SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_NAME = re.compile(r"(?:@[A-Za-z0-9_-]{1,64}/)?[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
+
+
+def _fully(pattern: re.Pattern[str], words: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"must be {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+EntryName: TypeAlias = Annotated[
+    str, _fully(_NAME, "1 to 64 letters, digits, '.', '_', '-' and inner spaces")
+]
+"""The name of a bundle or skill; `@owner/` before it where a registry has several of one name."""
+EntryVersion: TypeAlias = Annotated[
+    str, _fully(_VERSION, "1 to 64 letters, digits, '.', '+', '_' and '-'")
+]
 
 
 class NotInRegistry(NotFound):
@@ -79,7 +98,7 @@ class RegistryRefused(ToolFailed):
 class RegistrySource:
     """A registry: a folder, or an address with what it speaks. `ValidationError` for bad values."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+    name: Annotated[str, _fully(_SOURCE_NAME, "1 to 64 letters, digits, '_' and '-'")]
     """1 to 64 letters, digits, `_` and `-`."""
     url: Annotated[str, StringConstraints(max_length=2_048)] = ""
     """Of the index file, or of the server."""
@@ -148,6 +167,8 @@ class Release:
     """Save it in a folder, checked; return the zip or the folder of the bundle."""
     notes: tuple[str, ...] = ()
     """What a user should read before it is installed."""
+    has_other_name: bool = False
+    """Whether a skill may have another name than its entry, whose name is given by the registry."""
 
 
 @plain_dataclass(frozen=True, slots=True)
