@@ -1,0 +1,80 @@
+"""`registries.json` of `TOOLBUS_HOME`: the sources of this user, in the order of their priority."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from toolbus.atomic_file import write_atomically
+from toolbus.settings import home_of
+from toolbus.untrusted_text import json_text, one_line
+from toolbus_toolkits.registries.model import RegistrySource
+
+__all__ = ["CONFIG_FILE", "config_path", "describe", "read_sources", "write_sources"]
+
+CONFIG_FILE = "registries.json"
+_MAX_BYTES = 1024 * 1024
+_MAX_SOURCES = 64
+_SOURCE: TypeAdapter[RegistrySource] = TypeAdapter(RegistrySource)
+
+
+def config_path() -> Path:
+    """Return where the file is."""
+    return home_of(os.environ) / CONFIG_FILE
+
+
+def read_sources(path: Path) -> list[RegistrySource]:
+    """Return the sources of a file; none if there is no file. Raises `ValueError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"{path}: has more than {_MAX_BYTES} bytes")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON: {one_line(str(error), 120)}") from None
+    entries = found.get("sources") if isinstance(found, dict) else None
+    if not isinstance(entries, list) or len(found) > 1 or len(entries) > _MAX_SOURCES:
+        raise ValueError(f'{path}: must be {{"sources": [...]}} with at most {_MAX_SOURCES}')
+    return [_source(each, f"{path}: /sources/{index}") for index, each in enumerate(entries)]
+
+
+def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
+    """Replace the file; only the user can read it. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    text = json_text({"sources": [_facts(each) for each in sources]}, indent=2)
+    write_atomically(path, text.encode() + b"\n", mode=0o600)
+
+
+def describe(error: ValidationError) -> str:
+    """Return what is wrong with a source, without its values."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    texts = (
+        "/".join(map(str, each["loc"]))
+        + (": " if each["loc"] else "")
+        + each["msg"].removeprefix("Value error, ")
+        for each in errors
+    )
+    return "; ".join(one_line(text, 200) for text in texts)
+
+
+def _source(value: Any, place: str) -> RegistrySource:
+    try:
+        return _SOURCE.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{place}: {describe(error)}") from None
+
+
+def _facts(source: RegistrySource) -> dict[str, Any]:
+    facts: dict[str, Any] = _SOURCE.dump_python(source, mode="json", exclude_defaults=True)
+    return facts

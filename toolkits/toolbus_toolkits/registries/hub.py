@@ -1,0 +1,370 @@
+"""The hub: searches several sources, downloads from one, and hands what came to the installer.
+
+One source that is dead, slow or wrong hurts no other. All methods block, also where an event loop
+runs; in async code call them in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from toolbus.errors import RoomException
+from toolbus_toolkits.bundles import InstallPlan, InstallResult, plan_install
+from toolbus_toolkits.credentials import CredentialStore
+from toolbus_toolkits.credentials.references import CredentialResolver
+from toolbus_toolkits.registries.agx import AgxRegistry
+from toolbus_toolkits.registries.clawhub import ClawhubRegistry
+from toolbus_toolkits.registries.config import config_path, read_sources
+from toolbus_toolkits.registries.fetching import Fetcher, fetching
+from toolbus_toolkits.registries.index import IndexRegistry
+from toolbus_toolkits.registries.local import LocalRegistry
+from toolbus_toolkits.registries.model import (
+    Kind,
+    Listing,
+    NotInRegistry,
+    RegistryEntry,
+    RegistryRefused,
+    RegistrySource,
+    Release,
+    SearchResult,
+    SourceFailure,
+    SourceUnavailable,
+    latest,
+    name_key,
+    short,
+)
+
+__all__ = ["Offer", "RegistryHub"]
+
+_DOWNLOAD_S = 600.0
+_MAX_LEFT_OUT = 20
+_T = TypeVar("_T")
+
+
+class _Registry(Protocol):
+    async def search(self, query: str) -> Listing: ...
+
+    async def find(self, name: str, version: str | None) -> list[Release]: ...
+
+
+_REMOTE: dict[str, Callable[[str, Fetcher], _Registry]] = {
+    "index": IndexRegistry,
+    "agx": AgxRegistry,
+    "clawhub": ClawhubRegistry,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A bundle or skill that was downloaded and checked, and what installing it would do."""
+
+    entry: RegistryEntry
+    """The version that it is."""
+    plan: InstallPlan
+    """It holds what was downloaded: `plan.lines()` shows it, `plan.apply()` installs it."""
+    notes: tuple[str, ...] = ()
+    """What a user should read before."""
+
+
+class _Download(NamedTuple):
+    path: Path
+    release: Release
+
+
+class RegistryHub:
+    """Several registries as one.
+
+    Args:
+        sources: In the order of their priority; none is added. `ValueError` for equal names.
+        resolver: Replaces references to credentials in their headers; without one they are
+            refused.
+        search_timeout_s: Seconds that a source has to answer a search.
+        max_wait_s: Seconds that one download may wait where a registry asks for it.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[RegistrySource],
+        *,
+        resolver: CredentialResolver | None = None,
+        search_timeout_s: float = 20.0,
+        max_wait_s: float = 60.0,
+    ) -> None:
+        self.sources: tuple[RegistrySource, ...] = tuple(sources)
+        counts = Counter(each.name for each in self.sources)
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            raise ValueError(f"two sources have the name {twice[0]!r}")
+        self._resolver = resolver or CredentialResolver(None)
+        self._search_timeout_s = search_timeout_s
+        self._max_wait_s = max_wait_s
+
+    @classmethod
+    def from_config(cls, path: Path | None = None) -> RegistryHub:
+        """Make a hub of the sources in a file, by default `registries.json` of `TOOLBUS_HOME`.
+
+        References to credentials in headers are resolved. Raises `ValueError` for a file that is
+        not valid; without a file there are no sources.
+        """
+        sources = read_sources(path or config_path())
+        return cls(sources, resolver=CredentialResolver(CredentialStore.open()))
+
+    def search(
+        self, query: str = "", *, source: str | None = None, kind: Kind | None = None
+    ) -> SearchResult:
+        """Search all sources at once.
+
+        Args:
+            query: Words; an empty query asks for everything.
+            source: Search this source alone.
+            kind: Return bundles, or skills, alone.
+
+        Of entries with equal kind and name, that of the first source is returned. Raises
+        `NotInRegistry` for an unknown source, and `SourceUnavailable` if every source failed.
+        """
+        sources = self.sources if source is None else (self._source(source),)
+        found = _run(self._listings(sources, query))
+        failures = tuple(
+            SourceFailure(each.name, one)
+            for each, one in zip(sources, found, strict=True)
+            if isinstance(one, str)
+        )
+        if failures and len(failures) == len(sources):
+            raise SourceUnavailable(
+                "no source can be searched: "
+                + "; ".join(f"{each.source}: {each.reason}" for each in failures)
+            )
+        listings = [one for one in found if isinstance(one, Listing)]
+        left_out = tuple(
+            SourceFailure(each.name, text)
+            for each, one in zip(sources, found, strict=True)
+            if isinstance(one, Listing)
+            for text in one.left_out[:_MAX_LEFT_OUT]
+        )
+        return SearchResult(_merged(listings, kind), failures, left_out)
+
+    def find(
+        self, name: str, version: str | None = None, *, kind: Kind | None = None
+    ) -> RegistryEntry:
+        """Return what the first source that has a name has; `source` is where.
+
+        Raises `NotInRegistry` if none has, and `SourceUnavailable` if a source before it cannot be
+        asked: a name is not taken from another source because the first one is down.
+        """
+        for each in self.sources:
+            try:
+                return _run(self._picked(each, name, version, kind)).entry
+            except NotInRegistry:
+                continue
+            except RoomException as error:
+                raise SourceUnavailable(f"{error}: name the source to install from") from error
+        raise NotInRegistry(f"no source has {_shown(name, version)}")
+
+    def download(
+        self, source: str, name: str, version: str | None = None, *, kind: Kind | None = None
+    ) -> Path:
+        """Download a bundle or skill into a new temporary folder, which the caller removes.
+
+        Args:
+            source: The name of the source.
+            name: The name of the bundle or skill there.
+            version: By default the latest.
+            kind: Needed where a bundle and a skill have the name.
+
+        Returns the zip or the folder. Raises `NotInRegistry`, `SourceUnavailable`, and
+        `RegistryRefused` if it is not what the source advertises.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="toolbus-registry-"))
+        try:
+            return _run(self._download(self._source(source), name, version, kind, folder)).path
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def offer(
+        self,
+        source: str,
+        name: str,
+        version: str | None = None,
+        *,
+        kind: Kind | None = None,
+        replace: bool = False,
+    ) -> Offer:
+        """Download a bundle or skill, and return what installing it would do.
+
+        Args:
+            source: The name of the source.
+            name: The name of the bundle or skill there.
+            version: By default the latest.
+            kind: Needed where a bundle and a skill have the name.
+            replace: Whether an installed version may be replaced.
+
+        Raises what `download` raises, `BundleRefused` if it cannot be installed, and
+        `RegistryRefused` if it is something else than its entry says.
+        """
+        with tempfile.TemporaryDirectory(prefix="toolbus-registry-") as folder:
+            work = self._download(self._source(source), name, version, kind, Path(folder))
+            path, release = _run(work)
+            plan = plan_install(path, origin=release.entry.origin, replace=replace)
+        _check_identity(release, plan)
+        return Offer(release.entry, plan, release.notes)
+
+    def install(
+        self,
+        source: str,
+        name: str,
+        version: str | None = None,
+        *,
+        dry_run: bool = False,
+        replace: bool = False,
+    ) -> InstallPlan | InstallResult:
+        """Install a bundle or skill, without a question; return the plan alone for `dry_run`.
+
+        Arguments and errors are those of `offer`.
+        """
+        plan = self.offer(source, name, version, replace=replace).plan
+        return plan if dry_run else plan.apply()
+
+    async def _listings(self, sources: Sequence[RegistrySource], query: str) -> list[Listing | str]:
+        return await asyncio.gather(*(self._listing(each, query) for each in sources))
+
+    async def _listing(self, source: RegistrySource, query: str) -> Listing | str:
+        """Return what a source has, or why it failed."""
+        try:
+            async with (
+                asyncio.timeout(self._search_timeout_s),
+                self._opened(source, self._search_timeout_s) as registry,
+            ):
+                return await registry.search(query)
+        except TimeoutError:
+            return f"it did not answer within {self._search_timeout_s:g} s"
+        except (RoomException, OSError, ValueError) as error:
+            return short(error)
+
+    async def _download(
+        self,
+        source: RegistrySource,
+        name: str,
+        version: str | None,
+        kind: Kind | None,
+        folder: Path,
+    ) -> _Download:
+        with _of_source(source):
+            async with (
+                asyncio.timeout(_DOWNLOAD_S),
+                self._opened(source, self._max_wait_s) as registry,
+            ):
+                release = _pick(await registry.find(name, version), name, version, kind)
+                return _Download(await release.save(folder), release)
+
+    async def _picked(
+        self, source: RegistrySource, name: str, version: str | None, kind: Kind | None
+    ) -> Release:
+        with _of_source(source):
+            async with (
+                asyncio.timeout(self._search_timeout_s),
+                self._opened(source, self._search_timeout_s) as registry,
+            ):
+                return _pick(await registry.find(name, version), name, version, kind)
+
+    @asynccontextmanager
+    async def _opened(self, source: RegistrySource, max_wait_s: float) -> AsyncIterator[_Registry]:
+        if source.path is not None:
+            yield LocalRegistry(source.name, source.path)
+            return
+        async with fetching(source, self._resolver, max_wait_s) as fetcher:
+            yield _REMOTE[source.type or "index"](source.name, fetcher)
+
+    def _source(self, name: str) -> RegistrySource:
+        found = next((each for each in self.sources if each.name == name), None)
+        if found is None:
+            names = ", ".join(each.name for each in self.sources) or "there are none"
+            raise NotInRegistry(f"there is no source {short(name)!r}: {names}")
+        return found
+
+
+def _pick(
+    releases: Sequence[Release], name: str, version: str | None, kind: Kind | None
+) -> Release:
+    """Return the release that is asked for."""
+    of_kind = [each for each in releases if kind in (None, each.entry.kind)]
+    fitting = [each for each in of_kind if version in (None, each.entry.version)]
+    if len({each.entry.kind for each in fitting}) > 1:
+        raise RegistryRefused(f"{_shown(name, None)} is a bundle and a skill: name the kind")
+    found = latest(fitting)
+    if found is not None:
+        return found
+    others = sorted({each.entry.version for each in of_kind})
+    known = f"; it has {', '.join(map(short, others[:20]))}" if others else ""
+    raise NotInRegistry(f"it does not have {_shown(name, version)}{known}")
+
+
+def _check_identity(release: Release, plan: InstallPlan) -> None:
+    """Refuse what is something else than its entry says. Skills may lack a version."""
+    entry, bundle = release.entry, plan.bundle
+    found_kind: Kind = "skill" if bundle.manifest.form == "skill" else "bundle"
+    if found_kind != entry.kind:
+        raise RegistryRefused(f"{entry.origin} is a {found_kind}, not a {entry.kind}")
+    if not release.has_other_name and name_key(bundle.name) != name_key(entry.name):
+        raise RegistryRefused(f"{entry.origin} calls itself {short(bundle.name)!r}")
+    if found_kind == "bundle" and bundle.version != entry.version:
+        raise RegistryRefused(f"{entry.origin} has the version {short(bundle.version)!r}")
+
+
+def _merged(listings: Iterable[Listing], kind: Kind | None) -> tuple[RegistryEntry, ...]:
+    """Return the latest version of each entry, of the first source that has it."""
+    merged: dict[tuple[str, str], RegistryEntry] = {}
+    for listing in listings:
+        releases: dict[tuple[str, str], list[Release]] = {}
+        for each in listing.releases:
+            if kind in (None, each.entry.kind):
+                releases.setdefault((each.entry.kind, each.entry.name), []).append(each)
+        for key, group in releases.items():
+            best = latest(group)
+            assert best is not None
+            if key in merged:
+                also = (*merged[key].also_in, best.entry.source)
+                merged[key] = replace(merged[key], also_in=also)
+            else:
+                merged[key] = best.entry
+    return tuple(merged.values())
+
+
+@contextmanager
+def _of_source(source: RegistrySource) -> Iterator[None]:
+    """Name the source in the errors of a block."""
+    try:
+        yield
+    except TimeoutError:
+        raise SourceUnavailable(f"{source.name}: it did not answer in time") from None
+    except SourceUnavailable as error:
+        raise SourceUnavailable(
+            f"{source.name}: {error}", retry_after_s=error.retry_after_s
+        ) from error
+    except NotInRegistry as error:
+        raise NotInRegistry(f"{source.name}: {error}") from error
+    except (RegistryRefused, OSError, ValueError) as error:
+        raise RegistryRefused(f"{source.name}: {short(error)}") from error
+
+
+def _shown(name: str, version: str | None) -> str:
+    return short(repr(name)) + (f" in the version {short(version)}" if version else "")
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine to its end; on a thread of its own where a loop runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)  # Ctrl-C cancels it
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
