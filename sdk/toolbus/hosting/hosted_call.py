@@ -195,6 +195,11 @@ class HostedCall(ToolRun):
             raise RuntimeError("the caller accepts no chunks")
         await self.stream.put(chunk)
 
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the caller asked for progress."""
+        return self.dispatch.header.get("progress") is True
+
     def emit(self, value: Any) -> None:
         """Send progress to the caller, from any thread."""
         if self.stream is None:

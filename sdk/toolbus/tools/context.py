@@ -111,6 +111,11 @@ class ToolContext:
         """Whether the call was cancelled. A sync tool on a thread checks it at intervals."""
         return self._run.cancelled
 
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the caller asked for progress; if not, `emit` sends none."""
+        return self._run.wants_progress
+
     def emit(self, value: Any) -> None:
         """Send the progress of the call to the caller, from any thread and without waiting.
 

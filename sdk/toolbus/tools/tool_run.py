@@ -127,6 +127,11 @@ class ToolRun(ABC):
         Raises `RuntimeError` if the caller accepts no chunks: see `streams`.
         """
 
+    @property
+    @abstractmethod
+    def wants_progress(self) -> bool:
+        """Whether the caller asked for progress."""
+
     @abstractmethod
     def emit(self, value: Any) -> None:
         """Send a progress; see `ToolContext.emit`."""
@@ -222,6 +227,11 @@ class LocalRun(ToolRun):
         if self.on_chunk is None:
             raise RuntimeError("the caller accepts no chunks")
         await self.on_chunk(chunk)
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether there is a receiver of progress."""
+        return self.on_progress is not None
 
     def emit(self, value: Any) -> None:
         """Pass a progress to its receiver, if there is one."""

@@ -19,16 +19,16 @@ async def test_progress_is_sent_to_a_caller_that_requested_it(host_stage: HostSt
         await asyncio.to_thread(context.emit, "from a thread")
         await asyncio.sleep(0)
         context.emit("last")
-        return "ended"
+        return f"wanted: {context.wants_progress}"
 
     server = host_stage.server(work)
     server.dispatch(1, "work")
-    assert await server.answer() == "ended"
+    assert await server.answer() == "wanted: False"
     assert server.unread.empty()
     server.dispatch(1, "work", header={"progress": True})
     bodies = [unpack_body((await server.next_of(Progress)).body) for _ in range(3)]
     assert bodies == [[1, {"done": 1}], [2, "from a thread"], [2, "last"]]
-    assert await server.answer() == "ended"
+    assert await server.answer() == "wanted: True"
 
 
 async def test_only_the_latest_waiting_progress_is_sent(host_stage: HostStage) -> None:

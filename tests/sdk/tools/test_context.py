@@ -89,7 +89,13 @@ def test_failure_is_recorded_only_once_the_function_was_entered() -> None:
 
 def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
     facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room", "state"}
-    assert {name for name in dir(ToolContext) if name[0] != "_"} == facts | {"emit", "refuse"}
+    others = {"emit", "refuse", "wants_progress"}
+    assert {name for name in dir(ToolContext) if name[0] != "_"} == facts | others
+
+
+def test_progress_is_wanted_where_it_is_received() -> None:
+    assert not ToolContext().wants_progress
+    assert ToolContext(on_progress=print).wants_progress
 
 
 def test_state_is_the_dict_of_the_run() -> None:

@@ -99,6 +99,12 @@ async def steps(context: Context, count: int = 3) -> str:
 
 
 @server.tool()
+def asked(context: Context) -> bool:
+    """Return whether the call asks for progress."""
+    return "progress_token" in (context.request_context.meta or {})
+
+
+@server.tool()
 def fail() -> str:
     """Raise."""
     raise ValueError("no such account")

@@ -126,9 +126,11 @@ async def test_a_server_that_crashed_is_started_again_and_calls_meanwhile_ran_no
     assert server.toolkit() is toolkit
 
 
-async def test_progress_reaches_the_caller(server: McpServer) -> None:
+async def test_progress_reaches_a_caller_that_asked_for_it(server: McpServer) -> None:
     received: list[Any] = []
     context = ToolContext(on_progress=received.append)
+    assert await run(server, "asked") == JsonChunk({"result": False})
+    assert await server.toolkit().execute(context, "asked", {}) == JsonChunk({"result": True})
     await server.toolkit().execute(context, "steps", {"count": 2})
     assert received == [
         {"progress": 0, "total": 2, "message": "step 0"},

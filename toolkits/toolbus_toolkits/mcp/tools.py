@@ -111,7 +111,9 @@ class McpTool(Tool):
 
         try:
             refuse_references(arguments)
-            result = await self._connection.call(self.definition.name, arguments, report)
+            result = await self._connection.call(
+                self.definition.name, arguments, report if context.wants_progress else None
+            )
         except (InvalidArguments, Unavailable) as error:
             raise context.refuse(error) from error
         except MCPError as error:
