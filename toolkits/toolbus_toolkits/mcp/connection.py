@@ -28,6 +28,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.events import first_of
+from toolbus_toolkits.mcp.http_bounds import without_query
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 from toolbus_toolkits.network import host_text
 
@@ -340,7 +341,9 @@ class ServerConnection:
         text = f"{text}; {ending}" if ending and ending not in text else text
         if self._entry.url is not None:  # its path and query may hold a secret
             host = host_text(urlsplit(self._entry.url).netloc)
-            text = text.replace(self._entry.url, host).partition("\n")[0]
+            for address in (self._entry.url, without_query(self._entry.url)):
+                text = text.replace(address, host)
+            text = text.partition("\n")[0]
             text = text if host in text else f"{host}: {text}"
         return one_line(self._access.redact(text), 1_000)
 
