@@ -2,7 +2,8 @@
 
 What a server chooses may differ: ids, the generation and cursors (but one choice always replaces
 the same recorded one), times, limits, and texts for people. It may send more than it did: fields at
-a frame's end, keys, kinds. All else must be equal.
+a frame's end, keys, kinds. Answers to a client may come before or after what others cause, such as
+the dispatch of a call. All else must be equal.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ WELCOME, RESULT, FAILED, EVENT = 1, 2, 3, 4
 DISPATCH, CANCEL, REGISTER, CALL = 17, 18, 32, 16
 OLD_KINDS = frozenset({WELCOME, RESULT, FAILED, EVENT, DISPATCH, CANCEL})
 """The frames that a client of the first release reads; it ignores all others."""
+
+_ANSWERS = frozenset({WELCOME, RESULT, FAILED})
 
 # Positions in a frame, or keys in a map: what the server chooses, and what must only have its type.
 _CHOSEN = {(WELCOME, 2), (WELCOME, 4), (DISPATCH, 1), (CANCEL, 1)}
@@ -87,6 +90,8 @@ class Replay:
         self._server = server
         self._stack = stack
         self._clients: dict[str, RawClient] = {}
+        self._early: dict[str, list[list[Any]]] = {}
+        """Frames of each client that came before an answer, or before what others caused."""
         self.choices = Choices()
         self.received = 0
         """How many frames of the server's were as they had been."""
@@ -135,15 +140,31 @@ class Replay:
         self._clients[who] = client
 
     async def _receive(self, who: str, then: list[Any]) -> None:
+        early = self._early.setdefault(who, [])
+        is_answer = then[0] in _ANSWERS
+        now = next((each for each in early if (each[0] in _ANSWERS) == is_answer), None)
+        if now is not None:
+            early.remove(now)
         async with asyncio.timeout(60):
-            while True:
-                raw = await self._clients[who].read_raw()
-                if raw.opcode == CLOSE:
-                    raise ConversationDiffers(f"{who} was closed instead of told {then}")
-                if raw.opcode == BINARY and (now := msgpack.unpackb(raw.payload))[0] in OLD_KINDS:
-                    break
+            while now is None:
+                frame = await self._next(who, then)
+                if (frame[0] in _ANSWERS) == is_answer:
+                    now = frame
+                else:
+                    early.append(frame)
         same_frame(then, now, self.choices)
         self.received += 1
+
+    async def _next(self, who: str, then: list[Any]) -> list[Any]:
+        """Return the next frame that a client of the first release reads."""
+        while True:
+            raw = await self._clients[who].read_raw()
+            if raw.opcode == CLOSE:
+                raise ConversationDiffers(f"{who} was closed instead of told {then}")
+            if raw.opcode == BINARY:
+                frame: list[Any] = msgpack.unpackb(raw.payload)
+                if frame[0] in OLD_KINDS:
+                    return frame
 
 
 def same_frame(then: list[Any], now: list[Any], choices: Choices) -> None:
