@@ -61,6 +61,12 @@ def test_both_forms_install_the_same(manifest: dict[str, Any]) -> None:
     }
 
 
+def test_a_path_of_a_manifest_may_name_this_folder_and_end_with_a_slash() -> None:
+    plain = with_part(OURS, "skills", ["skills/pdf"])
+    decorated = with_part(OURS, "skills", ["./skills/pdf/"])
+    assert read_bundle(contents(decorated)).files == read_bundle(contents(plain)).files
+
+
 def test_a_skill_alone_is_a_bundle() -> None:
     text = SKILL.replace(b"---\nText", b"metadata: {version: 2}\n---\nText")
     bundle = read_bundle({"SKILL.md": text, "scripts/a.py": b""})
@@ -100,10 +106,10 @@ def with_part(manifest: dict[str, Any], part: str, value: Any) -> dict[str, Any]
         ({**OURS, "name": "../../outside"}, "/name: String should match"),
         ({**OURS, "name": ".."}, "/name: String should match"),
         ({**OURS, "name": "a\u202eb"}, "/name: String should match"),
-        ({**OURS, "version": 0.3}, "/version: Input should be a valid string"),
+        ({**OURS, "version": 0.3}, "/version: must be text: put it in quotes"),
         ({**OURS, "version": "new"}, "/version: must be a version"),
         ({**OURS, "toolbus_bundle": "2"}, "/toolbus_bundle: Input should be '1'"),
-        ({**OURS, "skils": []}, "/skils: Extra inputs are not permitted"),
+        ({**OURS, "skils": []}, "/skils: is no key of this form"),
         ({**OURS, "requires": {"toolbus": "new"}}, "/requires/toolbus: must be a range"),
         ({**AGX, "agx_bundle": "3"}, "/agx_bundle: Input should be '1'"),
         ({**AGX, "name": "a/b"}, "/name: String should match"),
@@ -127,7 +133,7 @@ def with_part(manifest: dict[str, Any], part: str, value: Any) -> dict[str, Any]
         ),
         (with_part(AGX, "skills", [{"path": "/etc/x"}]), "/components/skills/0/path: the path"),
         (with_part(AGX, "skills", ["x"]), "/components/skills/0: Input should be a valid dict"),
-        (with_part(AGX, "mcp_servers", [{"name": "x"}]), "config_path: Field required"),
+        (with_part(AGX, "mcp_servers", [{"name": "x"}]), "config_path: is missing"),
         (
             with_part(AGX, "mcp_servers", [{"name": "x", "config_path": "memory/notes.md"}]),
             "not JSON",

@@ -114,6 +114,19 @@ def test_a_damaged_zip_is_refused(
         read_contents(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_with_a_damaged_file_is_refused_with_every_method(
+    tmp_path: Path, method: int
+) -> None:
+    path = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("SKILL.md", b"text" * 100)
+    data = path.read_bytes()
+    path.write_bytes(data[:50] + b"\xff" * 8 + data[58:])
+    with pytest.raises(BundleRefused):
+        read_contents(path)
+
+
 def test_a_zip_larger_than_its_limit_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from toolbus_toolkits import bundles
 from toolbus_toolkits.bundles import BundleRefused, NotInstalled
+from toolbus_toolkits.mcp.config import read_file
 
 SERVER = {"command": "python3", "args": ["server.py"]}
 _Tree = dict[str, bytes]
@@ -84,6 +85,51 @@ def test_a_bundle_is_installed_listed_and_removed(home: Path, source: Path) -> N
         bundles.uninstall("office", home=home)
 
 
+def test_what_was_taken_away_is_installed_again(home: Path, source: Path) -> None:
+    bundles.install(bundle(source, mcp_servers={"files": SERVER}), home=home)
+    before = tree(home)
+    for name in ("installed-skills/pdf/SKILL.md", "mcp.json"):
+        (home / name).unlink()
+        assert bundles.install(source, home=home).changed
+        assert tree(home).keys() == before.keys()
+    (home / "installed-skills/pdf/SKILL.md").unlink()
+    bundles.uninstall("office", home=home)
+    assert bundles.install(source, home=home).changed  # in spite of the empty folder
+
+
+def test_a_command_is_shown_whole(home: Path, source: Path) -> None:
+    padded = {"command": "python3", "args": ["-c", "pass", "x" * 2_000, "hidden"]}
+    plan = bundles.plan_install(bundle(source, mcp_servers={"files": padded}), home=home)
+    assert plan.lines()[-1].endswith(" hidden")
+    padded["args"] = ["x" * 10_000, "hidden"]
+    with pytest.raises(BundleRefused, match=r"MCP server files: .* more than 10,000 characters"):
+        bundles.plan_install(bundle(source, mcp_servers={"files": padded}), home=home)
+
+
+@pytest.mark.parametrize(("count", "padding"), [(256, 0), (1, 1024 * 1024 - 200)])
+def test_mcp_json_stays_readable(home: Path, source: Path, count: int, padding: int) -> None:
+    home.mkdir()
+    mine = {f"mine-{each}": SERVER for each in range(count)}
+    (home / "mcp.json").write_text(json.dumps({"x": "x" * padding, "mcpServers": mine}))
+    before = tree(home)
+    with pytest.raises(BundleRefused, match=r"mcp\.json would have .* remove others first"):
+        bundles.plan_install(bundle(source, mcp_servers={"files": SERVER}), home=home)
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize("key", ["servers", None])
+def test_servers_of_the_user_stay_in_the_form_of_their_file(
+    home: Path, source: Path, key: str | None
+) -> None:
+    home.mkdir()
+    mine = {"mine": SERVER}
+    (home / "mcp.json").write_text(json.dumps({key: mine} if key else mine))
+    bundles.install(bundle(source, mcp_servers={"files": SERVER}), home=home)
+    assert set(read_file(home / "mcp.json").servers) == {"mine", "files"}
+    bundles.uninstall("office", home=home)
+    assert json.loads((home / "mcp.json").read_text()) == ({key: mine} if key else mine)
+
+
 def test_another_version_replaces_what_the_first_one_brought(home: Path, source: Path) -> None:
     bundle(source / "1", skills=["pdf", "old"], mcp_servers={"files": SERVER, "gone": SERVER})
     bundles.install(source / "1", home=home)
@@ -147,6 +193,7 @@ def test_what_is_not_the_bundle_s_own_is_not_touched(
     entries = {"files": SERVER, "tuned": SERVER}
     bundles.install(bundle(source / "1", skills=["pdf", "edited"], mcp_servers=entries), home=home)
     (home / "installed-skills" / "mine").mkdir()
+    (home / "installed-skills" / "mine" / "notes.txt").write_text("mine")
     (home / "installed-skills" / "edited" / "SKILL.md").write_text("mine now")
     mine = {**servers(home), "mine": SERVER, "tuned": {**SERVER, "env": {"A": "b"}}}
     (home / "mcp.json").write_text(json.dumps({"mcpServers": mine}))
@@ -181,6 +228,7 @@ def test_a_plan_is_not_applied_to_a_home_that_has_changed(home: Path, source: Pa
     ("name", "content", "words"),
     [
         ("bundles.json", "{", "is damaged"),
+        (".bundle-change/journal.json", "{", "is damaged"),
         ("mcp.json", "{", "is not JSON"),
         ("mcp.json", "[]", "must be an object"),
         ("mcp.json", '{"mcpServers": []}', "must be an object"),
@@ -189,7 +237,7 @@ def test_a_plan_is_not_applied_to_a_home_that_has_changed(home: Path, source: Pa
 def test_a_damaged_file_of_the_home_is_not_overwritten(
     home: Path, source: Path, name: str, content: str, words: str
 ) -> None:
-    home.mkdir()
+    (home / name).parent.mkdir(parents=True)
     (home / name).write_text(content)
     with pytest.raises(BundleRefused, match=words):
         bundles.install(bundle(source), home=home)

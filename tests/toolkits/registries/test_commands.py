@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from support.processes.command_line import CommandLine
+from toolbus_toolkits.registries import RegistrySource, commands
+from toolbus_toolkits.registries.config import write_sources
 
 SKILL = "---\nname: {0}\ndescription: about {0}\nversion: {1}\n---\nRead it.\n"
 SERVER = {"command": "npx", "args": ["-y", "some-server"]}
@@ -46,6 +50,33 @@ def test_sources_are_added_listed_and_removed(toolbus: CommandLine) -> None:
         assert toolbus.run_here("registry", "remove", name).code == 0
     assert "`toolbus registry add` adds one" in toolbus.run_here("registry", "search").err
     assert toolbus.run_here("registry", "remove", "ours").code == 4
+
+
+def test_sources_that_cannot_be_read_again_are_not_written(toolbus: CommandLine) -> None:
+    file = Path(toolbus.environment()["TOOLBUS_HOME"]) / "registries.json"
+    full = json.dumps({"sources": [{"name": f"s{each}", "path": "/"} for each in range(64)]})
+    file.write_text(full)
+    outcome = toolbus.run_here("registry", "add", "more", "ours")
+    assert (outcome.code, "at most 64 sources" in outcome.err) == (2, True), outcome.err
+    assert file.read_text() == full
+
+
+@pytest.mark.parametrize("arguments", [("add", "new", "."), ("remove", "old")])
+def test_one_process_at_a_time_changes_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path))
+    write_sources(tmp_path / "registries.json", [RegistrySource("old", path=tmp_path)])
+    held = []
+
+    def write(path: Path, sources: list[RegistrySource]) -> None:
+        with (path.parent / "bundles.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(sources)
+
+    monkeypatch.setattr(commands, "write_sources", write)
+    assert CliRunner().invoke(commands.registry, arguments).exit_code == 0
+    assert held
 
 
 def test_search_shows_the_first_source_and_those_that_failed(toolbus: CommandLine) -> None:
@@ -90,9 +121,9 @@ def test_install_shows_every_command_and_asks(toolbus: CommandLine) -> None:
         (("add", "new", "nowhere"), 2, "nowhere is no folder"),
         (("add", "new", "https://a.org"), 2, "give the `type`"),
         (("add", "new", "ours", "--credential", "a/b"), 2, "write org/tool/key"),
-        (("install", "nothing"), 4, "no source has 'nothing'"),
+        (("install", "nothing"), 4, "no source has 'nothing': `toolbus registry search`"),
         (("install", "pdf", "--from", "other"), 4, "no source 'other': ours, theirs"),
-        (("install", "pdf", "--version", "7"), 4, "no source has 'pdf' in the version 7"),
+        (("install", "pdf", "--version", "7"), 4, "has 'pdf' in the version 7: ours: it does"),
         (("install", "pdf", "--from", "ours", "--version", "7"), 4, "it has 1.0.0"),
     ],
 )

@@ -79,7 +79,7 @@ async def test_two_sources_are_searched_as_one_and_the_first_wins() -> None:
         (Answer(500), "answered 500: it has a problem"),
         (Answer(404), "answered 404"),
         (Answer(401), "needs a credential in `headers`"),
-        (Answer(429, headers={"retry-after": "3600"}), "try again in 3600 s"),
+        (Answer(429, headers={"retry-after": "3600000"}), "try again in 3600000 s"),
         (Answer(body=b"<html>"), "did not answer with JSON"),
         (Answer(body=b"[" * 100_000), "did not answer with JSON"),
         (Answer(body=b'{"entries": []}'), "is this its address?"),

@@ -7,6 +7,7 @@ a folder are refused. Hidden files and folders are left out.
 
 from __future__ import annotations
 
+import lzma
 import os
 import stat
 import struct
@@ -41,6 +42,8 @@ _LEFT_OUT = "__MACOSX"
 _ENCRYPTED = 0x1
 _END = struct.Struct("<4s4H2LH")
 """The end record of a zip: APPNOTE.TXT, 4.3.16."""
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError)
+"""What `zipfile` raises, beside `OSError` and `ValueError`."""
 _LOCATOR_BYTES = 20
 """Of the locator of a Zip64 end record, just before the end record: APPNOTE.TXT, 4.3.15."""
 
@@ -143,7 +146,7 @@ def _of_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                     content = _unpacked(archive, info)
                     left -= _checked_size(info.filename, len(content), left)
                     yield info.filename, content
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        except _DAMAGED as error:
             raise BundleRefused(
                 f"{path}: the zip is damaged: {one_line(str(error), 120)}"
             ) from None

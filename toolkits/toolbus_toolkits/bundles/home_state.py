@@ -40,6 +40,17 @@ class HomeState:
         """Whether there is a file or folder, or a link to nothing."""
         return os.path.lexists(self.home / path)
 
+    def has_files(self, path: str) -> bool:
+        """Whether there is a file, or a folder with anything but empty folders."""
+        place = self.home / path
+        if place.is_symlink() or not place.is_dir():
+            return self.exists(path)
+        return any(not each.is_dir() or each.is_symlink() for each in place.rglob("*"))
+
+    def is_whole(self, bundle: InstalledBundle) -> bool:
+        """Whether everything of an installed bundle is there, changed or not."""
+        return all(map(self.exists, bundle.files)) and bundle.servers.keys() <= {*self.mcp.entries}
+
     def digest_of(self, path: str) -> str | None:
         """Return the SHA-256 of a file; None if there is none."""
         try:

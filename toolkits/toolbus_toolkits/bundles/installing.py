@@ -28,7 +28,8 @@ from toolbus_toolkits.skills.sources import INSTALLED_FOLDER
 
 __all__ = ["InstallPlan", "InstallResult", "make_plan"]
 
-_SHOWN_CHARS = 1_000
+_MAX_SERVER_CHARS = 10_000
+"""Of the line of an MCP server, which is shown whole: a cut line could hide what is started."""
 _HASH_CHARS = 12
 
 
@@ -67,10 +68,17 @@ class InstallPlan:
     """Every file, with its SHA-256."""
     servers: dict[str, str] = field(default_factory=dict)
     """Every MCP server, with the SHA-256 of its entry."""
+    is_whole: bool = False
+    """Whether everything that the installed bundle of this name brought is still there."""
 
     @property
     def is_installed(self) -> bool:
-        """Whether exactly this is installed already."""
+        """Whether exactly this is installed already, and nothing of it was taken away."""
+        return self.is_same and self.is_whole
+
+    @property
+    def is_same(self) -> bool:
+        """Whether exactly this was installed."""
         old = self.replaced
         return old is not None and (old.version, old.files, old.servers) == (
             self.bundle.version,
@@ -80,7 +88,7 @@ class InstallPlan:
 
     def lines(self) -> list[str]:
         """Return what would be done, a line each: every file, command and address. For people."""
-        return [one_line(each, _SHOWN_CHARS) for each in self._lines()]
+        return [one_line(each) for each in self._lines()]
 
     def apply(self) -> InstallResult:
         """Install the bundle.
@@ -162,8 +170,10 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
     files = {path: digest(content) for path, content in bundle.files.items()}
     servers = {name: entry_digest(each) for name, each in bundle.servers.items()}
     _check_requirements(bundle, state.installed)
+    _check_shown(bundle)
     _Ownership(bundle, state, replaced, files, servers).check()
     removed_files, removed_servers, kept = _left_over(state, replaced, files, servers)
+    state.mcp.changed(bundle.servers, removed_servers)  # raises if it would be too large
     plan = InstallPlan(
         bundle=bundle,
         home=state.home,
@@ -175,8 +185,9 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
         warnings=(*kept, *_missing_programs(bundle)),
         files=files,
         servers=servers,
+        is_whole=replaced is not None and state.is_whole(replaced),
     )
-    if replaced is not None and not replace and not plan.is_installed:
+    if replaced is not None and not replace and not plan.is_same:
         raise BundleRefused(
             f"bundle {bundle.name} {replaced.version} is installed, with other content: replace it"
             " with --replace"
@@ -220,7 +231,7 @@ class _Ownership:
         """Refuse a file, or the folder of a skill, that is there and of no bundle."""
         place = "/".join(path.split("/")[:2]) if path.startswith(f"{INSTALLED_FOLDER}/") else path
         is_mine = any(each.startswith(f"{place}/") for each in self._replaced.files)
-        if self._state.exists(place if not is_mine else path):
+        if self._state.has_files(place if not is_mine else path):
             raise BundleRefused(
                 f"{self._state.home / place} exists and no bundle has installed it: move it away"
             )
@@ -297,16 +308,25 @@ def _missing_programs(bundle: Bundle) -> Iterator[str]:
             yield f"MCP server {name}: the program {command} is not on this machine's PATH"
 
 
+def _check_shown(bundle: Bundle) -> None:
+    for name in bundle.servers:
+        if len(one_line(_server_line(bundle, name))) > _MAX_SERVER_CHARS:
+            raise BundleRefused(
+                f"MCP server {name}: its command or address, with arguments, env and headers, has"
+                f" more than {_MAX_SERVER_CHARS:,} characters: put the rest into a file"
+            )
+
+
 def _server_line(bundle: Bundle, name: str) -> str:
     entry = bundle.entry(name)
     if entry.url is not None:
         return f"address  MCP server {name}: {entry.url}{_pairs('headers', entry.headers)}"
     assert entry.command is not None
-    place = "" if entry.cwd is None else f"  in {entry.cwd}"
+    place = "" if entry.cwd is None else f"  in {shlex.quote(str(entry.cwd))}"
     command = shlex.join([entry.command, *entry.args])
     return f"command  MCP server {name}: {command}{place}{_pairs('env', entry.env)}"
 
 
 def _pairs(what: str, values: Mapping[str, Any]) -> str:
-    shown = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items())
+    shown = " ".join(f"{shlex.quote(key)}={shlex.quote(value)}" for key, value in values.items())
     return f"  {what} {shown}" if shown else ""

@@ -56,7 +56,17 @@ def _text_of_number(value: object) -> object:
     return str(value) if is_number else value
 
 
-_Path = Annotated[str, AfterValidator(lambda text: str(checked_path(text)))]
+def _is_path(text: str) -> str:
+    return str(checked_path(text.removeprefix("./").removesuffix("/")))
+
+
+_WORDS = {
+    "string_type": "must be text: put it in quotes",  # YAML reads 1.0 as a number
+    "extra_forbidden": "is no key of this form",
+    "missing": "is missing",
+}
+"""What is wrong, for errors that pydantic names in terms of Python."""
+_Path = Annotated[str, AfterValidator(_is_path)]
 _Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 _Line = Annotated[str, StringConstraints(max_length=4_096)]
 _Range = Annotated[str, AfterValidator(_is_range)]
@@ -206,5 +216,6 @@ def _validated(model: type[_ModelT], data: Mapping[str, Any], file: str) -> _Mod
         words = []
         for each in error.errors(include_url=False, include_context=False, include_input=False):
             path = "".join(f"/{part}" for part in each["loc"])
-            words.append(f"{file}: {path}: {each['msg'].removeprefix('Value error, ')}")
+            why = _WORDS.get(each["type"]) or each["msg"].removeprefix("Value error, ")
+            words.append(f"{file}: {path}: {why}")
         raise BundleRefused("\n".join(words[:20])) from None

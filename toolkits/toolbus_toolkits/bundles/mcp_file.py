@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from toolbus_toolkits.bundles.contents import BundleRefused
-from toolbus_toolkits.mcp.config import HOME_FILE
+from toolbus_toolkits.mcp.config import HOME_FILE, MAX_FILE_BYTES, MAX_SERVERS, entries_key
 from toolbus_toolkits.mcp.names import toolkit_name
 
 __all__ = ["McpFile"]
 
 _KEY = "mcpServers"
-_MAX_FILE_BYTES = 1024 * 1024
 
 
 class McpFile:
@@ -33,31 +32,43 @@ class McpFile:
         path = home / HOME_FILE
         try:
             with path.open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-            self._data: Any = json.loads(data) if len(data) <= _MAX_FILE_BYTES else None
+                data = file.read(MAX_FILE_BYTES + 1)
+            self._data: Any = json.loads(data) if len(data) <= MAX_FILE_BYTES else None
         except FileNotFoundError:
             self._data = {_KEY: {}}
         except OSError as error:
             raise BundleRefused(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
             raise BundleRefused(f"{path} is not JSON: correct it, or move it away") from None
-        if not isinstance(self._data, dict) or not isinstance(self._data.get(_KEY, {}), dict):
+        if not isinstance(self._data, dict) or not isinstance(self._entries, dict):
             raise BundleRefused(f'{path} must be an object with "{_KEY}", of at most 1 MiB')
+
+    @property
+    def _entries(self) -> Any:
+        key = entries_key(self._data)
+        return self._data if key is None else self._data[key]
 
     @property
     def entries(self) -> Mapping[str, Any]:
         """The entries, by the names of their toolkits."""
-        return {toolkit_name(key): each for key, each in self._data.get(_KEY, {}).items()}
+        return {toolkit_name(key): each for key, each in self._entries.items()}
 
     def changed(self, added: Mapping[str, Any], removed: Iterable[str]) -> bytes:
-        """Return the file with some entries added, or replaced, and others removed."""
+        """Return the file with some entries added, or replaced, and others removed.
+
+        Entries stay under the key that has them. Raises `BundleRefused` if the toolkit `mcp` would
+        not read the file with what is added.
+        """
         gone = {*removed, *added}
-        kept = {
-            key: each
-            for key, each in self._data.get(_KEY, {}).items()
-            if toolkit_name(key) not in gone
-        }
-        data = {**self._data, _KEY: {**kept, **added}}
-        return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode(
-            errors="surrogatepass"
-        )
+        kept = {key: each for key, each in self._entries.items() if toolkit_name(key) not in gone}
+        entries = {**kept, **added}
+        key = entries_key(self._data) if self._data else _KEY
+        data = entries if key is None else {**self._data, key: entries}
+        text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+        content = text.encode(errors="surrogatepass")
+        if added and (len(entries) > MAX_SERVERS or len(content) > MAX_FILE_BYTES):
+            raise BundleRefused(
+                f"{HOME_FILE} would have {len(entries)} MCP servers and {len(content):,} bytes, and "
+                f"may have {MAX_SERVERS} and {MAX_FILE_BYTES:,}: remove others first"
+            )
+        return content

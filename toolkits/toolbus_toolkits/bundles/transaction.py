@@ -112,10 +112,7 @@ def _apply(home: Path, number: int, path: str, content: bytes | None) -> None:
 def _roll_back(home: Path) -> None:
     """Undo a change that has not ended. May be repeated."""
     stage = home / _STAGE
-    steps: list[Any] = []
-    with suppress(FileNotFoundError):
-        steps = json.loads((stage / _JOURNAL).read_bytes())
-    for number, step in reversed(list(enumerate(steps))):
+    for number, step in reversed(list(enumerate(_steps(stage / _JOURNAL)))):
         target, old = _real(home, step["path"]), _staged(home, "old", number)
         was_applied = not _staged(home, "new", number).exists()
         if old.exists():
@@ -128,6 +125,19 @@ def _roll_back(home: Path) -> None:
                 (home / folder).rmdir()
     (stage / _JOURNAL).unlink(missing_ok=True)
     shutil.rmtree(stage, ignore_errors=True)
+
+
+def _steps(journal: Path) -> list[Any]:
+    try:
+        steps: list[Any] = json.loads(journal.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        raise BundleRefused(
+            f"{journal} is damaged, so the change that it describes cannot be undone: move "
+            f"{journal.parent} away, and compare the files in it with those of TOOLBUS_HOME"
+        ) from None
+    return steps
 
 
 def _staged(home: Path, part: str, number: int) -> Path:

@@ -23,9 +23,12 @@ from toolbus_toolkits.mcp.names import toolkit_name
 
 __all__ = [
     "HOME_FILE",
+    "MAX_FILE_BYTES",
+    "MAX_SERVERS",
     "ServerEntry",
     "ServersFile",
     "SkippedEntry",
+    "entries_key",
     "read_file",
     "read_servers",
     "usual_files",
@@ -33,8 +36,8 @@ __all__ = [
 
 HOME_FILE = "mcp.json"
 """The file of `TOOLBUS_HOME` that bundles add their servers to."""
-_MAX_FILE_BYTES = 1024 * 1024
-_MAX_SERVERS = 256
+MAX_FILE_BYTES = 1024 * 1024
+MAX_SERVERS = 256
 _MAX_SECONDS = 24 * 3600.0
 
 Transport = Literal["stdio", "streamable_http", "sse"]
@@ -156,8 +159,8 @@ def read_servers(data: object, source: str) -> ServersFile:
     entries = _entries_of(data)
     if not isinstance(entries, Mapping) or not all(isinstance(each, str) for each in entries):
         raise ValueError(f'{source}: must be an object with "mcpServers"')
-    if len(entries) > _MAX_SERVERS:
-        raise ValueError(f"{source}: has {len(entries)} servers, and may have {_MAX_SERVERS}")
+    if len(entries) > MAX_SERVERS:
+        raise ValueError(f"{source}: has {len(entries)} servers, and may have {MAX_SERVERS}")
     servers: dict[str, ServerEntry] = {}
     skipped: list[SkippedEntry] = []
     # Of two keys with one name the one that is the name itself wins, wherever it stands.
@@ -183,6 +186,12 @@ def read_servers(data: object, source: str) -> ServersFile:
     return ServersFile(source, servers, tuple(skipped))
 
 
+def entries_key(data: Mapping[str, Any]) -> str | None:
+    """Return the key that has the entries of a file; None if the file is the entries alone."""
+    # The second is VS Code's.
+    return next((key for key in ("mcpServers", "servers") if key in data), None)
+
+
 def read_file(path: Path) -> ServersFile:
     """Read a file of servers.
 
@@ -191,10 +200,10 @@ def read_file(path: Path) -> ServersFile:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > _MAX_FILE_BYTES:
+    if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"{path}: is larger than 1 MiB")
     try:
         value = json.loads(data)
@@ -221,10 +230,8 @@ def usual_files(folder: Path, home: Path, toolbus_home: Path) -> list[Path]:
 def _entries_of(data: object) -> object:
     if not isinstance(data, Mapping):
         return None
-    for key in ("mcpServers", "servers"):  # the second is VS Code's
-        if key in data:
-            return data[key]
-    return data
+    key = entries_key(data)
+    return data if key is None else data[key]
 
 
 def _set_transport(found: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from toolbus_toolkits.bundles.commands import (
     install_plan,
     reporting_bundles,
 )
+from toolbus_toolkits.bundles.transaction import locked
 from toolbus_toolkits.credentials import CredentialName
 from toolbus_toolkits.registries.config import config_path, describe, read_sources, write_sources
 from toolbus_toolkits.registries.hub import RegistryHub
@@ -83,10 +84,13 @@ def _add(
         added = RegistrySource(
             name=name, **where, type=kind, headers=headers, allow_private=allow_private
         )
-        sources = read_sources(config_path())
-        if any(each.name == name for each in sources):
-            raise UsageError(f"there is a registry {name}: `toolbus registry remove` removes it")
-        _write([*sources, added])
+        with locked(config_path().parent):
+            sources = read_sources(config_path())
+            if any(each.name == name for each in sources):
+                raise UsageError(
+                    f"there is a registry {name}: `toolbus registry remove` removes it"
+                )
+            write_sources(config_path(), [*sources, added])
         typer.echo(f"added {name}, of the type {added.type}")
 
 
@@ -94,12 +98,13 @@ def _add(
 def _remove(name: Annotated[str, typer.Argument(metavar="NAME", help="The registry.")]) -> None:
     """Remove a registry. What was installed from it stays."""
     with _reporting():
-        sources = read_sources(config_path())
-        kept = [each for each in sources if each.name != name]
-        if len(kept) == len(sources):
-            known = ", ".join(each.name for each in sources) or "there are none"
-            raise NotInRegistry(f"there is no registry {name!r}: {known}")
-        _write(kept)
+        with locked(config_path().parent):
+            sources = read_sources(config_path())
+            kept = [each for each in sources if each.name != name]
+            if len(kept) == len(sources):
+                known = ", ".join(each.name for each in sources) or "there are none"
+                raise NotInRegistry(f"there is no registry {name!r}: {known}")
+            write_sources(config_path(), kept)
         typer.echo(f"removed {name}")
 
 
@@ -183,10 +188,6 @@ def _folder(place: str) -> Path:
     if not folder.is_dir():
         raise UsageError(f"{place} is no folder: give a folder, or a URL with http:// or https://")
     return folder
-
-
-def _write(sources: list[RegistrySource]) -> None:
-    write_sources(config_path(), sources)
 
 
 def _say_none() -> None:

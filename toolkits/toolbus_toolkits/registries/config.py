@@ -50,7 +50,13 @@ def read_sources(path: Path) -> list[RegistrySource]:
 
 
 def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
-    """Replace the file; only the user can read it. Raises `OSError`."""
+    """Replace the file; only the user can read it.
+
+    Raises `OSError`, and `ValueError` for more sources than are read.
+    """
+    sources = list(sources)
+    if len(sources) > _MAX_SOURCES:
+        raise ValueError(f"{path}: may have at most {_MAX_SOURCES} sources: remove others first")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     text = json_text({"sources": [_facts(each) for each in sources]}, indent=2)
     write_atomically(path, text.encode() + b"\n", mode=0o600)

@@ -215,7 +215,7 @@ def _check_status(response: httpx2.Response) -> None:
 
 def _later(where: str, status: int, retry_after: str) -> SourceUnavailable:
     wait_s = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
-    when = "later" if wait_s is None else f"in {wait_s:g} s"
+    when = "later" if wait_s is None else f"in {wait_s:.0f} s"
     return SourceUnavailable(
         f"{where} answered {status}: it has too many requests, try again {when}",
         retry_after_s=wait_s,

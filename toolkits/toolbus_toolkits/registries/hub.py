@@ -160,14 +160,16 @@ class RegistryHub:
         Raises `NotInRegistry` if none has, and `SourceUnavailable` if a source before it cannot be
         asked: a name is not taken from another source because the first one is down.
         """
+        others = []
         for each in self.sources:
             try:
                 return _run(self._picked(each, name, version, kind)).entry
-            except NotInRegistry:
-                continue
+            except NotInRegistry as error:
+                others.append(str(error))
             except RoomException as error:
                 raise SourceUnavailable(f"{error}: name the source to install from") from error
-        raise NotInRegistry(f"no source has {_shown(name, version)}")
+        hint = "; ".join(others) if version else "`toolbus registry search` lists what they have"
+        raise NotInRegistry(f"no source has {_shown(name, version)}: {hint}")
 
     def download(
         self, source: str, name: str, version: str | None = None, *, kind: Kind | None = None
