@@ -67,6 +67,10 @@ def test_a_path_of_a_manifest_may_name_this_folder_and_end_with_a_slash() -> Non
     assert read_bundle(contents(decorated)).files == read_bundle(contents(plain)).files
 
 
+def test_a_version_is_kept_without_the_space_around_it() -> None:
+    assert read_bundle(contents({**OURS, "version": " 1.0\n"})).version == "1.0"
+
+
 def test_a_skill_alone_is_a_bundle() -> None:
     text = SKILL.replace(b"---\nText", b"metadata: {version: 2}\n---\nText")
     bundle = read_bundle({"SKILL.md": text, "scripts/a.py": b""})

@@ -89,12 +89,19 @@ def small_size(data: bytes) -> bytes:
     return data[: at + 24] + b"\x01\x00\x00\x00" + data[at + 28 :]
 
 
+def newer(data: bytes) -> bytes:
+    """Say that the only file needs version 25.5 of the format."""
+    at = data.index(b"PK\x01\x02")
+    return data[: at + 6] + b"\xff" + data[at + 7 :]
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (flipped, "the zip is damaged"),
         (encrypted, "is encrypted"),
         (small_size, "the zip is damaged"),
+        (newer, "the zip is damaged: zip file version"),
         (lambda data: data[:-30], "neither a folder nor a zip"),
         (
             lambda data: data.replace(b"PK\x05\x06", b"PK\x06\x07" + bytes(16) + b"PK\x05\x06"),
@@ -103,7 +110,7 @@ def small_size(data: bytes) -> bytes:
         (lambda data: b"no zip", "neither a folder nor a zip"),
         (lambda data: b"", "neither a folder nor a zip"),
     ],
-    ids=["content", "encrypted", "size", "cut", "zip64", "text", "empty"],
+    ids=["content", "encrypted", "size", "newer", "cut", "zip64", "text", "empty"],
 )
 def test_a_damaged_zip_is_refused(
     tmp_path: Path, damage: Callable[[bytes], bytes], words: str
@@ -115,15 +122,11 @@ def test_a_damaged_zip_is_refused(
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_with_a_damaged_file_is_refused_with_every_method(
-    tmp_path: Path, method: int
-) -> None:
+def test_a_zip_with_a_method_that_cannot_be_bounded_is_refused(tmp_path: Path, method: int) -> None:
     path = tmp_path / "bundle.zip"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("SKILL.md", b"text" * 100)
-    data = path.read_bytes()
-    path.write_bytes(data[:50] + b"\xff" * 8 + data[58:])
-    with pytest.raises(BundleRefused):
+    with pytest.raises(BundleRefused, match="not compressed by deflate"):
         read_contents(path)
 
 

@@ -119,6 +119,7 @@ def test_install_shows_every_command_and_asks(toolbus: CommandLine) -> None:
         (("add", "ours", "ours"), 2, "there is a registry ours"),
         (("add", "../x", "ours"), 2, "name: must be 1 to 64 letters"),
         (("add", "new", "nowhere"), 2, "nowhere is no folder"),
+        (("add", "new", "ours/pdf"), 2, "ours/pdf is one bundle"),
         (("add", "new", "https://a.org"), 2, "give the `type`"),
         (("add", "new", "ours", "--credential", "a/b"), 2, "write org/tool/key"),
         (("install", "nothing"), 4, "no source has 'nothing': `toolbus registry search`"),

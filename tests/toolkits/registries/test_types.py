@@ -26,6 +26,7 @@ from toolbus_toolkits.registries import (
     RegistrySource,
     SourceUnavailable,
 )
+from toolbus_toolkits.registries.local import LocalRegistry
 
 SECRET = "tops3cret-value"
 
@@ -101,16 +102,24 @@ def test_a_folder_of_bundles_skills_and_zips_is_a_registry(tmp_path: Path, home:
 
 
 def test_what_changes_after_it_was_read_is_copied_within_limits(tmp_path: Path) -> None:
-    folder = tmp_path / "shop"
-    put(folder / "pdf", {"SKILL.md": skill("pdf"), ".hidden/a": "a"})
-    hub = RegistryHub([RegistrySource("shop", path=folder)])
-    os.mkfifo(folder / "pdf/.hidden/pipe")
-    with pytest.raises(RegistryRefused, match=r"shop: .*pipe is not a regular file"):
-        hub.install("shop", "pdf")
-    os.truncate(folder / "pdf/.hidden/a", 65 * 1024 * 1024)
-    (folder / "pdf/.hidden/pipe").unlink()
+    folder = tmp_path / "shop/pdf"
+    put(folder, {"SKILL.md": skill("pdf"), "a": "a"})
+    (found,) = asyncio.run(LocalRegistry("shop", folder.parent).find("pdf", None))
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(RegistryRefused, match=r".*pipe is not a regular file"):
+        asyncio.run(found.save(tmp_path / "1"))
+    (folder / "pipe").unlink()
+    os.truncate(folder / "a", 65 * 1024 * 1024)
     with pytest.raises(RegistryRefused, match="more than 1000 files or 67108864 bytes"):
-        hub.install("shop", "pdf")
+        asyncio.run(found.save(tmp_path / "2"))
+
+
+def test_hidden_files_of_a_folder_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "shop/pdf"
+    put(folder, {"SKILL.md": skill("pdf"), ".git/pack": ""})
+    os.truncate(folder / ".git/pack", 65 * 1024 * 1024)
+    plan = RegistryHub([RegistrySource("shop", path=folder.parent)]).offer("shop", "pdf").plan
+    assert list(plan.files) == ["installed-skills/pdf/SKILL.md"]
 
 
 def agx_skill(name: str, version: str, **changes: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ a folder are refused. Hidden files and folders are left out.
 
 from __future__ import annotations
 
-import lzma
 import os
 import stat
 import struct
@@ -42,8 +41,8 @@ _LEFT_OUT = "__MACOSX"
 _ENCRYPTED = 0x1
 _END = struct.Struct("<4s4H2LH")
 """The end record of a zip: APPNOTE.TXT, 4.3.16."""
-_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError)
-"""What `zipfile` raises, beside `OSError` and `ValueError`."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of the other methods `zipfile` unpacks a whole file at once, however few bytes are read of it."""
 _LOCATOR_BYTES = 20
 """Of the locator of a Zip64 end record, just before the end record: APPNOTE.TXT, 4.3.15."""
 
@@ -146,7 +145,7 @@ def _of_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                     content = _unpacked(archive, info)
                     left -= _checked_size(info.filename, len(content), left)
                     yield info.filename, content
-        except _DAMAGED as error:
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
             raise BundleRefused(
                 f"{path}: the zip is damaged: {one_line(str(error), 120)}"
             ) from None
@@ -176,6 +175,8 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
             raise BundleRefused(f"{name} is a link or a special file: a bundle has files alone")
         if info.flag_bits & _ENCRYPTED:
             raise BundleRefused(f"{path}: {name} is encrypted")
+        if info.compress_type not in _METHODS:
+            raise BundleRefused(f"{path}: {name} is not compressed by deflate: make the zip anew")
         hidden = any(each.startswith(".") or each == _LEFT_OUT for each in name.parts)
         if not hidden and not info.is_dir():
             yield info

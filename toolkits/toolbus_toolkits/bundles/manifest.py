@@ -40,7 +40,7 @@ def _is_version(text: str) -> str:
         Version(text)
     except InvalidVersion:
         raise ValueError("must be a version, such as 1.2.0") from None
-    return text
+    return text.strip()  # `Version` ignores what is around it; registries compare the text
 
 
 def _is_range(text: str) -> str:

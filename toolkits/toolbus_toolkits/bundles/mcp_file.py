@@ -68,7 +68,7 @@ class McpFile:
         content = text.encode(errors="surrogatepass")
         if added and (len(entries) > MAX_SERVERS or len(content) > MAX_FILE_BYTES):
             raise BundleRefused(
-                f"{HOME_FILE} would have {len(entries)} MCP servers and {len(content):,} bytes,"
-                f" and may have {MAX_SERVERS} and {MAX_FILE_BYTES:,}: remove others first"
+                f"{HOME_FILE} would have {len(entries)} MCP servers and {len(content):,} bytes, "
+                f"and may have {MAX_SERVERS} and {MAX_FILE_BYTES:,}: remove others first"
             )
         return content

@@ -25,6 +25,7 @@ from toolbus_toolkits.bundles.transaction import locked
 from toolbus_toolkits.credentials import CredentialName
 from toolbus_toolkits.registries.config import config_path, describe, read_sources, write_sources
 from toolbus_toolkits.registries.hub import RegistryHub
+from toolbus_toolkits.registries.local import MANIFESTS
 from toolbus_toolkits.registries.model import (
     Kind,
     NotInRegistry,
@@ -187,6 +188,11 @@ def _folder(place: str) -> Path:
     folder = Path(place).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"{place} is no folder: give a folder, or a URL with http:// or https://")
+    if any((folder / each).exists() for each in MANIFESTS):
+        raise UsageError(
+            f"{place} is one bundle: give the folder that holds it, or install it with"
+            " `toolbus bundle install`"
+        )
     return folder
 
 

@@ -24,11 +24,12 @@ from toolbus_toolkits.registries.model import (
 from toolbus_toolkits.skills.front_matter import read_front_matter
 from toolbus_toolkits.skills.skill import SKILL_FILE
 
-__all__ = ["MAX_PLACES", "LocalRegistry"]
+__all__ = ["MANIFESTS", "MAX_PLACES", "LocalRegistry"]
 
 MAX_PLACES = 1_000
 """How many folders and zips of a registry are read."""
-_MANIFESTS = (BUNDLE_FILE, AGX_FILE, SKILL_FILE)
+MANIFESTS = (BUNDLE_FILE, AGX_FILE, SKILL_FILE)
+"""The files of which a bundle has one at its top."""
 
 
 class LocalRegistry:
@@ -104,11 +105,14 @@ def _of_skill(contents: Mapping[str, bytes]) -> str:
 def _may_have(place: Path) -> bool:
     if place.suffix.lower() == ".zip":
         return place.is_file()
-    return any(os.path.lexists(place / each) for each in _MANIFESTS)
+    return any(os.path.lexists(place / each) for each in MANIFESTS)
 
 
 def _copy(place: Path, target: Path) -> Path:
-    """Copy a zip or a folder; links in it stay links, which the installer refuses."""
+    """Copy a zip or a folder without its hidden files, which are no part of a bundle.
+
+    Links in it stay links, which the installer refuses.
+    """
     files = size = 0
 
     def copy(source: str, to: str) -> str:
@@ -122,7 +126,8 @@ def _copy(place: Path, target: Path) -> Path:
         return shutil.copyfile(source, to)
 
     if place.is_dir():
-        shutil.copytree(place, target, symlinks=True, copy_function=copy)
+        hidden = shutil.ignore_patterns(".*", "__MACOSX")
+        shutil.copytree(place, target, symlinks=True, ignore=hidden, copy_function=copy)
     else:
         copy(str(place.resolve()), str(target))
     return target
