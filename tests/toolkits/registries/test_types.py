@@ -101,17 +101,17 @@ def test_a_folder_of_bundles_skills_and_zips_is_a_registry(tmp_path: Path, home:
         gone.search()
 
 
-def test_what_changes_after_it_was_read_is_copied_within_limits(tmp_path: Path) -> None:
+async def test_what_changes_after_it_was_read_is_copied_within_limits(tmp_path: Path) -> None:
     folder = tmp_path / "shop/pdf"
     put(folder, {"SKILL.md": skill("pdf"), "a": "a"})
-    (found,) = asyncio.run(LocalRegistry("shop", folder.parent).find("pdf", None))
+    (found,) = await LocalRegistry("shop", folder.parent).find("pdf", None)
     os.mkfifo(folder / "pipe")
     with pytest.raises(RegistryRefused, match=r".*pipe is not a regular file"):
-        asyncio.run(found.save(tmp_path / "1"))
+        await found.save(tmp_path / "1")
     (folder / "pipe").unlink()
     os.truncate(folder / "a", 65 * 1024 * 1024)
     with pytest.raises(RegistryRefused, match="more than 1000 files or 67108864 bytes"):
-        asyncio.run(found.save(tmp_path / "2"))
+        await found.save(tmp_path / "2")
 
 
 def test_hidden_files_of_a_folder_do_not_count(tmp_path: Path) -> None:
