@@ -65,11 +65,8 @@ async def test_each_server_is_a_toolkit_and_a_dead_one_hurts_none(
         for toolkit in ("one", "two"):
             assert await ann.call(f"{toolkit}.add", a=1, b=2) == {"result": 3}
         listed = {each["name"]: each for each in (await ann.call("mcp.list"))["servers"]}
-        assert {name: each["state"] for name, each in listed.items()} == {
-            "dead": "failed",
-            "one": "connected",
-            "two": "connected",
-        }
+        assert (listed["one"]["state"], listed["two"]["state"]) == ("connected", "connected")
+        assert listed["dead"]["state"] in ("failed", "connecting")  # it is tried again and again
         assert "cannot read its settings" in listed["dead"]["reason"]
         assert {"name": "one.add", "description": "Add two numbers."} in listed["one"]["tools"]
         assert await ann.call("mcp.call", tool="two.add", arguments={"a": 1, "b": 2}) == {
