@@ -25,6 +25,7 @@ __all__ = [
     "MAX_FILE_BYTES",
     "BundleRefused",
     "checked_path",
+    "is_hidden",
     "read_contents",
 ]
 
@@ -91,6 +92,11 @@ def checked_path(text: str) -> PurePosixPath:
     return PurePosixPath(text)
 
 
+def is_hidden(part: str) -> bool:
+    """Whether a file or folder of this name is left out."""
+    return part.startswith(".") or part == _LEFT_OUT
+
+
 def _is_safe(part: str) -> bool:
     return (
         part.isprintable()
@@ -121,7 +127,7 @@ def _files_of(folder: Path) -> Iterator[tuple[Path, str]]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda each: each.name)
     for entry in found:
-        if entry.name.startswith(".") or entry.name == _LEFT_OUT:
+        if is_hidden(entry.name):
             continue
         if entry.is_symlink():
             raise BundleRefused(f"{one_line(entry.path, 200)} is a link: a bundle has files alone")
@@ -177,8 +183,7 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
             raise BundleRefused(f"{path}: {name} is encrypted")
         if info.compress_type not in _METHODS:
             raise BundleRefused(f"{path}: {name} is not compressed by deflate: make the zip anew")
-        hidden = any(each.startswith(".") or each == _LEFT_OUT for each in name.parts)
-        if not hidden and not info.is_dir():
+        if not any(map(is_hidden, name.parts)) and not info.is_dir():
             yield info
 
 

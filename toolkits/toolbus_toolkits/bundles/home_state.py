@@ -66,7 +66,7 @@ class HomeState:
         return None if entry is None else entry_digest(entry)
 
     def as_installed(self, bundle: InstalledBundle) -> tuple[set[str], set[str]]:
-        """Return the files and MCP servers of a bundle that nobody has changed, or taken away."""
+        """Return the files and MCP servers of a bundle that are there as it installed them."""
         files = {path for path, sha in bundle.files.items() if self.digest_of(path) == sha}
         servers = {
             name for name, sha in bundle.servers.items() if self.digest_of_server(name) == sha

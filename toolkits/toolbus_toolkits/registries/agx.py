@@ -10,10 +10,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from toolbus_toolkits.bundles.contents import MAX_FILES, BundleRefused, checked_path
-from toolbus_toolkits.registries.config import describe
 from toolbus_toolkits.registries.fetching import Fetcher
 from toolbus_toolkits.registries.model import (
     MAX_DESCRIPTION_CHARS,
@@ -66,17 +65,11 @@ class AgxRegistry:
         items = data.get("items") if isinstance(data, dict) else None
         if not isinstance(items, list):
             raise RegistryRefused("it did not answer with items: is it a registry of AgenticX?")
-        found = Listing([], [])
-        for index, each in enumerate(items):
-            try:
-                found.releases.append(self._release(each))
-            except ValidationError as error:
-                found.left_out.append(f"/items/{index}: {describe(error)}")
-        return found
+        return Listing.of_items(items, "/items", self._release)
 
     async def find(self, name: str, version: str | None) -> list[Release]:
         """Return the releases of a skill."""
-        return [each for each in (await self.search(name)).releases if each.entry.name == name]
+        return (await self.search(name)).named(name)
 
     def _release(self, data: Any) -> Release:
         skill = _Skill.model_validate(data)

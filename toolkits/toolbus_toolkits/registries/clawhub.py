@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from toolbus_toolkits.bundles.contents import MAX_FILES, BundleRefused, read_contents
-from toolbus_toolkits.registries.config import describe
+from toolbus_toolkits.bundles.contents import MAX_FILES, BundleRefused, is_hidden, read_contents
 from toolbus_toolkits.registries.fetching import Advertised, Fetcher
 from toolbus_toolkits.registries.model import (
     MAX_DESCRIPTION_CHARS,
@@ -27,6 +26,7 @@ from toolbus_toolkits.registries.model import (
     RegistryEntry,
     RegistryRefused,
     Release,
+    describe,
     short,
 )
 
@@ -196,7 +196,9 @@ def _check(path: Path, advertised: list[_File] | None) -> None:
         contents = read_contents(path)
     except BundleRefused as error:
         raise RegistryRefused(f"the download is refused: {error}".replace(str(path), "")) from None
-    shown = {each.path: each for each in advertised if not _is_hidden(each.path)}
+    shown = {
+        each.path: each for each in advertised if not any(map(is_hidden, each.path.split("/")))
+    }
     others = (contents.keys() - _OWN_FILES) ^ (shown.keys() - _OWN_FILES)
     if others:
         raise RegistryRefused(
@@ -209,7 +211,3 @@ def _check(path: Path, advertised: list[_File] | None) -> None:
                 f"{short(name)} does not have the advertised SHA-256 or size: it was changed, or "
                 "the source is wrong"
             )
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))

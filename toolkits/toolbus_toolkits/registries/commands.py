@@ -23,7 +23,7 @@ from toolbus_toolkits.bundles.commands import (
 )
 from toolbus_toolkits.bundles.transaction import locked
 from toolbus_toolkits.credentials import CredentialName
-from toolbus_toolkits.registries.config import config_path, describe, read_sources, write_sources
+from toolbus_toolkits.registries.config import config_path, read_sources, write_sources
 from toolbus_toolkits.registries.hub import RegistryHub
 from toolbus_toolkits.registries.local import MANIFESTS
 from toolbus_toolkits.registries.model import (
@@ -32,6 +32,7 @@ from toolbus_toolkits.registries.model import (
     RegistryEntry,
     RegistrySource,
     SourceType,
+    describe,
 )
 
 __all__ = ["registry"]

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from toolbus.atomic_file import write_atomically
 from toolbus.settings import home_of
 from toolbus.untrusted_text import json_text, one_line
-from toolbus_toolkits.registries.model import RegistrySource
+from toolbus_toolkits.registries.model import RegistrySource, describe
 
-__all__ = ["CONFIG_FILE", "config_path", "describe", "read_sources", "write_sources"]
+__all__ = ["CONFIG_FILE", "config_path", "read_sources", "write_sources"]
 
 CONFIG_FILE = "registries.json"
 _MAX_BYTES = 1024 * 1024
@@ -60,18 +60,6 @@ def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     text = json_text({"sources": [_facts(each) for each in sources]}, indent=2)
     write_atomically(path, text.encode() + b"\n", mode=0o600)
-
-
-def describe(error: ValidationError) -> str:
-    """Return what is wrong with a source, without its values."""
-    errors = error.errors(include_url=False, include_input=False, include_context=False)
-    texts = (
-        "/".join(map(str, each["loc"]))
-        + (": " if each["loc"] else "")
-        + each["msg"].removeprefix("Value error, ")
-        for each in errors
-    )
-    return "; ".join(one_line(text, 200) for text in texts)
 
 
 def _source(value: Any, place: str) -> RegistrySource:

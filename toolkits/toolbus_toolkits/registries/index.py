@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, Field, StringConstraints
 
-from toolbus_toolkits.registries.config import describe
 from toolbus_toolkits.registries.fetching import MAX_DOWNLOAD_BYTES, Advertised, Fetcher
 from toolbus_toolkits.registries.model import (
     MAX_DESCRIPTION_CHARS,
@@ -18,7 +17,6 @@ from toolbus_toolkits.registries.model import (
     RegistryEntry,
     RegistryRefused,
     Release,
-    matches,
 )
 
 __all__ = ["MAX_ENTRIES", "IndexRegistry"]
@@ -50,18 +48,11 @@ class IndexRegistry:
 
     async def search(self, query: str) -> Listing:
         """Return the entries that match a query, in all versions."""
-        found = await self._read()
-        kept = [
-            each
-            for each in found.releases
-            if matches(query, each.entry.name, each.entry.description)
-        ]
-        return Listing(kept, found.left_out)
+        return (await self._read()).matching(query)
 
     async def find(self, name: str, version: str | None) -> list[Release]:
         """Return the releases of a name."""
-        found = await self._read()
-        return [each for each in found.releases if each.entry.name == name]
+        return (await self._read()).named(name)
 
     async def _read(self) -> Listing:
         data = await self._fetcher.read_list()
@@ -72,13 +63,7 @@ class IndexRegistry:
             )
         if len(entries) > MAX_ENTRIES:
             raise RegistryRefused(f"its index has more than {MAX_ENTRIES:,} entries")
-        found = Listing([], [])
-        for index, each in enumerate(entries):
-            try:
-                found.releases.append(self._release(each))
-            except ValidationError as error:
-                found.left_out.append(f"/entries/{index}: {describe(error)}")
-        return found
+        return Listing.of_items(entries, "/entries", self._release)
 
     def _release(self, data: Any) -> Release:
         read = _Entry.model_validate(data)

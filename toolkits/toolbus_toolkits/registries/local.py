@@ -18,7 +18,6 @@ from toolbus_toolkits.registries.model import (
     RegistryEntry,
     RegistryRefused,
     Release,
-    matches,
     short,
 )
 from toolbus_toolkits.skills.front_matter import read_front_matter
@@ -46,18 +45,11 @@ class LocalRegistry:
 
     async def search(self, query: str) -> Listing:
         """Return what matches a query, in all versions."""
-        found = await asyncio.to_thread(self._read)
-        kept = [
-            each
-            for each in found.releases
-            if matches(query, each.entry.name, each.entry.description)
-        ]
-        return Listing(kept, found.left_out)
+        return (await asyncio.to_thread(self._read)).matching(query)
 
     async def find(self, name: str, version: str | None) -> list[Release]:
         """Return the releases of a name."""
-        found = await asyncio.to_thread(self._read)
-        return [each for each in found.releases if each.entry.name == name]
+        return (await asyncio.to_thread(self._read)).named(name)
 
     def _read(self) -> Listing:
         found = Listing([], [])

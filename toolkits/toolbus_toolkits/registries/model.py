@@ -9,11 +9,18 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from toolbus import NotFound, ToolFailed, Unavailable
@@ -35,6 +42,7 @@ __all__ = [
     "SourceFailure",
     "SourceType",
     "SourceUnavailable",
+    "describe",
     "latest",
     "matches",
     "name_key",
@@ -179,6 +187,36 @@ class Listing:
     left_out: list[str]
     """Why each of its malformed entries is left out."""
 
+    @classmethod
+    def of_items(cls, items: list[Any], path: str, make: Callable[[Any], Release]) -> Listing:
+        """Make a release of each item; one for which `make` raises `ValidationError` is left out.
+
+        Args:
+            items: What a source sent.
+            path: The JSON pointer of the list, for the reasons.
+            make: Validates an item, and makes its release.
+        """
+        found = cls([], [])
+        for index, each in enumerate(items):
+            try:
+                found.releases.append(make(each))
+            except ValidationError as error:
+                found.left_out.append(f"{path}/{index}: {describe(error)}")
+        return found
+
+    def matching(self, query: str) -> Listing:
+        """Return the releases that match a query, in all versions."""
+        kept = [
+            each
+            for each in self.releases
+            if matches(query, each.entry.name, each.entry.description)
+        ]
+        return Listing(kept, self.left_out)
+
+    def named(self, name: str) -> list[Release]:
+        """Return the releases of a name."""
+        return [each for each in self.releases if each.entry.name == name]
+
 
 @plain_dataclass(frozen=True, slots=True)
 class SourceFailure:
@@ -213,6 +251,18 @@ def latest(releases: Iterable[Release]) -> Release | None:
 def name_key(name: str) -> str:
     """Return what names have in common that are hard to tell apart, without the owner."""
     return re.sub(r"[ ._-]+", "-", name.rpartition("/")[2].lower())
+
+
+def describe(error: ValidationError) -> str:
+    """Return what is wrong with a source, without its values."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    texts = (
+        "/".join(map(str, each["loc"]))
+        + (": " if each["loc"] else "")
+        + each["msg"].removeprefix("Value error, ")
+        for each in errors
+    )
+    return "; ".join(one_line(text, 200) for text in texts)
 
 
 def short(text: object) -> str:
