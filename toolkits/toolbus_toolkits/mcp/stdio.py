@@ -1,15 +1,20 @@
-"""Messages to and from a started MCP server: one line of JSON each, over its pipes."""
+"""Messages to and from a started MCP server: one line of JSON each, over its pipes.
+
+The session of the MCP SDK reads and writes the pipes itself, in its own tasks: with a task for each
+pipe, as the SDK's own transport has, a call takes two more turns of the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
 import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from toolbus.bounded_logging import bounded_logger
@@ -25,7 +30,7 @@ _MAX_BAD_LINES = 100
 """Lines of one connection that may be no messages: some servers print words at their start."""
 
 Streams: TypeAlias = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+    ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[SessionMessage]
 ]
 """What a session of the MCP SDK reads from and writes to."""
 
@@ -43,66 +48,106 @@ async def stdio_streams(
         closed: Set when nothing more comes from the server.
         redact: Removes credentials from what is logged.
     """
-    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
+    received, sent = _ReceivedMessages(program, closed, redact), _SentMessages(program)
+    async with received, sent:
+        yield received, sent
 
-    async def read() -> None:
+
+class _SentMessages(ObjectSendStream[SessionMessage]):
+    """The input of a program.
+
+    Any number of tasks may send. While the program does not read, one message at most is behind
+    those that fill the buffer: a task that is cancelled meanwhile has written nothing.
+    """
+
+    def __init__(self, program: RunningProgram) -> None:
+        self._program = program
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    async def send(self, item: SessionMessage) -> None:
+        """Write a message, once there is room for it.
+
+        Raises:
+            BrokenResourceError: The program has closed its input.
+            ClosedResourceError: This stream is closed.
+        """
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        stdin = self._program.stdin
         try:
-            async with received:
-                async for message in _messages(program, redact):
-                    await received.send(message)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            _logger.debug("the session of pid %d is closed", program.pid)
-        finally:
-            closed.set()
+            async with self._turn:
+                await stdin.drain()
+                if self._is_closed:
+                    raise anyio.ClosedResourceError
+                stdin.write(text.encode() + b"\n")
+                await stdin.drain()  # raises if that could not be written
+        except OSError as error:
+            _logger.debug("nothing more is written to pid %d: %s", self._program.pid, error)
+            raise anyio.BrokenResourceError from error
 
-    async def write() -> None:
-        try:
-            async with sent:
-                async for each in sent:
-                    text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    program.stdin.write(text.encode() + b"\n")
-                    await program.stdin.drain()
-        except (OSError, RuntimeError) as error:  # the pipe is closed
-            _logger.debug("nothing more is written to pid %d: %s", program.pid, error)
-            await received.aclose()  # or a request would wait for its answer
-
-    working = [asyncio.create_task(read()), asyncio.create_task(write())]
-    try:
-        yield incoming, outgoing
-    finally:
-        for each in working:
-            each.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
-        for stream in (received, incoming, outgoing, sent):
-            await stream.aclose()
+    async def aclose(self) -> None:
+        """Write nothing more; the launcher closes the pipe."""
+        self._is_closed = True
 
 
-async def _messages(program: RunningProgram, redact: Redact) -> AsyncIterator[SessionMessage]:
-    """Yield messages until the output ends, or is not that of an MCP server."""
-    bad_lines = 0
-    pending = bytearray()
-    while data := await program.stdout.read(_READ_BYTES):
+class _ReceivedMessages(ObjectReceiveStream[SessionMessage | Exception]):
+    """The output of a program, until it ends or is not that of an MCP server."""
+
+    def __init__(self, program: RunningProgram, closed: asyncio.Event, redact: Redact) -> None:
+        self._program = program
+        self._closed = closed
+        self._redact = redact
+        self._pending = bytearray()
+        self._bad_lines = 0
+        self._messages = deque[SessionMessage]()
+
+    async def receive(self) -> SessionMessage:
+        """Return the next message.
+
+        Raises:
+            EndOfStream: No further message comes.
+        """
+        if self._messages:
+            await asyncio.sleep(0)  # many that came at once do not hold the loop
+        while not self._messages:
+            data = b"" if self._closed.is_set() else await self._program.stdout.read(_READ_BYTES)
+            if not data or not self._take(data):
+                self._closed.set()
+                if not self._messages:
+                    raise anyio.EndOfStream
+        return self._messages.popleft()
+
+    async def aclose(self) -> None:
+        """Read nothing more."""
+        self._closed.set()
+        self._messages.clear()
+
+    def _take(self, data: bytes) -> bool:
+        """Add the messages that end in this output; return whether more may come."""
         *lines, rest = data.split(b"\n")
         for line in lines:
-            pending += line
-            message = _message(bytes(pending))
-            pending.clear()
-            if message is not None:
-                yield message
-                continue
-            bad_lines += 1
-            if bad_lines == 1:
-                words = redact(line.decode(errors="replace"))[:200]
-                _logger.warning("pid %d writes what is no message: %r", program.pid, words)
-        pending += rest
-        if len(pending) > MAX_LINE_BYTES or bad_lines > _MAX_BAD_LINES:
-            _logger.error(
-                "pid %d writes no messages, or one of more than %d bytes: the connection ends",
-                program.pid,
-                MAX_LINE_BYTES,
-            )
+            self._pending += line
+            self._add(bytes(self._pending))
+            self._pending.clear()
+        self._pending += rest
+        if len(self._pending) <= MAX_LINE_BYTES and self._bad_lines <= _MAX_BAD_LINES:
+            return True
+        _logger.error(
+            "pid %d writes no messages, or one of more than %d bytes: the connection ends",
+            self._program.pid,
+            MAX_LINE_BYTES,
+        )
+        return False
+
+    def _add(self, line: bytes) -> None:
+        message = _message(line)
+        if message is not None:
+            self._messages.append(message)
             return
+        self._bad_lines += 1
+        if self._bad_lines == 1:
+            words = self._redact(line.decode(errors="replace"))[:200]
+            _logger.warning("pid %d writes what is no message: %r", self._program.pid, words)
 
 
 def _message(line: bytes) -> SessionMessage | None:
