@@ -69,7 +69,8 @@ class _SentMessages(ObjectSendStream[SessionMessage]):
         """Write a message, once there is room for it.
 
         Raises:
-            BrokenResourceError: The program has closed its input.
+            BrokenResourceError: The program has closed its input, or has ended. uvloop notices that
+                after the first message that is lost by it.
             ClosedResourceError: This stream is closed.
         """
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -81,7 +82,7 @@ class _SentMessages(ObjectSendStream[SessionMessage]):
                     raise anyio.ClosedResourceError
                 stdin.write(text.encode() + b"\n")
                 await stdin.drain()  # raises if that could not be written
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # the second by other event loops
             _logger.debug("nothing more is written to pid %d: %s", self._program.pid, error)
             raise anyio.BrokenResourceError from error
 
