@@ -138,6 +138,14 @@ async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() ->
     assert process.num_fds() == before
 
 
+async def test_a_program_runs_where_no_shell_can_watch_its_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolbus_toolkits.launcher.host_watch._SHELL", "/no/such/shell")
+    assert await output_of(python("print('ran')")) == "ran\n"
+    assert "is not ended if this process is killed" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [

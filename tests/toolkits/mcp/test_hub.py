@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.mcp import scripted_server
+from support.processes.command_line import CommandLine
 from support.rooms.events import until
 from toolbus import (
     DefinitionChanged,
@@ -31,6 +34,15 @@ from toolbus_toolkits.mcp import McpBuilder, McpConfig, McpHub, McpToolkit, mcp
 
 GOOD = {"command": sys.executable, "args": [scripted_server.__file__]}
 DEAD = {"command": sys.executable, "args": [scripted_server.__file__, "--crash"]}
+STUBBORN = f"""
+import runpy, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"])
+try:
+    runpy.run_path({scripted_server.__file__!r}, run_name="__main__")
+finally:
+    time.sleep(600)
+"""
 
 
 def file_of(tmp_path: Path, **servers: Any) -> Path:
@@ -194,6 +206,20 @@ async def test_a_server_whose_importer_leaves_is_hosted_when_it_is_connected(
         gate.touch()
         await until(lambda: (server := hub.server("late")) is not None and server.hosted.is_set())
         assert await ann.call("late.add", a=1, b=2) == {"result": 3}
+
+
+def test_a_host_that_is_killed_leaves_no_process_of_its_servers(tmp_path: Path) -> None:
+    config = file_of(tmp_path, one={"command": sys.executable, "args": ["-c", STUBBORN]})
+    here = CommandLine(tmp_path)
+    with (
+        here.serving() as (_, url),
+        here.at(url).hosting("mcp", "--config", str(config)) as running,
+    ):
+        left = psutil.Process(running.process.pid).children(recursive=True)
+        assert "sleep" in [each.name() for each in left]
+        running.end(signal.SIGKILL)
+        for each in left:
+            each.wait(30)
 
 
 async def test_a_turn_uses_servers_without_hosting_them(bus: TestServer, tmp_path: Path) -> None:
