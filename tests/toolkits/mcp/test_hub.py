@@ -76,7 +76,11 @@ async def test_each_server_is_a_toolkit_and_a_dead_one_hurts_none(
         assert await names(ann) == ["mcp", "one", "two"]
         for toolkit in ("one", "two"):
             assert await ann.call(f"{toolkit}.add", a=1, b=2) == {"result": 3}
-        listed = {each["name"]: each for each in (await ann.call("mcp.list"))["servers"]}
+        found = await ann.call("mcp.list")
+        assert found["skipped"] == [
+            {"name": "bad", "reason": "url must be an http or https address"}
+        ]
+        listed = {each["name"]: each for each in found["servers"]}
         assert (listed["one"]["state"], listed["two"]["state"]) == ("connected", "connected")
         assert listed["dead"]["state"] in ("failed", "connecting")  # it is tried again and again
         assert "cannot read its settings" in listed["dead"]["reason"]
@@ -123,7 +127,9 @@ async def test_a_call_by_a_wrong_name_or_to_a_dead_server_ends_at_once_with_what
 async def test_a_server_of_an_audience_is_hidden_from_all_others(
     bus: TestServer, tmp_path: Path
 ) -> None:
-    config = file_of(tmp_path, open=GOOD, hers={**GOOD, "shared_with": ["name:ann"]})
+    hers = {"shared_with": ["name:ann"]}
+    bad = {"bad": {"timeout": 0, **hers}, "worse": {"shared_with": 5}, "off": {"disabled": True}}
+    config = file_of(tmp_path, open=GOOD, hers={**GOOD, **hers}, **bad)
     async with hosted(bus, config), bus.room("ann") as ann, bus.room("bob") as bob:
         assert await names(ann) == ["hers", "mcp", "open"]
         assert await names(bob) == ["mcp", "open"]
@@ -131,7 +137,13 @@ async def test_a_server_of_an_audience_is_hidden_from_all_others(
         with pytest.raises(NotFound) as refused:
             await bob.call("mcp.call", tool="hers.add", arguments={"a": 1, "b": 1})
         assert "available: open" in refused.value.message
-        assert [each["name"] for each in (await bob.call("mcp.list"))["servers"]] == ["open"]
+        for room, servers, skipped in (
+            (ann, ["hers", "open"], ["bad", "off"]),
+            (bob, ["open"], ["off"]),
+        ):
+            found = await room.call("mcp.list")
+            assert [each["name"] for each in found["servers"]] == servers
+            assert [each["name"] for each in found["skipped"]] == skipped
 
 
 async def test_a_changed_list_is_registered_and_pinned_callers_see_it(
