@@ -8,6 +8,7 @@ the process group of the program; what has left that group goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -59,5 +60,6 @@ async def host_watch() -> AsyncIterator[Callable[[int], None]]:
     try:
         yield lambda group: stdin.write(f"{group}\n".encode())
     finally:
-        process.kill()  # before the pipe is closed
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # before the pipe is closed
         await process.wait()
