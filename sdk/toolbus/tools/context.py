@@ -125,10 +125,19 @@ class ToolContext:
         """
         self._run.emit(value)
 
+    def enter(self) -> None:
+        """Record that the tool's function has begun: the errors of the call then say that it ran.
+
+        For a `Tool` with `marks_entry`, whose function runs elsewhere, such as at another server. A
+        call of it that fails before, or is refused with `refuse`, may not have run.
+        """
+        self._run.entered = True
+
     def refuse(self, error: _Error) -> _Error:
         """Record that the call is refused before its tool is entered; return the error to raise.
 
-        For overrides of `Toolkit.execute`: the error states that nothing ran.
+        For overrides of `Toolkit.execute`, and for a `Tool` with `marks_entry` before it calls
+        `enter`: the error states that nothing ran.
         """
         return self._run.refuse(error)
 

@@ -73,7 +73,7 @@ class Tool(ToolDefinition, ABC):
     """What runs around each call, inside the middlewares of its toolkit."""
 
     marks_entry = False
-    """Whether `execute` itself sets `entered` of its run, because its function starts later."""
+    """Whether `execute` itself calls `context.enter()`, because its function starts later."""
     input_parameter: InputParameter | None = None
     """The parameter of `execute` that receives the input of a call."""
     orchestration = False

@@ -89,7 +89,7 @@ def test_failure_is_recorded_only_once_the_function_was_entered() -> None:
 
 def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
     facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room", "state"}
-    others = {"emit", "refuse", "wants_progress"}
+    others = {"emit", "enter", "refuse", "wants_progress"}
     assert {name for name in dir(ToolContext) if name[0] != "_"} == facts | others
 
 
@@ -106,6 +106,6 @@ def test_state_is_the_dict_of_the_run() -> None:
 
 
 def test_executed_is_yes_once_the_function_was_entered() -> None:
-    before, after = run_of(ToolContext()), run_of(ToolContext())
-    after.entered = True
-    assert (before.executed, after.executed) == ("maybe", "yes")
+    before, after = ToolContext(), ToolContext()
+    after.enter()
+    assert (run_of(before).executed, run_of(after).executed) == ("maybe", "yes")

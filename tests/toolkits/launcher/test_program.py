@@ -129,6 +129,21 @@ async def test_of_a_flood_of_lines_only_the_last_of_each_read_are_kept() -> None
     assert len(lines) < 100_000  # of a million
 
 
+async def test_of_a_line_without_an_end_only_the_last_part_is_held() -> None:
+    sizes: list[int] = []
+
+    def measured(text: str) -> str:
+        sizes.append(len(text))
+        return text
+
+    code = "import os; [os.write(2, b'x' * 65_536) for _ in range(32)]; os.write(2, b'\\nend')"
+    async with asyncio.timeout(60), launch(python(code), redact=measured) as running:
+        await running.stdout.read()
+        await running.exited(30)
+        assert [each[:3] for each in running.last_lines] == ["xxx", "end"]
+    assert max(sizes) <= 2 * 65_536  # of 2 MiB
+
+
 async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() -> None:
     process = psutil.Process()
     before = process.num_fds()
@@ -136,6 +151,23 @@ async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() ->
     async with asyncio.timeout(30), launch(python(code)) as running:
         assert await running.stdout.read(1)
     assert process.num_fds() == before
+
+
+async def test_a_program_runs_where_no_shell_can_watch_its_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolbus_toolkits.launcher.host_watch._SHELL", "/no/such/shell")
+    assert await output_of(python("print('ran')")) == "ran\n"
+    assert "is not ended if this process is killed" in caplog.text
+
+
+async def test_a_program_ends_as_ever_if_the_shell_that_watches_its_host_has_ended() -> None:
+    async with asyncio.timeout(30), launch(python("input()")) as running:
+        (shell,) = (each for each in psutil.Process().children() if each.cmdline()[0] == "/bin/sh")
+        shell.kill()
+        running.stdin.write(b"\n")
+        await running.exited(20)
+    assert running.returncode == 0
 
 
 @pytest.mark.parametrize(

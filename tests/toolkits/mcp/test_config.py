@@ -75,8 +75,11 @@ def test_keys_of_editors_are_understood_and_unknown_ones_ignored() -> None:
         ({"command": "x", "timeout": -1}, "greater than 0"),
         ({"command": "x", "assign_to_agents": 5}, "must be a list of names"),
         ({"command": "x", "assign_to_agents": "ann"}, "must be a list of names"),
-        ({"url": "http://[::1"}, "Invalid IPv6"),
-        ({"url": "http://example.org:99999"}, "Port out of range"),
+        ({"url": "http://[::1"}, "must have a valid host and port"),
+        ({"url": "http://example.org:99999"}, "must have a valid host and port"),
+        ({"url": "http://me:hunter2/"}, "must have a valid host and port"),
+        ({"url": "http://me:hunter2@a\u2100b"}, "must have a valid host and port"),
+        ({"command": "x", "env": {"KEY": "${KEY-hunter2}"}}, "${KEY} is"),
         ({"command": "x", "env": {"A": 1}}, "valid string"),
         ({"command": "x", "disabled": True}, "it is disabled"),
         ({"command": "x", "stateful": False}, "stateful must be true"),
@@ -89,7 +92,9 @@ def test_keys_of_editors_are_understood_and_unknown_ones_ignored() -> None:
 def test_an_entry_that_is_not_valid_is_skipped_with_the_reason(
     entry: dict[str, Any], words: str
 ) -> None:
-    assert words in skipped(**entry)
+    reason = skipped(**entry)
+    assert words in reason
+    assert "hunter2" not in reason
 
 
 def test_one_bad_entry_leaves_the_others() -> None:

@@ -146,6 +146,45 @@ async def test_pages_of_tools_end_at_the_most_tools_of_a_toolkit() -> None:
     assert asked == ["None", "1", "2", "3"]
 
 
+INVALID_TOOLS: dict[str, tuple[Any, str]] = {
+    "no schema": ({"name": "bad"}, "bad: inputSchema: Field required"),
+    "a schema of no object": (
+        {"name": "bad", "inputSchema": {"type": "string"}},
+        "bad: inputSchema.type: Input should be 'object'",
+    ),
+    "a name that is a number": ({"name": 5, "inputSchema": {"type": "object"}}, "without a name"),
+    "no object": ("bad", "without a name"),
+}
+
+
+@pytest.mark.parametrize("kind", INVALID_TOOLS)
+async def test_an_invalid_tool_is_left_out_and_the_others_work(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, words = INVALID_TOOLS[kind]
+    good = {"name": "act", "inputSchema": {"type": "object"}}
+
+    def listed(request: dict[str, Any]) -> Answer:
+        return answer_of(request, "result", {"tools": [bad, good, bad]})
+
+    async with asyncio.timeout(60), hostile_server(list=listed) as server:
+        async with client_of(server) as client:
+            assert [each.name for each in client.toolkit().tools] == ["act"]
+            assert await act(client) == "done"
+    (logged,) = [each for each in caplog.messages if "left out" in each]
+    assert logged.count(words) == 2
+
+
+async def test_a_list_with_too_many_invalid_tools_is_refused() -> None:
+    def listed(request: dict[str, Any]) -> Answer:
+        return answer_of(request, "result", {"tools": [1] * 1_001})
+
+    async with asyncio.timeout(60), hostile_server(list=listed) as server:
+        with pytest.raises(Unavailable, match="validation errors"):
+            async with client_of(server):
+                pass
+
+
 async def test_streams_that_a_server_ends_at_once_are_opened_at_a_pace() -> None:
     waits: list[float] = []
 

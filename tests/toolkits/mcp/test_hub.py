@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.mcp import scripted_server
+from support.processes.command_line import CommandLine
 from support.rooms.events import until
 from toolbus import (
     DefinitionChanged,
@@ -31,6 +34,15 @@ from toolbus_toolkits.mcp import McpBuilder, McpConfig, McpHub, McpToolkit, mcp
 
 GOOD = {"command": sys.executable, "args": [scripted_server.__file__]}
 DEAD = {"command": sys.executable, "args": [scripted_server.__file__, "--crash"]}
+STUBBORN = f"""
+import runpy, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"])
+try:
+    runpy.run_path({scripted_server.__file__!r}, run_name="__main__")
+finally:
+    time.sleep(600)
+"""
 
 
 def file_of(tmp_path: Path, **servers: Any) -> Path:
@@ -64,7 +76,11 @@ async def test_each_server_is_a_toolkit_and_a_dead_one_hurts_none(
         assert await names(ann) == ["mcp", "one", "two"]
         for toolkit in ("one", "two"):
             assert await ann.call(f"{toolkit}.add", a=1, b=2) == {"result": 3}
-        listed = {each["name"]: each for each in (await ann.call("mcp.list"))["servers"]}
+        found = await ann.call("mcp.list")
+        assert found["skipped"] == [
+            {"name": "bad", "reason": "url must be an http or https address"}
+        ]
+        listed = {each["name"]: each for each in found["servers"]}
         assert (listed["one"]["state"], listed["two"]["state"]) == ("connected", "connected")
         assert listed["dead"]["state"] in ("failed", "connecting")  # it is tried again and again
         assert "cannot read its settings" in listed["dead"]["reason"]
@@ -111,7 +127,9 @@ async def test_a_call_by_a_wrong_name_or_to_a_dead_server_ends_at_once_with_what
 async def test_a_server_of_an_audience_is_hidden_from_all_others(
     bus: TestServer, tmp_path: Path
 ) -> None:
-    config = file_of(tmp_path, open=GOOD, hers={**GOOD, "shared_with": ["name:ann"]})
+    hers = {"shared_with": ["name:ann"]}
+    bad = {"bad": {"timeout": 0, **hers}, "worse": {"shared_with": 5}, "off": {"disabled": True}}
+    config = file_of(tmp_path, open=GOOD, hers={**GOOD, **hers}, **bad)
     async with hosted(bus, config), bus.room("ann") as ann, bus.room("bob") as bob:
         assert await names(ann) == ["hers", "mcp", "open"]
         assert await names(bob) == ["mcp", "open"]
@@ -119,7 +137,13 @@ async def test_a_server_of_an_audience_is_hidden_from_all_others(
         with pytest.raises(NotFound) as refused:
             await bob.call("mcp.call", tool="hers.add", arguments={"a": 1, "b": 1})
         assert "available: open" in refused.value.message
-        assert [each["name"] for each in (await bob.call("mcp.list"))["servers"]] == ["open"]
+        for room, servers, skipped in (
+            (ann, ["hers", "open"], ["bad", "off"]),
+            (bob, ["open"], ["off"]),
+        ):
+            found = await room.call("mcp.list")
+            assert [each["name"] for each in found["servers"]] == servers
+            assert [each["name"] for each in found["skipped"]] == skipped
 
 
 async def test_a_changed_list_is_registered_and_pinned_callers_see_it(
@@ -194,6 +218,20 @@ async def test_a_server_whose_importer_leaves_is_hosted_when_it_is_connected(
         gate.touch()
         await until(lambda: (server := hub.server("late")) is not None and server.hosted.is_set())
         assert await ann.call("late.add", a=1, b=2) == {"result": 3}
+
+
+def test_a_host_that_is_killed_leaves_no_process_of_its_servers(tmp_path: Path) -> None:
+    config = file_of(tmp_path, one={"command": sys.executable, "args": ["-c", STUBBORN]})
+    here = CommandLine(tmp_path)
+    with (
+        here.serving() as (_, url),
+        here.at(url).hosting("mcp", "--config", str(config)) as running,
+    ):
+        left = psutil.Process(running.process.pid).children(recursive=True)
+        assert "sleep" in [each.name() for each in left]
+        running.end(signal.SIGKILL)
+        for each in left:
+            each.wait(30)
 
 
 async def test_a_turn_uses_servers_without_hosting_them(bus: TestServer, tmp_path: Path) -> None:

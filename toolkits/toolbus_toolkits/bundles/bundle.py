@@ -123,8 +123,9 @@ def _add_server(bundle: Bundle, name: str, entry: object) -> None:
     except ValueError as error:
         raise BundleRefused(str(error)) from None
     if read.skipped:
-        skipped, why = read.skipped[0]
-        raise BundleRefused(f"MCP server {one_line(skipped, 64)}: {one_line(why, 400)}")
+        skipped = read.skipped[0]
+        text = f"MCP server {one_line(skipped.name, 64)}: {one_line(skipped.reason, 400)}"
+        raise BundleRefused(text)
     for key, each in entries.items():
         if toolkit_name(key) in bundle.servers:
             raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")

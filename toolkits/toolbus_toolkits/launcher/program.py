@@ -22,6 +22,7 @@ from typing import Any
 
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.launcher.environment import program_environment
+from toolbus_toolkits.launcher.host_watch import host_watch
 
 __all__ = ["LaunchFailed", "Program", "ProgramLimits", "RunningProgram", "launch"]
 
@@ -208,7 +209,7 @@ async def launch(
     on_line: Callable[[str], None] | None = None,
     redact: Callable[[str], str] = str,
 ) -> AsyncIterator[RunningProgram]:
-    """Start a program; it and its process group end with the block.
+    """Start a program; it and its process group end with the block, and with this process.
 
     Args:
         program: What is started.
@@ -223,8 +224,22 @@ async def launch(
     if program.cwd is not None and not program.cwd.is_dir():
         text = f"cannot start {one_line(program.command, 200)}: there is no folder "
         raise LaunchFailed(text + one_line(str(program.cwd), 500))
+    async with host_watch() as watch:
+        process = await _start(program, path, environment)
+        watch(process.pid)
+        running = RunningProgram(process, on_line, redact)
+        try:
+            _limit(process.pid, program.limits)
+            yield running
+        finally:
+            await _to_the_end(running.stop())
+
+
+async def _start(
+    program: Program, path: str, environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
     try:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             path,
             *program.args,
             stdin=asyncio.subprocess.PIPE,
@@ -237,12 +252,6 @@ async def launch(
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LaunchFailed(f"cannot start {one_line(program.command, 200)}: {text}") from None
-    running = RunningProgram(process, on_line, redact)
-    try:
-        _limit(process.pid, program.limits)
-        yield running
-    finally:
-        await _to_the_end(running.stop())
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
@@ -38,6 +38,7 @@ HOME_FILE = "mcp.json"
 """The file of `TOOLBUS_HOME` that bundles add their servers to."""
 MAX_FILE_BYTES = 1024 * 1024
 MAX_SERVERS = 256
+_MAX_REASON_CHARS = 1_000
 _MAX_SECONDS = 24 * 3600.0
 
 Transport = Literal["stdio", "streamable_http", "sse"]
@@ -50,8 +51,10 @@ _TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
 }
 """How editors write a transport, and which one it is."""
-_VARIABLE = re.compile(r"\$\{(?!cred:)([A-Za-z_][\w:.-]*)[^}]*\}")
+_VARIABLE = re.compile(r"\$\{(?!cred:)([A-Za-z_]\w*(?::[A-Za-z_][\w.-]*)?)[^}]*\}")
 """What editors fill in: `${input:key}`, `${env:NAME}`, `${NAME:-default}`, `${workspaceFolder}`."""
+
+_AUDIENCE_KEYS = ("shared_with", "sharedWith", "assign_to_agents")
 
 
 def _either(*names: str) -> AliasChoices:
@@ -133,6 +136,11 @@ class SkippedEntry(NamedTuple):
 
     name: str
     reason: str
+    """Why, without a value of the entry."""
+    source: str = ""
+    """Where the entry was read."""
+    shared_with: tuple[str, ...] | None = None
+    """Who would see the toolkit, as in `ServerEntry`; empty if the entry has no valid list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +176,13 @@ def read_servers(data: object, source: str) -> ServersFile:
         name, entry = toolkit_name(key), entries[key]
         try:
             found = ServerEntry.model_validate(entry)
+            reason = _unusable(found)
         except ValidationError as error:
-            skipped.append(SkippedEntry(name, "; ".join(_problems(error))))
-            continue
-        if found.disabled:
-            skipped.append(SkippedEntry(name, "it is disabled"))
-        elif variable := _variable_in(found):
-            skipped.append(
-                SkippedEntry(name, f"{variable} is not filled in here, as editors do: write it out")
-            )
-        elif name in servers:
-            skipped.append(
-                SkippedEntry(name, f"{one_line(key, 64)!r} would have the name of another entry")
-            )
+            reason = one_line("; ".join(_problems(error)), _MAX_REASON_CHARS)
+        if not reason and name in servers:
+            reason = f"{one_line(key, 64)!r} would have the name of another entry"
+        if reason:
+            skipped.append(SkippedEntry(name, reason, source, _audience_of(entry)))
         else:
             servers[name] = found
     return ServersFile(source, servers, tuple(skipped))
@@ -244,7 +246,7 @@ def _set_transport(found: dict[str, Any]) -> None:
         found["transport"] = _TRANSPORTS[written]
     elif isinstance(url, str):
         # The path alone counts: an address may have a query.
-        found["transport"] = "sse" if urlsplit(url).path.rstrip("/").endswith("/sse") else "http"
+        found["transport"] = "sse" if _split(url).path.rstrip("/").endswith("/sse") else "http"
         found["transport"] = _TRANSPORTS[found["transport"]]
     if (found.get("transport", "stdio") == "stdio") == bool(url):
         kind = found.get("transport", "stdio")
@@ -256,18 +258,47 @@ def _set_transport(found: dict[str, Any]) -> None:
         raise ValueError(f'must have either "command" or "url"{hint}')
 
 
+def _unusable(entry: ServerEntry) -> str:
+    """Return why a valid entry is not used; empty if it is."""
+    if entry.disabled:
+        return "it is disabled"
+    if variable := _variable_in(entry):
+        return f"{variable} is not filled in here, as editors do: write it out"
+    return ""
+
+
+def _audience_of(entry: object) -> tuple[str, ...] | None:
+    """Return who would see the toolkit of an entry that may be invalid elsewhere."""
+    if not isinstance(entry, Mapping):
+        return None
+    audience = {key: entry[key] for key in _AUDIENCE_KEYS if key in entry}
+    try:
+        return ServerEntry.model_validate({"command": "any", **audience}).shared_with
+    except ValidationError:
+        return ()
+
+
 def _variable_in(entry: ServerEntry) -> str:
     """Return a variable that only an editor fills in, without its default; empty if none."""
     # `sh -c 'echo ${HOME}'` is filled in by the shell.
     args = () if "-c" in entry.args else entry.args
     texts = [*args, *entry.env.values(), *entry.headers.values(), entry.url, str(entry.cwd)]
     found = next(filter(None, map(_VARIABLE.search, filter(None, texts))), None)
-    return f"${{{one_line(found[1].partition(':-')[0], 64)}}}" if found else ""
+    return f"${{{one_line(found[1], 64)}}}" if found else ""
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of an address; the error shows none of them."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for one that is not valid
+    except ValueError:
+        raise ValueError("url must have a valid host and port") from None
+    return parts
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    _ = parts.port  # raises for one that is not valid
+    parts = _split(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("url must be an http or https address")
     if parts.username is not None or parts.password is not None:

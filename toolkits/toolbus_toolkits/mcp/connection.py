@@ -29,6 +29,7 @@ from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.events import first_of
 from toolbus_toolkits.mcp.http_bounds import without_query
+from toolbus_toolkits.mcp.tool_lists import without_invalid_tools
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 from toolbus_toolkits.network import host_text
 
@@ -225,7 +226,9 @@ class ServerConnection:
         async with asyncio.timeout(self._entry.connect_timeout_s):
             link = await stack.enter_async_context(open_link(self.name, self._entry, self._access))
             client = Client(
-                link.transport,
+                without_invalid_tools(
+                    link.transport, self.name, lambda: client.protocol_version, self.redact
+                ),
                 read_timeout_seconds=self._entry.connect_timeout_s,
                 message_handler=self._receive,
                 elicitation_callback=self._decline,
@@ -245,7 +248,7 @@ class ServerConnection:
     async def _list(self, client: Client) -> list[types.Tool]:
         """Return all tools, page by page, in the order of their names.
 
-        One whose name holds a value of a credential is left out.
+        One whose name holds a value of a credential is left out, and so is one that is invalid.
         """
         found: dict[str, types.Tool] = {}
         cursor, seen = None, set[str]()

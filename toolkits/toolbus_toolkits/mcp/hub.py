@@ -110,12 +110,15 @@ class McpHub:
         for file in files:
             for name, entry in file.servers.items():
                 if name in entries:
-                    skipped.append(SkippedEntry(name, f"{file.source}: an earlier file has it"))
+                    reason = "an earlier file has it"
+                    skipped.append(SkippedEntry(name, reason, file.source, entry.shared_with))
                 entries.setdefault(name, entry)
-            skipped += (SkippedEntry(name, f"{file.source}: {why}") for name, why in file.skipped)
-        for name, why in skipped:
-            _logger.warning("MCP server %s is not used: %s", name, why)
-        servers = [McpServer.from_entry(name, each, access) for name, each in entries.items()]
+            skipped += file.skipped
+        for each in skipped:
+            _logger.warning(
+                "MCP server %s is not used: %s: %s", each.name, each.source, each.reason
+            )
+        servers = [McpServer.from_entry(name, entry, access) for name, entry in entries.items()]
         return cls(servers, access=access, skipped=skipped)
 
     @property

@@ -26,7 +26,7 @@ from toolbus import (
 )
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import RedactingFilter, refuse_references
-from toolbus_toolkits.mcp.config import read_servers
+from toolbus_toolkits.mcp.config import SkippedEntry, read_servers
 from toolbus_toolkits.mcp.hub import McpHub
 from toolbus_toolkits.mcp.server import McpServer
 
@@ -100,9 +100,8 @@ class _Audience:
         self.issuer: str | None = None
         """The issuer of the host, whom names without an alias belong to; None if not hosted."""
 
-    def sees(self, server: McpServer, context: ToolContext) -> bool:
-        """Whether the caller of a call may see a server."""
-        shared_with = server.entry.shared_with
+    def sees(self, shared_with: tuple[str, ...] | None, context: ToolContext) -> bool:
+        """Whether the caller of a call may see a server that is shared with these."""
         if shared_with is None or self.issuer is None:
             return True
         return any(self._covers(each, context) for each in shared_with)
@@ -139,9 +138,17 @@ class _List(Tool):
         await self._open.aclose()
 
     async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Any:
-        """Return `{"servers": [{name, state, reason, tools: [{name, description}]}]}`."""
-        seen = [each for each in self._hub.servers if self._audience.sees(each, context)]
-        return {"servers": [_description(each, self._hub.refused.get(each.name)) for each in seen]}
+        """Return `{"servers": [{name, state, reason, tools: [{name, description}]}]}`.
+
+        Beside them are the entries that are not used: `{"skipped": [{name, reason}]}`.
+        """
+        sees = self._audience.sees
+        servers = [each for each in self._hub.servers if sees(each.entry.shared_with, context)]
+        skipped = [each for each in self._hub.skipped if sees(each.shared_with, context)]
+        return {
+            "servers": [_description(each, self._hub.refused.get(each.name)) for each in servers],
+            "skipped": _skipped(skipped),
+        }
 
 
 class _Call(Tool):
@@ -169,8 +176,11 @@ class _Call(Tool):
         """Return what the tool returns."""
         server_name, _dot, tool_name = tool.partition(".")
         server = self._hub.server(server_name)
-        if server is None or not self._audience.sees(server, context):
-            seen = [each.name for each in self._hub.servers if self._audience.sees(each, context)]
+        if server is None or not self._audience.sees(server.entry.shared_with, context):
+            sees = self._audience.sees
+            seen = [
+                each.name for each in self._hub.servers if sees(each.entry.shared_with, context)
+            ]
             text = f"there is no MCP server {one_line(server_name, 64)!r} (write server.tool); "
             text += f"available: {one_line(', '.join(seen) or 'none', 500)}"
             raise context.refuse(NotFound(text))
@@ -251,7 +261,7 @@ class _Import(_Importing):
         )
         return {
             "servers": [_description(each, self._hub.refused.get(each.name)) for each in added],
-            "skipped": [{"name": name, "reason": why} for name, why in found.skipped],
+            "skipped": _skipped(found.skipped),
         }
 
 
@@ -270,6 +280,10 @@ def _description(server: McpServer, refused: str | None) -> dict[str, Any]:
             for each in tools
         ],
     }
+
+
+def _skipped(entries: Iterable[SkippedEntry]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "reason": each.reason} for each in entries]
 
 
 def _first_line(text: str) -> str:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from toolbus import Chunk, InvalidArguments, Tool, ToolContext, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
-from toolbus.tools.context import run_of
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.connection import ServerConnection
@@ -102,7 +101,6 @@ class McpTool(Tool):
         A value of a credential in it is replaced by its name. Raises `InvalidArguments` for a
         reference to one in the arguments.
         """
-        run = run_of(context)
         redact = self._connection.redact
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -119,10 +117,10 @@ class McpTool(Tool):
         except MCPError as error:
             raise context.refuse(self._failure(error)) from None  # it may hold a credential
         except (RuntimeError, ValidationError) as error:  # the SDK, for what is no result
-            run.entered = True
+            context.enter()
             text = one_line(redact(str(error)), _MAX_FAILURE_CHARS)
             raise ToolFailed(f"the server returned what is no result of MCP: {text}") from None
-        run.entered = True
+        context.enter()
         return without_values(result, redact)
 
     def _failure(self, error: MCPError) -> ToolFailed | InvalidArguments:

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import httpx2
 
 from toolbus import ToolContext, ToolFailed
-from toolbus.tools.context import run_of
 from toolbus_toolkits.network import (
     FINAL_URL,
     NOT_SENT,
@@ -90,7 +89,7 @@ class ApiClient:
                 # On a thread, because a credential may be read from a keyring or a file.
                 sent = await asyncio.to_thread(self._build, client, operation, request, until)
                 response = await client.send(sent, stream=True)
-                run_of(context).entered = True  # the server has answered
+                context.enter()  # the server has answered
                 try:
                     body = await read_body(response, self._max_bytes)
                 finally:
@@ -102,10 +101,11 @@ class ApiClient:
                 text, executed="no", retryable=True, details={"request": "not sent"}
             ) from error
         except AddressRefused as error:
-            run_of(context).entered |= error.executed == "yes"
+            if error.executed == "yes":  # for a redirect
+                context.enter()
             raise
         except httpx2.TooManyRedirects as error:
-            run_of(context).entered = True
+            context.enter()
             raise ToolFailed(f"{operation.label} was redirected too often") from error
         except (TimeoutError, httpx2.TransportError, httpx2.DecodingError) as error:
             raise ToolFailed(

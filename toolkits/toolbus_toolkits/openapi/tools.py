@@ -16,7 +16,6 @@ from toolbus import (
     ToolContext,
     ToolFailed,
 )
-from toolbus.tools.context import run_of
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
@@ -54,16 +53,26 @@ class OperationCall:
     async def run_pages(
         self, context: ToolContext, arguments: dict[str, Any], rule: PageRule
     ) -> AsyncIterator[Any]:
-        """Call the operation page by page, and yield each page."""
+        """Call the operation page by page, and yield each page.
+
+        An error after the first page never says that nothing ran.
+        """
         request: PreparedRequest | None = self.prepare(arguments, [])
-        for _ in range(rule.max_pages):
-            if request is None:
-                return
-            response, url = await self.client.send(context, self.operation, request)
-            page = result_of(self.operation, response, self.client.credentials.redact)
-            yield page
-            value = page.json if isinstance(page, JsonChunk) else None
-            request = next_request(rule, request, response, value, url)
+        is_answered = False
+        try:
+            for _ in range(rule.max_pages):
+                if request is None:
+                    return
+                response, url = await self.client.send(context, self.operation, request)
+                is_answered = True
+                page = result_of(self.operation, response, self.client.credentials.redact)
+                yield page
+                value = page.json if isinstance(page, JsonChunk) else None
+                request = next_request(rule, request, response, value, url)
+        except (InvalidArguments, ToolFailed) as error:
+            if is_answered and error.executed == "no":
+                error.executed = "yes"
+            raise
 
     def prepare(self, arguments: dict[str, Any], files: list[ReadFile]) -> PreparedRequest:
         """Make the request of a call. Raises `InvalidArguments` for a reference in arguments."""
@@ -90,10 +99,7 @@ def _refusals(context: ToolContext) -> Iterator[None]:
         yield
     except (InvalidArguments, ToolFailed) as error:
         if error.executed == "no":
-            if run_of(context).entered:  # an earlier page was answered
-                error.executed = "yes"
-            else:
-                context.refuse(error)
+            context.refuse(error)
         raise
 
 
