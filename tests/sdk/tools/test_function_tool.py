@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.thread_iterator import on_own_thread
+from toolbus.errors import InvalidArguments
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Next, ToolCall
@@ -212,6 +213,8 @@ async def test_extended_model_can_be_replaced_and_taken_away() -> None:
     assert await outcome(without, city="Oslo", thinking="hm") == invalid("/thinking")
     assert without.read_only
     assert "thinking" in made.manifest().input_schema["properties"]
+    with pytest.raises(ValueError, match="another definition of 'Weather'"):
+        FunctionTool(rows).with_extended(OtherDefs)
     assert FunctionTool(plain, extended=Thinking).with_extended(None).manifest() == (
         FunctionTool(plain).manifest()
     )
@@ -222,9 +225,12 @@ async def test_large_arguments_of_an_extended_tool_are_read_in_steps() -> None:
 
     made = FunctionTool(add, extended=Thinking)
     rows = [{"city": "Oslo"}] * 40_000  # more than can be converted at once
-    steps = made.read_steps({"rows": rows, "thinking": "hm"})
-    read = await run_in_slices(steps, 1_000_000, continues=True)
+    arguments = {"rows": rows, "thinking": "hm"}
+    read = await run_in_slices(made.read_steps(arguments), 1_000_000, continues=True)
     assert read["rows"][-1] == Weather(city="Oslo")
+    without = made.with_extended(None)
+    with pytest.raises(InvalidArguments, match="thinking"):
+        await run_in_slices(without.read_steps(arguments), 1_000_000, continues=True)
 
 
 class Report(BaseModel):

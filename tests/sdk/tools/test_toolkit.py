@@ -19,6 +19,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
@@ -320,7 +321,10 @@ async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
 
 
 async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
+    seen: list[str] = []
+
     async def quiet(call: Any, next: Any) -> Any:
+        seen.append(call.tool.name)
         async for chunk in next(call):
             yield chunk
 
@@ -334,6 +338,7 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
         shared_with=["*"],
         supersede=True,
     )
+    local = InProcessToolkit.of(first)
     second = first.with_tools(double, Empty()).without("plain")
 
     assert [tool.name for tool in second.tools] == ["books", "double", "empty"]
@@ -346,6 +351,12 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
     assert second.get_tool("books") is first.get_tool("books")
     chunk = await second.execute(ToolContext(), "double", {"number": 2})
     assert chunk == JsonChunk(4)
+    assert seen == ["t.double"]
+    with pytest.raises(NotFound):
+        await second.execute(ToolContext(), "plain", {})
+    assert InProcessToolkit.of(second) is not local
+    second.annotations["a"].append(2)
+    assert first.annotations == {"a": [1]}
 
 
 @pytest.mark.parametrize(
