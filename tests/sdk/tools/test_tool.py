@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
-from toolbus.chunks.chunk_types import FileChunk, JsonChunk
+from toolbus.chunks.chunk_types import FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
@@ -231,8 +231,9 @@ def test_result_that_breaks_the_output_schema_is_an_invalid_result() -> None:
         made.make_result({"rows": [1, "secret"]})
     assert caught.value.details["path"] == "/rows/1"
     assert "secret" not in str(caught.value)
-    with pytest.raises(InvalidResult):
-        made.make_result(FileChunk(b"a"))
+    for other in (FileChunk(b"a"), LinkChunk("https://example.org")):
+        with pytest.raises(InvalidResult, match="must return a JSON value"):
+            made.make_result(other)
 
 
 def test_model_that_is_returned_fits_the_schema_made_from_it() -> None:

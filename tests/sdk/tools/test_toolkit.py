@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, JsonChunk, TextChunk
 from toolbus.errors import (
@@ -294,9 +295,19 @@ async def test_error_of_an_override_has_executed_maybe() -> None:
 
 
 async def test_arguments_of_the_caller_are_not_changed_by_a_call() -> None:
+    class Changing(BaseModel):
+        number: int
+
+        @model_validator(mode="before")
+        @classmethod
+        def add(cls, values: dict[str, Any]) -> dict[str, Any]:
+            values["number"] += 1
+            return values
+
     arguments = {"number": 2.0}
-    await Toolkit("t", [double]).execute(ToolContext(), "double", arguments)
-    assert arguments == {"number": 2.0}
+    for made, result in ((double, 4), (FunctionTool(double, args_schema=Changing), 6)):
+        chunk = await Toolkit("t", [made]).execute(ToolContext(), "double", arguments)
+        assert (chunk.value, arguments) == (result, {"number": 2.0})
 
 
 async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
