@@ -128,11 +128,7 @@ class RequiredToolkit:
 
     def _check_grants(self, tools: Iterable[str], rights: ToolRights) -> None:
         """Refuse required tools that the server would hide from this participant."""
-        hidden = [
-            f"{self.name}.{tool}"
-            for tool in tools
-            if not (rights.may_see(self.name, tool) or rights.may_call(self.name, tool))
-        ]
+        hidden = [f"{self.name}.{tool}" for tool in tools if not rights.may_read(self.name, tool)]
         if hidden:
             text = f"the grants of the token do not cover {_names(hidden)}"
             flags = " ".join(f"--allow {name}" for name in hidden[:_MAX_LISTED])

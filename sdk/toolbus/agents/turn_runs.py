@@ -20,9 +20,10 @@ from toolbus.agents.turn_chunks import PassedOnChunks
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import recorded_end
-from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException, ToolFailed
+from toolbus.errors import Cancelled, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
+from toolbus.tools.streaming import unreadable_input
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.records import Records
@@ -338,9 +339,4 @@ def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
     if isinstance(error, RoomException):
         return error
     path = "/attachment" if call.options.attachment is not None else "/input"
-    text = f"the input of the call cannot be read: {type(error).__name__}"
-    failure = InvalidArguments(
-        text, executed=call.executed, details={"path": path, "message": text}
-    )
-    failure.__cause__ = error
-    return failure
+    return unreadable_input(path, error, call.executed)

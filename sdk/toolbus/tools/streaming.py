@@ -11,7 +11,7 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.attachments import as_attachment, check_readable
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
-from toolbus.errors import InvalidArguments, RoomException
+from toolbus.errors import Executed, InvalidArguments, RoomException
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.tool import Tool
@@ -22,6 +22,7 @@ __all__ = [
     "checked_result",
     "close_items",
     "run_with_streams",
+    "unreadable_input",
     "with_input",
 ]
 
@@ -44,7 +45,7 @@ async def run_with_streams(
     run = run_of(context)
     try:
         check_streams(tool, run)
-        arguments = await with_input(tool, arguments, attachment)
+        arguments = await with_input(tool, run, arguments, attachment)
     except RoomException as error:
         if not run.is_recorded(error):
             run.refuse(error)
@@ -64,16 +65,19 @@ def check_streams(tool: Tool, run: ToolRun) -> None:
         raise _refusal(f"{tool.name} returns a stream: call it with room.stream")
 
 
-async def with_input(tool: Tool, arguments: dict[str, Any], attachment: Any) -> dict[str, Any]:
+async def with_input(
+    tool: Tool, run: ToolRun, arguments: dict[str, Any], attachment: Any
+) -> dict[str, Any]:
     """Add the input of a call to its checked arguments.
 
     Args:
         tool: The tool.
+        run: Its run.
         arguments: Its checked arguments.
         attachment: An `InputStream`, or one file in a form that `as_attachment` accepts.
 
     Raises `InvalidArguments` for an input that the tool does not take, and for a missing one;
-    `OSError` for a file that cannot be read.
+    `OSError` for a file that cannot be read, noted in the run.
     """
     input_parameter = tool.input_parameter
     if attachment is None:
@@ -82,7 +86,7 @@ async def with_input(tool: Tool, arguments: dict[str, Any], attachment: Any) -> 
         return arguments
     if input_parameter is None:
         raise _refusal(f"{tool.name} takes no attachment and no input")
-    taken = await input_parameter.read(await _stream_of(attachment))
+    taken = await input_parameter.read(await _stream_of(run, attachment))
     if taken is None:
         if input_parameter.required:
             raise _needs_input(tool)
@@ -90,12 +94,30 @@ async def with_input(tool: Tool, arguments: dict[str, Any], attachment: Any) -> 
     return {**arguments, input_parameter.parameter: taken}
 
 
-async def _stream_of(attachment: Any) -> InputStream[Any]:
+async def _stream_of(run: ToolRun, attachment: Any) -> InputStream[Any]:
     if isinstance(attachment, InputStream):
         return attachment
     file = as_attachment(attachment)
-    await check_readable(file)
+    try:
+        await check_readable(file)
+    except OSError as error:
+        run.input_error = error
+        raise
     return InputStream([file])
+
+
+def unreadable_input(path: str, error: BaseException, executed: Executed) -> InvalidArguments:
+    """Return the error of a call whose own caller cannot read what it sends.
+
+    Args:
+        path: "/attachment" or "/input".
+        error: What reading raised.
+        executed: Whether the tool ran.
+    """
+    text = f"the input of the call cannot be read: {type(error).__name__}"
+    failure = InvalidArguments(text, executed=executed, details={"path": path, "message": text})
+    failure.__cause__ = error
+    return failure
 
 
 async def _put_all(tool: Tool, run: ToolRun, items: AsyncIterator[Any]) -> None:

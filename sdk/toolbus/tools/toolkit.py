@@ -38,7 +38,7 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
-from toolbus.tools.streaming import run_with_streams
+from toolbus.tools.streaming import run_with_streams, unreadable_input
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
@@ -385,13 +385,16 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
     An error that toolbus itself recorded, before the function was entered or after it had ended, is
     returned unchanged. Any other exception is the tool's, also an error of toolbus from a nested
     call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`,
-    and with the missing grant if the server refused a nested call.
+    and with the missing grant if the server refused a nested call. An attachment that this process
+    cannot read is `InvalidArguments`.
     `CancelledError` and `KeyboardInterrupt` are raised again.
     """
     if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
         raise exception
     if isinstance(exception, RoomException) and run.is_recorded(exception):
         return exception
+    if exception is run.input_error:
+        return unreadable_input("/attachment", exception, "yes" if run.entered else "no")
     executed = run.executed
     refused = refused_call(exception) if isinstance(exception, RoomException) else None
     if isinstance(exception, ToolFailed) and refused is None:

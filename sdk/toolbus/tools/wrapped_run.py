@@ -95,7 +95,7 @@ class _Execution:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True
             if self._attachment is not None or not tool.is_unary:
-                checked = await with_input(tool, checked, self._attachment)
+                checked = await with_input(tool, run, checked, self._attachment)
         except RoomException as error:
             run.refuse(error)
             raise

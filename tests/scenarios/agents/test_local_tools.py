@@ -13,6 +13,7 @@ import pytest
 from support.rooms.turns import Recorded, agent_and_host, greeter
 from toolbus import (
     FileChunk,
+    LinkChunk,
     RequiredToolkit,
     ToolContext,
     ToolFailed,
@@ -202,13 +203,18 @@ async def test_a_stream_that_is_no_list_of_one_frame_is_ended_here() -> None:
     async def files() -> AsyncIterator[bytes]:
         yield b"x"
 
+    @tool
+    async def links() -> AsyncIterator[LinkChunk]:
+        yield LinkChunk("https://example.org")
+
     async with room_of("agent") as (agent,), asyncio.timeout(60):
-        async with Turn(agent, always=[Toolkit("near", [endless, files])]) as turn:
+        async with Turn(agent, always=[Toolkit("near", [endless, files, links])]) as turn:
             with pytest.raises(TooLarge):
                 await turn.call("near.endless")
             assert ended == ["endless"]
-            with pytest.raises(InvalidResult, match="files or links"):
-                await turn.call("near.files")
+            for name in ("near.files", "near.links"):
+                with pytest.raises(InvalidResult, match="files or links"):
+                    await turn.call(name)
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

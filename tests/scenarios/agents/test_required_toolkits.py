@@ -39,12 +39,18 @@ from toolbus.wire import (
 from toolbus_server.testing import room_of, running_server
 
 
-async def test_turn_waits_for_a_required_toolkit_that_is_registered_later() -> None:
+async def test_turn_waits_for_a_required_toolkit_that_is_registered_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "toolbus.agents")
     async with room_of("agent", "host") as (agent, host), asyncio.timeout(60):
         finding = asyncio.create_task(RequiredToolkit("greeter", ["greet"]).find(agent))
         async with host.host(Toolkit("other")), host.host(greeter()):
             proxy = await finding
             assert await proxy.greet(name="x") == "hello x, from agent for agent"
+    assert _told(caplog) == [
+        ("INFO", "toolkit greeter does not exist; waiting up to 60 s for it"),
+    ]
 
 
 async def test_turn_waits_for_a_required_tool_of_a_newer_definition_with_a_warning(
@@ -60,10 +66,12 @@ async def test_turn_waits_for_a_required_tool_of_a_newer_definition_with_a_warni
             finding = asyncio.create_task(RequiredToolkit("greeter", ["greet"]).find(agent))
             async with room_of_same(agent, host) as again, again.host(greeter()):
                 assert (await finding).tool("greet").name == "greet"
+    assert _told(caplog) == [("WARNING", f"{missing}; waiting up to 60 s for it")]
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     told = [each for each in caplog.records if each.name == "toolbus.agents.required_toolkit"]
-    assert [(each.levelname, each.message) for each in told] == [
-        ("WARNING", f"{missing}; waiting up to 60 s for it")
-    ]
+    return [(each.levelname, each.message) for each in told]
 
 
 @asynccontextmanager
@@ -155,6 +163,7 @@ async def test_waiting_needs_the_grant_for_events_of_toolkits() -> None:
     api = ApiScope(agents=AgentsGrant(call=True), presence=True, messaging=True)
     async with agent_and_host(greeter(), api=api) as (_, agent), asyncio.timeout(60):
         assert await RequiredToolkit("greeter").find(agent)
+        assert await RequiredToolkit("greeter", ["greet"]).find(agent)
         with pytest.raises(
             PermissionDenied, match="other does not exist, and waiting for it needs the grant"
         ):

@@ -267,12 +267,17 @@ async def test_state_of_a_toolkit_outlives_the_turn_and_is_none_elsewhere() -> N
 
 async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_chunks() -> None:
     seen: list[Any] = []
+    progress: list[tuple[str, Any]] = []
+
+    def told(use: ToolUse, value: Any) -> None:
+        progress.append((use.name, value))
 
     async def louder(call: ToolCall, next: Next) -> AsyncIterator[Any]:
         context = call.context
         assert context.on_behalf_of is not None
         assert (context.state is None) is (call.tool.toolkit == "far")
         seen.append((call.tool.name, call.id, context.caller.name, context.on_behalf_of.name))
+        context.emit(call.id)
         if call.arguments.get("text") == "skip":
             yield "skipped"
             return
@@ -290,11 +295,12 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
         ) as turn:
             for kit in KITS:
                 uses = [ToolUse(text, f"{kit}.echo", {"text": text}) for text in ("x", "skip")]
-                changed, skipped = await turn.run(uses)
+                changed, skipped = await turn.run(uses, on_progress=told)
                 assert (changed.value, skipped.value) == ("CHANGED", "skipped")
                 assert changed.changed_arguments == {"text": "changed"}
                 assert skipped.changed_arguments is None
                 assert seen[-2] == (f"{kit}.echo", "x", "agent", "bob")
+                assert progress[-2:] == [(f"{kit}.echo", "x"), (f"{kit}.echo", "skip")]
 
 
 async def end_early(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:

@@ -113,6 +113,8 @@ async def test_reset_tools_sets_the_final_state_and_returns_the_instructions() -
             "tool_inactive",
         ]
         assert names(turn) == set()
+        switches = {each.tool: each.read_only for each in turn.tools if each.toolkit == "groups"}
+        assert switches == {"reset_tools": False, "group_instructions": True}
         read = await use(turn, "groups.group_instructions", group="files")
         assert read.value == "## files\nAsk before you write."
         assert (await use(turn, "groups.group_instructions")).value == "There are no instructions."

@@ -64,8 +64,11 @@ async def test_toolkits_of_one_name_are_told_apart_by_an_alias() -> None:
                         "public.say": "ann",
                         "of_bob.say": "bob",
                     }
-                    owners = [(each.toolkit, each.owner) for each in turn.tools]
-                    assert owners[2:] == [("public", "ann"), ("of_bob", "bob")]
+                    owners = [(each.toolkit, each.owner, each.issuer) for each in turn.tools]
+                    issuer = agent.me.issuer
+                    assert owners[2:] == [("public", "ann", issuer), ("of_bob", "bob", issuer)]
+                    assert issuer
+                    assert owners[0] == ("notes", "", "")
                     assert turn.tools[2].digest
                     assert set(turn._state.state) == {"notes", "again"}
 

@@ -359,11 +359,11 @@ async def test_stream_that_was_interrupted_before_it_is_read_does_not_begin() ->
 
 
 async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() -> None:
-    part = "x" * (MAX_FRAME_BYTES // 5)
+    parts = [*5 * ["x" * (MAX_FRAME_BYTES // 5)], "end"]
 
     @tool
     async def flood() -> AsyncIterator[str]:
-        for _ in range(6):
+        for part in parts:
             yield part
 
     kit: list[Any] = [flood]
@@ -377,7 +377,7 @@ async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() ->
                 ]
                 result = got.pop()
                 assert isinstance(result, ToolResult)
-                assert got == [TextChunk(part)] * 6
+                assert got == [TextChunk(part) for part in parts]
                 assert (len(result.chunks), result.omitted) == (4, 2)
                 (kept,) = await turn.run([ToolUse("2", name)])
                 assert ends([kept])[0][1:3] == ("failed", "too_large")

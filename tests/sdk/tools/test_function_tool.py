@@ -212,6 +212,8 @@ async def test_extended_model_can_be_replaced_and_taken_away() -> None:
     assert await outcome(without, city="Oslo", thinking="hm") == invalid("/thinking")
     assert without.read_only
     assert "thinking" in made.manifest().input_schema["properties"]
+    with pytest.raises(ValueError, match="another definition of 'Weather'"):
+        FunctionTool(rows).with_extended(OtherDefs)
     assert FunctionTool(plain, extended=Thinking).with_extended(None).manifest() == (
         FunctionTool(plain).manifest()
     )

@@ -18,6 +18,7 @@ from toolbus import (
     InputStream,
     InvalidArguments,
     JsonChunk,
+    Records,
     Tool,
     ToolContext,
     Toolkit,
@@ -103,12 +104,15 @@ async def test_execute_takes_an_attachment_in_every_form_of_a_call(
 async def test_attachment_that_cannot_be_sent_runs_nothing(
     tmp_path: Path, middlewares: list[Log]
 ) -> None:
-    kit = Toolkit("t", [maybe_upload], middlewares=middlewares)
+    records = Records.memory()
+    kit = Toolkit("t", [maybe_upload], middlewares=middlewares, records=records)
     for sent, error in ((7, InvalidArguments), (tmp_path / "absent", FileNotFoundError)):
         context = ToolContext()
         with pytest.raises(error, match=r"must be bytes, a path|No such file"):
             await kit.execute(context, "maybe_upload", {}, sent)
         assert not run_of(context).entered
+        last = records.calls()[0]
+        assert (last.outcome, last.executed, last.decision) == ("invalid_arguments", "no", "denied")
 
 
 # Values

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from toolbus.chunks.chunk_types import Chunk, TextChunk
-from toolbus.errors import PermissionDenied, ToolFailed
+from toolbus.errors import InvalidArguments, PermissionDenied, ToolFailed
 from toolbus.middlewares import Retry
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import Next, ToolCall
 from toolbus.tools.toolkit import Toolkit, failure_of
 
@@ -25,9 +26,11 @@ class Log:
     def around(self, name: str) -> Any:
         async def middleware(call: ToolCall, next: Next) -> AsyncIterator[Any]:
             self.lines.append(f"{name} {call.tool.name} {dict(call.arguments)}")
-            async for chunk in next(call):
-                yield f"{name}({chunk.value})"
-            self.lines.append(f"/{name}")
+            try:
+                async for chunk in next(call):
+                    yield f"{name}({chunk.value})"
+            finally:
+                self.lines.append(f"/{name}")
 
         return middleware
 
@@ -113,6 +116,14 @@ async def give_what_is_no_json(call: ToolCall, next: Next) -> AsyncIterator[Any]
         yield object()
 
 
+async def answer_a_refusal_badly(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    try:
+        async for chunk in next(call.replace(arguments={"text": 5})):
+            yield chunk
+    except InvalidArguments:
+        yield object()
+
+
 async def fail_half_way(call: ToolCall, next: Next) -> AsyncIterator[Any]:
     async for chunk in next(call):
         yield chunk
@@ -173,6 +184,7 @@ FAILED = Outcome([], "tool_failed", "yes")
         (fail, FAILED._replace(executed="maybe"), FAILED._replace(executed="maybe")),
         (fail_half_way, FAILED, FAILED._replace(values=["a"])),
         (give_what_is_no_json, NO_RESULT, NO_RESULT),
+        (answer_a_refusal_badly, *2 * [NO_RESULT._replace(executed="no")]),
         (swallow, NO_RESULT, OK([])),
         (again, FAILED, FAILED._replace(values=["a", "b", "c"])),
         (again_after_a_chunk, FAILED, FAILED),
@@ -186,7 +198,15 @@ async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any
     log.lines.clear()
     assert await outcome(kit, "items", "abc") == stream
     assert log.lines in ([], ["closed"], ["closed", "closed"])
-    assert bool(log.lines) == (middleware not in (rewrite_badly, answer, refuse, fail, two))
+    runs_nothing = (rewrite_badly, answer, refuse, fail, answer_a_refusal_badly, two)
+    assert bool(log.lines) == (middleware not in runs_nothing)
+
+
+async def test_call_that_is_left_is_closed_from_the_inside() -> None:
+    log = Log()
+    kit = Toolkit("t", [log.items], middlewares=[swallow, log.around("a"), log.around("b")])
+    assert await outcome(kit, "items", "xy") == OK([])
+    assert log.lines[2:] == ["closed", "/b", "/a"]
 
 
 async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
@@ -202,6 +222,46 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
     with pytest.raises(ToolFailed, match="keep called next after the end of the call"):
         await anext(next(call))
     assert log.lines == []
+
+
+async def test_input_that_was_read_is_not_sent_again() -> None:
+    taken: list[list[int]] = []
+
+    async def take(rows: InputStream[int]) -> None:
+        taken.append([row async for row in rows])
+        raise RuntimeError("bad")
+
+    async def twice(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        try:
+            async for chunk in next(call):
+                yield chunk
+        except RuntimeError:
+            async for chunk in next(call):
+                yield chunk
+
+    kit = Toolkit("t", [take], middlewares=[twice])
+    with pytest.raises(ToolFailed, match="input of this call was read: it cannot run again"):
+        await kit.execute(ToolContext(), "take", {}, InputStream([1]))
+    assert taken == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("middleware", "words"),
+    [
+        (lambda call, next: next("call"), "next takes the call, not 'call'"),
+        (lambda call, next: next(call.replace(arguments=[])), "arguments must be a mapping"),
+    ],
+)
+async def test_what_is_no_call_and_no_arguments_is_a_type_error(
+    middleware: Any, words: str
+) -> None:
+    async def wrong(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        async for chunk in middleware(call, next):
+            yield chunk
+
+    kit = Toolkit("t", [Log().echo], middlewares=[wrong])
+    with pytest.raises(TypeError, match=words):
+        await kit.execute(ToolContext(), "echo", {"text": "a"})
 
 
 async def one_parameter(call: ToolCall) -> AsyncIterator[str]:
@@ -226,6 +286,9 @@ def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, w
 
 
 async def test_answer_that_breaks_the_output_schema_is_invalid_and_its_tool_did_not_run() -> None:
-    number = FunctionTool(Log().echo, output_schema={"type": "integer"})
-    kit = Toolkit("t", [number], middlewares=[answer])
-    assert await outcome(kit, "echo", "abc") == NO_RESULT._replace(executed="no")
+    log, schema = Log(), {"type": "integer"}
+    numbers = [FunctionTool(each, output_schema=schema) for each in (log.echo, log.items)]
+    kit = Toolkit("t", numbers, middlewares=[answer])
+    for name in ("echo", "items"):
+        assert await outcome(kit, name, "abc") == NO_RESULT._replace(executed="no")
+    assert log.lines == []

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
-from toolbus.chunks.chunk_types import FileChunk, JsonChunk
+from toolbus.chunks.chunk_types import FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.input_stream import InputStream
 from toolbus.tools.options import ToolOptions, tool
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
@@ -86,12 +87,19 @@ def test_options_of_the_decorator_reach_the_manifest() -> None:
     assert "Place" in manifest.input_schema["$defs"]
 
 
-def test_tool_info_has_every_field_that_does_not_concern_its_host_alone() -> None:
-    manifest = FunctionTool(measured).manifest()
+@tool(concurrency_safe=True)
+async def relayed(rows: InputStream[int]) -> AsyncIterator[int]:
+    async for row in rows:
+        yield row
+
+
+@pytest.mark.parametrize("function", [measured, relayed])
+def test_tool_info_has_every_field_that_does_not_concern_its_host_alone(function: Any) -> None:
+    manifest = FunctionTool(function).manifest()
     info = ToolInfo.of(ToolkitManifest(name="lab"), manifest)
     shown = set(ToolManifest.model_fields) - {"name", "max_concurrency", "affinity"}
     assert {name: getattr(info, name) for name in shown} == manifest.model_dump(include=shown)
-    assert (info.name, info.tool) == ("lab.measure", "measure")
+    assert (info.name, info.tool) == (f"lab.{manifest.name}", manifest.name)
 
 
 def test_bare_decorator_takes_everything_from_the_function() -> None:
@@ -223,8 +231,9 @@ def test_result_that_breaks_the_output_schema_is_an_invalid_result() -> None:
         made.make_result({"rows": [1, "secret"]})
     assert caught.value.details["path"] == "/rows/1"
     assert "secret" not in str(caught.value)
-    with pytest.raises(InvalidResult):
-        made.make_result(FileChunk(b"a"))
+    for other in (FileChunk(b"a"), LinkChunk("https://example.org")):
+        with pytest.raises(InvalidResult, match="must return a JSON value"):
+            made.make_result(other)
 
 
 def test_model_that_is_returned_fits_the_schema_made_from_it() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, JsonChunk, TextChunk
 from toolbus.errors import (
@@ -19,6 +20,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
@@ -293,9 +295,19 @@ async def test_error_of_an_override_has_executed_maybe() -> None:
 
 
 async def test_arguments_of_the_caller_are_not_changed_by_a_call() -> None:
+    class Changing(BaseModel):
+        number: int
+
+        @model_validator(mode="before")
+        @classmethod
+        def add(cls, values: dict[str, Any]) -> dict[str, Any]:
+            values["number"] += 1
+            return values
+
     arguments = {"number": 2.0}
-    await Toolkit("t", [double]).execute(ToolContext(), "double", arguments)
-    assert arguments == {"number": 2.0}
+    for made, result in ((double, 4), (FunctionTool(double, args_schema=Changing), 6)):
+        chunk = await Toolkit("t", [made]).execute(ToolContext(), "double", arguments)
+        assert (chunk.value, arguments) == (result, {"number": 2.0})
 
 
 async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
@@ -320,7 +332,10 @@ async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
 
 
 async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
+    seen: list[str] = []
+
     async def quiet(call: Any, next: Any) -> Any:
+        seen.append(call.tool.name)
         async for chunk in next(call):
             yield chunk
 
@@ -334,6 +349,7 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
         shared_with=["*"],
         supersede=True,
     )
+    local = InProcessToolkit.of(first)
     second = first.with_tools(double, Empty()).without("plain")
 
     assert [tool.name for tool in second.tools] == ["books", "double", "empty"]
@@ -346,6 +362,12 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
     assert second.get_tool("books") is first.get_tool("books")
     chunk = await second.execute(ToolContext(), "double", {"number": 2})
     assert chunk == JsonChunk(4)
+    assert seen == ["t.double"]
+    with pytest.raises(NotFound):
+        await second.execute(ToolContext(), "plain", {})
+    assert InProcessToolkit.of(second) is not local
+    second.annotations["a"].append(2)
+    assert first.annotations == {"a": [1]}
 
 
 @pytest.mark.parametrize(
