@@ -187,7 +187,7 @@ class RunningProgram:
         pending = b""
         while data := await self._process.stderr.read(_PIPE_BYTES):
             *lines, pending = (pending + data).split(b"\n")
-            pending = pending[-_PIPE_BYTES:]
+            pending = pending[:_PIPE_BYTES]  # from its start, or a part of a secret could be shown
             for line in lines[-_LAST_LINES:]:
                 self._keep(line)
             if len(data) == _PIPE_BYTES:  # a flood waits in the pipe, and not the event loop for it
