@@ -145,8 +145,14 @@ async def test_available_adds_what_may_be_called_and_nothing_twice(
         use_tools=True, call=True, register_private_toolkit=True, deny=("*.say1", "hidden")
     )
     kits = [kit("one", "one", 2), kit("two", "two"), kit("own", "host"), kit("hidden", "x")]
+    kits.append(kit("mine", "host"))  # a call by this name goes to the agent's private one
     async with room_with(*kits, api=ApiScope(agents=grant)) as (server, agent):
-        async with server.room("host") as host, host.host(kit("private", "x"), public=False):
+        assert (await agent.toolkit("mine")).info.public
+        async with (
+            server.room("host") as host,
+            host.host(kit("private", "x"), public=False),
+            agent.host(kit("mine", "agent"), public=False),
+        ):
             required = [RequiredToolkit("two", alias="second")]
             always = [kit("own", "agent")]
             async with Turn(agent, always=always, required=required, available=True) as turn:
