@@ -71,6 +71,9 @@ async def test_toolkits_of_one_name_are_told_apart_by_an_alias() -> None:
                     assert owners[0] == ("notes", "", "")
                     assert turn.tools[2].digest
                     assert set(turn._state.state) == {"notes", "again"}
+                of_bob = RequiredToolkit("notes", participant="bob", alias="of_bob")
+                async with Turn(agent, required=[of_bob], available=True) as turn:
+                    assert names(turn) == ["of_bob.say", "notes.say"]
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,9 @@ async def test_toolkit_that_goes_while_the_turn_is_entered_is_left_out(
         monkeypatch.setattr(RoomClient, "toolkits", stale)
         async with Turn(agent, available=True) as turn:
             assert names(turn) == ["stays.say"]
+        async with agent.host(kit("goes", "own"), public=False):
+            async with Turn(agent, available=True) as turn:
+                assert names(turn) == ["stays.say"]
 
 
 async def test_rights_that_changed_show_in_the_next_turn() -> None:
