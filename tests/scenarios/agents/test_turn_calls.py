@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from toolbus import (
     InvalidResult,
     Middleware,
     Next,
+    Overloaded,
     PermissionDenied,
     RequiredToolkit,
     RoomException,
@@ -113,11 +114,22 @@ async def test_inputs_reach_a_tool_and_its_stream_answers() -> None:
         for number in range(4):
             yield number
 
-    async with both() as turn:
+    async def left() -> AsyncGenerator[int, None]:
+        while True:
+            yield 0
+
+    @tool
+    async def first(numbers: InputStream[int]) -> int:
+        return await anext(aiter(numbers))
+
+    async with both(first) as turn:
         for kit in KITS:
             for values in (range(4), numbers(), later()):
                 assert (await turn.invoke(f"{kit}.total", input=values)).value == 6
             assert (await turn.invoke(f"{kit}.doubled", input=[1, 2])).value == [2, 4]
+            numbers_left = left()
+            assert (await turn.invoke(f"{kit}.first", input=numbers_left)).value == 0
+            assert numbers_left.ag_frame is None  # it was closed
             got = [each async for each in turn.stream(ToolUse("1", f"{kit}.doubled", input=[3]))]
             assert got[0] == got[1].chunks[0]  # type: ignore[union-attr]  # the result
 
@@ -301,6 +313,8 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
                 assert skipped.changed_arguments is None
                 assert seen[-2] == (f"{kit}.echo", "x", "agent", "bob")
                 assert progress[-2:] == [(f"{kit}.echo", "x"), (f"{kit}.echo", "skip")]
+                (same,) = await turn.run([ToolUse("2", f"{kit}.echo", {"text": "changed"})])
+                assert (same.value, same.changed_arguments) == ("CHANGED", None)
 
 
 async def end_early(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
@@ -481,6 +495,23 @@ async def test_task_of_a_tool_that_is_cancelled_from_within_is_a_failure() -> No
             )
 
 
+async def refuse_again(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    if call.arguments:
+        raise Overloaded("busy")
+    async for chunk in next(call):
+        yield chunk
+
+
+async def retry(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    more = {} if call.tool.takes else {"more": 1}
+    try:
+        async for chunk in next(call):
+            yield chunk
+    except ToolFailed:
+        async for chunk in next(call.replace(arguments=more)):
+            yield chunk
+
+
 async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
     attempts: list[int] = []
 
@@ -489,20 +520,25 @@ async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
         attempts.append(1)
         raise ToolFailed("the first")
 
-    async def retry(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
-        try:
-            async for chunk in next(call):
-                yield chunk
-        except ToolFailed:
-            async for chunk in next(call.replace(arguments={"more": 1})):
-                yield chunk
+    @tool
+    async def never(numbers: InputStream[int]) -> str:
+        return await once() if [number async for number in numbers] else "no input"
 
-    async with both(once, middlewares=[retry]) as turn:
+    @tool(middlewares=[refuse_again])
+    async def busy(more: int = 0) -> str:
+        return await once()
+
+    async with both(once, never, busy, middlewares=[retry]) as turn:
         for kit in KITS:
             with pytest.raises(InvalidArguments) as raised:
                 await turn.invoke(f"{kit}.once")
             assert (raised.value.executed, raised.value.retryable) == ("yes", False)
-    assert len(attempts) == 2
+            with pytest.raises(ToolFailed, match="input of this call was read: it cannot run"):
+                await turn.invoke(f"{kit}.never", input=[1])
+        with pytest.raises(Overloaded) as busy:
+            await turn.invoke("near.busy")
+        assert (busy.value.executed, busy.value.retryable) == ("yes", False)
+    assert len(attempts) == 5
 
 
 def test_options_of_a_turn_are_checked_when_it_is_made() -> None:
