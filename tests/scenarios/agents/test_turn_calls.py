@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -69,6 +69,8 @@ async def facts(context: ToolContext) -> dict[str, Any]:
     for step in ("half", {"done": True}):
         context.emit(step)
     context.emit("x" * 20_000)  # too large, dropped
+    if not context.wants_progress:
+        return {"progress": "not wanted"}
     principal = context.on_behalf_of
     return {"given": context.caller_context, "for": principal and principal.name}
 
@@ -114,9 +116,14 @@ async def test_inputs_reach_a_tool_and_its_stream_answers() -> None:
         for number in range(4):
             yield number
 
-    async def left() -> AsyncGenerator[int, None]:
-        while True:
-            yield 0
+    ended: list[str] = []
+
+    async def endless(kit: str) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            ended.append(kit)
 
     @tool
     async def first(numbers: InputStream[int]) -> int:
@@ -127,9 +134,9 @@ async def test_inputs_reach_a_tool_and_its_stream_answers() -> None:
             for values in (range(4), numbers(), later()):
                 assert (await turn.invoke(f"{kit}.total", input=values)).value == 6
             assert (await turn.invoke(f"{kit}.doubled", input=[1, 2])).value == [2, 4]
-            numbers_left = left()
-            assert (await turn.invoke(f"{kit}.first", input=numbers_left)).value == 0
-            assert numbers_left.ag_frame is None  # it was closed
+            left = endless(kit)  # kept, so that only a close ends it
+            assert (await turn.invoke(f"{kit}.first", input=left)).value == 0
+            assert ended[-1:] == [kit]
             got = [each async for each in turn.stream(ToolUse("1", f"{kit}.doubled", input=[3]))]
             assert got[0] == got[1].chunks[0]  # type: ignore[union-attr]  # the result
 
@@ -232,6 +239,7 @@ async def test_caller_context_and_progress_pass_in_both_directions() -> None:
             chunk = await turn.invoke(f"{kit}.facts", caller_context=given, on_progress=got.append)
             assert chunk.value == {"given": given, "for": None}
             assert got[-1] == {"done": True}
+            assert await turn.call(f"{kit}.facts") == {"progress": "not wanted"}
             uses = [ToolUse("a", f"{kit}.facts"), ToolUse("b", f"{kit}.facts")]
             steps: list[Any] = []
             await turn.run(
@@ -284,6 +292,13 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
     def told(use: ToolUse, value: Any) -> None:
         progress.append((use.name, value))
 
+    ids: list[str] = []
+
+    async def note(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        ids.append(call.id)
+        async for chunk in next(call):
+            yield chunk
+
     async def louder(call: ToolCall, next: Next) -> AsyncIterator[Any]:
         context = call.context
         assert context.on_behalf_of is not None
@@ -300,7 +315,7 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
     async with agent_and_host(Toolkit("far", tools)) as (server, agent), server.room("bob"):
         async with Turn(
             agent,
-            always=[Toolkit("near", tools)],
+            always=[Toolkit("near", tools, middlewares=[note])],
             required=[RequiredToolkit("far")],
             message=message_of("bob"),
             middlewares=[louder],
@@ -315,6 +330,7 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
                 assert progress[-2:] == [(f"{kit}.echo", "x"), (f"{kit}.echo", "skip")]
                 (same,) = await turn.run([ToolUse("2", f"{kit}.echo", {"text": "changed"})])
                 assert (same.value, same.changed_arguments) == ("CHANGED", None)
+    assert ids == ["x", "2"]
 
 
 async def end_early(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
@@ -535,9 +551,9 @@ async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
             assert (raised.value.executed, raised.value.retryable) == ("yes", False)
             with pytest.raises(ToolFailed, match="input of this call was read: it cannot run"):
                 await turn.invoke(f"{kit}.never", input=[1])
-        with pytest.raises(Overloaded) as busy:
+        with pytest.raises(Overloaded) as refused:
             await turn.invoke("near.busy")
-        assert (busy.value.executed, busy.value.retryable) == ("yes", False)
+        assert (refused.value.executed, refused.value.retryable) == ("yes", False)
     assert len(attempts) == 5
 
 
