@@ -431,9 +431,17 @@ async def test_call_within_a_local_call_has_no_more_time_than_that() -> None:
 
 
 async def test_changed_definition_is_refused_by_the_turn_that_read_another() -> None:
+    @tool
+    async def letters(text: str) -> AsyncIterator[str]:
+        yield text
+
+    def version(number: str) -> Toolkit:
+        return Toolkit("words", [letters, *greeter().tools], version=number)
+
     async with running_server() as server, server.room("agent") as agent:
-        async with server.room("host") as old, old.host(greeter("1")):
-            async with Turn(agent, required=[RequiredToolkit("greeter")]) as turn:
-                async with server.room("host") as new, new.host(greeter("2")):
-                    with pytest.raises(DefinitionChanged):
-                        await turn.call("greeter.greet", {"name": "bob"})
+        async with server.room("host") as old, old.host(version("1")):
+            async with Turn(agent, required=[RequiredToolkit("words")]) as turn:
+                async with server.room("host") as new, new.host(version("2")):
+                    for name, arguments in (("greet", {"name": "bob"}), ("letters", {"text": "a"})):
+                        with pytest.raises(DefinitionChanged):
+                            await turn.call(f"words.{name}", arguments)

@@ -145,6 +145,8 @@ async def test_turn_waits_until_a_toolkit_has_a_host_again() -> None:
                 assert (event.toolkit.name, event.toolkit.hosts) == ("greeter", 0)
         with pytest.raises(NotFound, match="toolkit greeter has no host at the moment"):
             await RequiredToolkit("greeter", timeout_s=0).find(agent)
+        async with Turn(agent, available=True) as turn:
+            assert turn.tools == ()
         finding = asyncio.create_task(needed.find(agent))
         async with server.room("host") as back, back.host(greeter()):
             assert (await finding).info.hosts == 1

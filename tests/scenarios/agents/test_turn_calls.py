@@ -20,6 +20,7 @@ from toolbus import (
     InvalidResult,
     Middleware,
     Next,
+    Overloaded,
     PermissionDenied,
     RequiredToolkit,
     RoomException,
@@ -68,6 +69,8 @@ async def facts(context: ToolContext) -> dict[str, Any]:
     for step in ("half", {"done": True}):
         context.emit(step)
     context.emit("x" * 20_000)  # too large, dropped
+    if not context.wants_progress:
+        return {"progress": "not wanted"}
     principal = context.on_behalf_of
     return {"given": context.caller_context, "for": principal and principal.name}
 
@@ -113,11 +116,27 @@ async def test_inputs_reach_a_tool_and_its_stream_answers() -> None:
         for number in range(4):
             yield number
 
-    async with both() as turn:
+    ended: list[str] = []
+
+    async def endless(kit: str) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            ended.append(kit)
+
+    @tool
+    async def first(numbers: InputStream[int]) -> int:
+        return await anext(aiter(numbers))
+
+    async with both(first) as turn:
         for kit in KITS:
             for values in (range(4), numbers(), later()):
                 assert (await turn.invoke(f"{kit}.total", input=values)).value == 6
             assert (await turn.invoke(f"{kit}.doubled", input=[1, 2])).value == [2, 4]
+            left = endless(kit)  # kept, so that only a close ends it
+            assert (await turn.invoke(f"{kit}.first", input=left)).value == 0
+            assert ended[-1:] == [kit]
             got = [each async for each in turn.stream(ToolUse("1", f"{kit}.doubled", input=[3]))]
             assert got[0] == got[1].chunks[0]  # type: ignore[union-attr]  # the result
 
@@ -220,6 +239,7 @@ async def test_caller_context_and_progress_pass_in_both_directions() -> None:
             chunk = await turn.invoke(f"{kit}.facts", caller_context=given, on_progress=got.append)
             assert chunk.value == {"given": given, "for": None}
             assert got[-1] == {"done": True}
+            assert await turn.call(f"{kit}.facts") == {"progress": "not wanted"}
             uses = [ToolUse("a", f"{kit}.facts"), ToolUse("b", f"{kit}.facts")]
             steps: list[Any] = []
             await turn.run(
@@ -272,6 +292,13 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
     def told(use: ToolUse, value: Any) -> None:
         progress.append((use.name, value))
 
+    ids: list[str] = []
+
+    async def note(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        ids.append(call.id)
+        async for chunk in next(call):
+            yield chunk
+
     async def louder(call: ToolCall, next: Next) -> AsyncIterator[Any]:
         context = call.context
         assert context.on_behalf_of is not None
@@ -288,7 +315,7 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
     async with agent_and_host(Toolkit("far", tools)) as (server, agent), server.room("bob"):
         async with Turn(
             agent,
-            always=[Toolkit("near", tools)],
+            always=[Toolkit("near", tools, middlewares=[note])],
             required=[RequiredToolkit("far")],
             message=message_of("bob"),
             middlewares=[louder],
@@ -301,6 +328,9 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
                 assert skipped.changed_arguments is None
                 assert seen[-2] == (f"{kit}.echo", "x", "agent", "bob")
                 assert progress[-2:] == [(f"{kit}.echo", "x"), (f"{kit}.echo", "skip")]
+                (same,) = await turn.run([ToolUse("2", f"{kit}.echo", {"text": "changed"})])
+                assert (same.value, same.changed_arguments) == ("CHANGED", None)
+    assert ids == ["x", "2"]
 
 
 async def end_early(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
@@ -481,6 +511,23 @@ async def test_task_of_a_tool_that_is_cancelled_from_within_is_a_failure() -> No
             )
 
 
+async def refuse_again(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    if call.arguments:
+        raise Overloaded("busy")
+    async for chunk in next(call):
+        yield chunk
+
+
+async def retry(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    more = {} if call.tool.takes else {"more": 1}
+    try:
+        async for chunk in next(call):
+            yield chunk
+    except ToolFailed:
+        async for chunk in next(call.replace(arguments=more)):
+            yield chunk
+
+
 async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
     attempts: list[int] = []
 
@@ -489,20 +536,25 @@ async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
         attempts.append(1)
         raise ToolFailed("the first")
 
-    async def retry(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
-        try:
-            async for chunk in next(call):
-                yield chunk
-        except ToolFailed:
-            async for chunk in next(call.replace(arguments={"more": 1})):
-                yield chunk
+    @tool
+    async def never(numbers: InputStream[int]) -> str:
+        return await once() if [number async for number in numbers] else "no input"
 
-    async with both(once, middlewares=[retry]) as turn:
+    @tool(middlewares=[refuse_again])
+    async def busy(more: int = 0) -> str:
+        return await once()
+
+    async with both(once, never, busy, middlewares=[retry]) as turn:
         for kit in KITS:
             with pytest.raises(InvalidArguments) as raised:
                 await turn.invoke(f"{kit}.once")
             assert (raised.value.executed, raised.value.retryable) == ("yes", False)
-    assert len(attempts) == 2
+            with pytest.raises(ToolFailed, match="input of this call was read: it cannot run"):
+                await turn.invoke(f"{kit}.never", input=[1])
+        with pytest.raises(Overloaded) as refused:
+            await turn.invoke("near.busy")
+        assert (refused.value.executed, refused.value.retryable) == ("yes", False)
+    assert len(attempts) == 5
 
 
 def test_options_of_a_turn_are_checked_when_it_is_made() -> None:

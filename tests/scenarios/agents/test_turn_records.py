@@ -44,7 +44,9 @@ async def test_each_call_of_a_turn_is_recorded_with_its_outcome() -> None:
             ToolUse("5", "near.echo", {"text": 5}),
             ToolUse("6", "far.echo", {"text": "a"}, attachment="/no/such/file"),
         ]
-        await turn.run(uses)
+        *_, unreadable = await turn.run(uses)
+        assert unreadable.error is not None
+        assert unreadable.error.details["path"] == "/attachment"
         assert await turn.call("far.echo", text="b") == "b"
         digest = {each.name: each.digest for each in turn.tools}["far.echo"]
     last, *others = records.calls()

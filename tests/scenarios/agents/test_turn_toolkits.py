@@ -71,6 +71,9 @@ async def test_toolkits_of_one_name_are_told_apart_by_an_alias() -> None:
                     assert owners[0] == ("notes", "", "")
                     assert turn.tools[2].digest
                     assert set(turn._state.state) == {"notes", "again"}
+                of_bob = RequiredToolkit("notes", participant="bob", alias="of_bob")
+                async with Turn(agent, required=[of_bob], available=True) as turn:
+                    assert names(turn) == ["of_bob.say", "notes.say"]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +148,14 @@ async def test_available_adds_what_may_be_called_and_nothing_twice(
         use_tools=True, call=True, register_private_toolkit=True, deny=("*.say1", "hidden")
     )
     kits = [kit("one", "one", 2), kit("two", "two"), kit("own", "host"), kit("hidden", "x")]
+    kits.append(kit("mine", "host"))  # a call by this name goes to the agent's private one
     async with room_with(*kits, api=ApiScope(agents=grant)) as (server, agent):
-        async with server.room("host") as host, host.host(kit("private", "x"), public=False):
+        assert (await agent.toolkit("mine")).info.public
+        async with (
+            server.room("host") as host,
+            host.host(kit("private", "x"), public=False),
+            agent.host(kit("mine", "agent"), public=False),
+        ):
             required = [RequiredToolkit("two", alias="second")]
             always = [kit("own", "agent")]
             async with Turn(agent, always=always, required=required, available=True) as turn:
@@ -192,6 +201,9 @@ async def test_toolkit_that_goes_while_the_turn_is_entered_is_left_out(
         monkeypatch.setattr(RoomClient, "toolkits", stale)
         async with Turn(agent, available=True) as turn:
             assert names(turn) == ["stays.say"]
+        async with agent.host(kit("goes", "own"), public=False):
+            async with Turn(agent, available=True) as turn:
+                assert names(turn) == ["stays.say"]
 
 
 async def test_rights_that_changed_show_in_the_next_turn() -> None:

@@ -43,6 +43,14 @@ def shop(config: Shop) -> Toolkit:
     return Toolkit("shop", description=config.model_dump_json())
 
 
+def by_keyword(*, config: Shop) -> Toolkit:
+    return shop(config)
+
+
+def several(*configs: Shop) -> Toolkit:
+    return shop(configs[0])
+
+
 async def built(builder: Any, **config: Any) -> dict[str, Any]:
     request = {"name": builder.name, **config}
     [toolkit] = await make_toolkits(ROOM, None, [builder], [request])
@@ -62,7 +70,9 @@ async def test_request_sets_the_open_fields_and_the_operator_the_others() -> Non
         "rows": 3,
         "tags": ["mine"],
     }
-    assert (await built(builder_of(shop, "store", database="b"), rows=5))["rows"] == 5
+    factories: list[Any] = [shop, by_keyword]
+    for factory in factories:
+        assert (await built(builder_of(factory, "store", database="b"), rows=5))["rows"] == 5
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,7 @@ def named(config: Named) -> Toolkit:
         (lambda: builder_of(shop, "Bad Name", database="x"), ValueError, "lower-case letter"),
         (lambda: builder_of(named), TypeError, "rename the field `name`"),
         (lambda: builder_of(lambda: Toolkit("x")), TypeError, "with one parameter"),  # type: ignore[arg-type, misc]
+        (lambda: builder_of(several), TypeError, "with one parameter"),
         (lambda: builder_of(Toolkit("x")), TypeError, "with one parameter"),  # type: ignore[arg-type]
     ],
 )

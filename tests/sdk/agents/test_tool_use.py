@@ -18,12 +18,14 @@ from toolbus import (
     JsonChunk,
     LinkChunk,
     Overloaded,
+    PermissionDenied,
     RoomException,
     TextChunk,
     ToolFailed,
     ToolResult,
     ToolUse,
 )
+from toolbus.agents.tool_use import state_of
 
 EURO = "€".encode()
 
@@ -80,7 +82,9 @@ def test_value_is_one_value_or_the_list_of_a_stream() -> None:
         ),
         (Overloaded("busy", retry_after_s=2), "failed", "It may be called again after 2 s."),
         (ApprovalDenied("refused"), "denied", "Do not call it again: a person refused it."),
+        (PermissionDenied("too late", executed="yes"), "failed", "The tool ran. Do not call it"),
         (Cancelled("it was interrupted", executed="no"), "interrupted", "interrupted: it was"),
+        (Cancelled("x", executed="yes"), "interrupted", "x. The tool ran. Find out whether"),
     ],
 )
 def test_words_for_a_model_have_code_execution_and_next_step(
@@ -88,6 +92,8 @@ def test_words_for_a_model_have_code_execution_and_next_step(
 ) -> None:
     result = ToolResult("1", "kit.tool", state, (), error, error.executed)
     assert words in result.for_model()
+    assert ("Find out" in result.for_model()) == ("Find out" in words)
+    assert state in ("interrupted", state_of(error))
     partial = ToolResult("1", "kit.tool", state, (TextChunk("half"),), error, omitted=3)
     assert partial.for_model().startswith("half\n[3 more chunks]\n[the output ends here]\n")
 

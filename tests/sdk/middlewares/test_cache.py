@@ -115,6 +115,10 @@ async def test_a_result_cannot_be_changed_by_who_got_it_and_ends_with_its_time()
     assert (await execute(kit)).values == [[2]]
     cache.clear()
     assert (await execute(kit)).values == [[3]]
+    brief = counter.kit(counter.look, Cache(clock=lambda: now, tools={"t.look": 5}))
+    assert (await execute(brief)).values == [[4]]
+    now += 5
+    assert (await execute(brief)).values == [[5]]
 
 
 async def test_a_stream_is_kept_when_it_is_whole() -> None:

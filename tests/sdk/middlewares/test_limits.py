@@ -42,7 +42,8 @@ async def test_calls_beyond_a_rate_are_refused(by: Any, third: str, other: str) 
     for _ in range(2):
         assert (await execute(kit, caller=ADA, on_behalf_of=BO)).code == "ok"
     assert (await execute(kit, caller=ADA)).code == third
-    assert (await execute(kit, caller=person("cy"))).code == other
+    for caller in (person("cy"), person("ada", "another issuer")):
+        assert (await execute(kit, caller=caller)).code == other
 
 
 async def test_a_refusal_did_not_run_and_says_when_to_try_again() -> None:
@@ -213,6 +214,9 @@ async def test_text_is_cut_in_whole_characters_with_a_note() -> None:
     innermost = Scripted([TextChunk("abc"), TextChunk("def"), TextChunk("ghi")])
     found = await run_chain([cutting], innermost)
     assert found.values == ["abc", "d\n[cut here: a result has at most 4 bytes]"]
+    both = OutputLimit(9, max_chunks=1, cut=True)
+    found = await run_chain([both], Scripted([TextChunk("abc"), TextChunk("def")]))
+    assert found.values == ["abc", "\n[cut here: a result has at most 9 bytes and 1 chunks]"]
 
 
 async def test_a_file_that_is_not_in_memory_is_counted_as_it_is_read(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_recording_around_any_call_takes_its_end_and_the_first_decision_counts(
     error: BaseException | None, executed: Any, found: tuple[str, ...]
 ) -> None:
     records = Records.memory()
-    recording = records.recording("far.tool", caller=ALICE, call_id="c1")
+    recording = records.recording("far.tool", caller=ALICE, call_id="c" * 300)
     recording.executed = None if executed is None else lambda: executed
     recording.owner, recording.digest = "carol", "abc"
     if found[3]:
@@ -147,7 +147,7 @@ def test_recording_around_any_call_takes_its_end_and_the_first_decision_counts(
     recording.end(PermissionDenied("too late"))
     (record,) = records.calls()
     assert facts(record) == found
-    assert (record.owner, record.digest, record.call_id) == ("carol", "abc", "c1")
+    assert (record.owner, record.digest, record.call_id) == ("carol", "abc", "c" * 256)
     assert record.trace_id == f"{0xAB:032x}"
 
 

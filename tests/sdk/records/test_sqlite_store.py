@@ -63,6 +63,7 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
     assert modes == {0o600}
     records.close()
     call(records, "kit.after_the_end")
+    assert records.flush()
     with Records.sqlite(path, days=99_999) as again:
         assert again.calls(tool="kit.*", who="alice", outcome="ok", since=1e9) == [record]
         assert again.calls(since=2e9) == again.calls(who="bob") == again.calls(tool="a") == []
