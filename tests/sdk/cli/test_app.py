@@ -154,13 +154,25 @@ def without(package: str, folder: Path) -> CommandLine:
     return CommandLine(folder, {"PYTHONPATH": str(folder)})
 
 
-@pytest.mark.parametrize("package", ["rfc8785", "redis", "hiredis"])
+@pytest.mark.parametrize("command", ["bundle", "registry"])
+def test_command_that_names_its_extra_itself_is_reported_in_its_words(
+    command: str, tmp_path: Path
+) -> None:
+    outcome = without("packaging", tmp_path).run(command, "list")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"toolbus {command}: ")
+    assert "Error" not in outcome.err
+    assert outcome.err.endswith("pip install 'toolbus[bundles]'\n")
+
+
+@pytest.mark.parametrize("package", ["packaging", "rfc8785", "redis", "hiredis"])
 def test_server_without_its_extra_names_the_extra(package: str, tmp_path: Path) -> None:
     options = ["--dev", "--port", "0", "--redis", "redis://127.0.0.1:1"]
     outcome = without(package, tmp_path).run("serve", *options)
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
-    assert outcome.err.endswith(f": {package} is missing: pip install 'toolbus[server]'\n")
+    assert package in outcome.err
+    assert outcome.err.endswith("pip install 'toolbus[server]'\n")
 
 
 NODE = """
