@@ -140,11 +140,12 @@ class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; remove pydantic's prefix from errors about flags.
 
-        Ctrl-C before the command handles it itself ends the process without a traceback.
+        Ctrl-C that the command does not handle itself, also at a question, ends the process
+        without a traceback.
         """
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             typer.echo("toolbus: cancelled with Ctrl-C", err=True)
             raise typer.Exit(ExitCode.CANCELLED) from None
         except typer.BadParameter as error:

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import toolbus.__main__
@@ -271,6 +273,17 @@ def test_ctrl_c_while_a_command_is_imported_does_the_same(
     result = CliRunner().invoke(make_app(), ["slow"])
     assert (result.exit_code, result.stdout) == (ExitCode.CANCELLED, "")
     assert result.stderr == "toolbus: cancelled with Ctrl-C\n"
+
+
+def test_ctrl_c_at_a_question_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asking(EntryPoint):
+        def load(self) -> Callable[[], None]:
+            return lambda: print(typer.prompt("value", err=True))
+
+    monkeypatch.setattr(command_line, "entry_points", lambda group: [Asking("ask", "", COMMANDS)])
+    result = CliRunner().invoke(make_app(), ["ask"], input="")
+    assert result.exit_code == ExitCode.CANCELLED
+    assert result.stderr.endswith("toolbus: cancelled with Ctrl-C\n")
 
 
 def test_ctrl_c_that_an_import_turns_into_another_error_does_the_same(tmp_path: Path) -> None:
