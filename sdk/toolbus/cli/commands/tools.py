@@ -237,7 +237,7 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
     if tool.destructive:
         yield "destructive"
     if tool.approval:
-        yield "needs a person's approval"
+        yield "a person should approve each call"
     if tool.streaming:
         yield "streaming"
     if tool.takes in _TAKES:

@@ -159,7 +159,7 @@ def test_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
         ({"takes": "thoughts", "takes_required": True}, []),
         ({"supports_context": True}, ["reads the caller's context (--caller-context)"]),
         ({"idempotent": True, "destructive": True}, ["idempotent", "destructive"]),
-        ({"approval": True}, ["needs a person's approval"]),
+        ({"approval": True}, ["a person should approve each call"]),
     ],
 )
 def test_tools_shows_what_a_caller_must_know_about_a_tool(
