@@ -276,9 +276,12 @@ def test_ctrl_c_while_a_command_is_imported_does_the_same(
 
 
 def test_ctrl_c_at_a_question_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask() -> None:
+        typer.prompt("value", err=True)
+
     class Asking(EntryPoint):
         def load(self) -> Callable[[], None]:
-            return lambda: print(typer.prompt("value", err=True))
+            return ask
 
     monkeypatch.setattr(command_line, "entry_points", lambda group: [Asking("ask", "", COMMANDS)])
     result = CliRunner().invoke(make_app(), ["ask"], input="")
