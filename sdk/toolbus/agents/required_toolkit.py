@@ -23,6 +23,7 @@ from toolbus.client.call_options import is_time
 from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import (
     ConnectionLost,
+    NoHost,
     NotFound,
     PermissionDenied,
     RoomException,
@@ -187,14 +188,18 @@ class RequiredToolkit:
             proxy = await room.toolkit(self.name, self.participant)
         except NotFound:
             return _Missing(f"toolkit {self._label} does not exist")
+        except NoHost:
+            # Its name is reserved without its definition: the room was empty meanwhile.
+            return self._without_host()
         present = [each.name for each in proxy.manifest.tools]
         lacking = tuple(tool for tool in self.tools or () if tool not in present)
         if lacking:
             text = f"toolkit {self._label} has no {_names(lacking)}{_nearest(lacking, present)}"
             return _Missing(f"{text}; it has: {_names(present)}", lacking, exists=True)
-        if proxy.info.hosts == 0:
-            return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
-        return proxy
+        return self._without_host() if proxy.info.hosts == 0 else proxy
+
+    def _without_host(self) -> _Missing:
+        return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
 
     @property
     def _label(self) -> str:

@@ -65,6 +65,8 @@ _NEEDED_EXTRAS = MappingProxyType(
 """Modules, with their extras, that a command imports only when it runs."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
+_INSTALL = "pip install 'toolbus["
+
 _Command: TypeAlias = TyperCommand | TyperGroup
 
 
@@ -138,11 +140,12 @@ class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; remove pydantic's prefix from errors about flags.
 
-        Ctrl-C before the command handles it itself ends the process without a traceback.
+        Ctrl-C that the command does not handle itself, also at a question, ends the process
+        without a traceback.
         """
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             typer.echo("toolbus: cancelled with Ctrl-C", err=True)
             raise typer.Exit(ExitCode.CANCELLED) from None
         except typer.BadParameter as error:
@@ -217,12 +220,20 @@ class CommandGroup(TyperGroup):
 def _load(entry: EntryPoint) -> _Command:
     try:
         return _as_command(entry.name, entry.load())
-    except ModuleNotFoundError as error:
-        extra = missing_extra(error)
-        text = f"{error.name} is missing" if extra is None else _to_install(error, extra)
-        return _unavailable(entry.name, text)
+    except ImportError as error:
+        return _unavailable(entry.name, _import_error_text(error))
     except Exception as error:  # a broken command of another package must not break ours
         return _unavailable(entry.name, f"cannot be loaded: {type(error).__name__}: {error}")
+
+
+def _import_error_text(error: ImportError) -> str:
+    """Return what a command lacks; a package that names its extra itself is right about it."""
+    if _INSTALL in str(error):
+        return str(error)
+    if not isinstance(error, ModuleNotFoundError):
+        return f"cannot be loaded: {type(error).__name__}: {error}"
+    extra = missing_extra(error)
+    return f"{error.name} is missing" if extra is None else _to_install(error, extra)
 
 
 def _missing_extras(command: str) -> str:
@@ -290,4 +301,4 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def _to_install(error: ModuleNotFoundError, extra: str) -> str:
-    return f"{error.name} is missing: pip install 'toolbus[{extra}]'"
+    return f"{error.name} is missing: {_INSTALL}{extra}]'"

@@ -55,6 +55,8 @@ _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 _ENDLESS_WAIT_S = 60.0
 """Seconds that a call without a deadline waits for an unavailable server."""
+_SILENT_WAIT_S = 1.0
+"""Seconds that a call waits for a host before the log has a warning."""
 RECONNECT_GRACE_S = 6.0
 """Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
 `ReconnectingConnection` is 5 s."""
@@ -215,8 +217,16 @@ class RetryHistory:
         self._waits += 1
         pause_s = min(_pause_s(self._waits, error), max(left_s / 2, shortest_s))
         if not is_for_server:
-            self._waited_for_host_s += pause_s
+            self._count_host_wait(pause_s, left_s)
         return pause_s
+
+    def _count_host_wait(self, pause_s: float, left_s: float) -> None:
+        """Count a pause for a missing host; a longer wait is logged, once a call."""
+        before_s = self._waited_for_host_s
+        self._waited_for_host_s += pause_s
+        if before_s < _SILENT_WAIT_S <= self._waited_for_host_s:
+            text = "%s has no host now; waiting up to %.1f s more for one"
+            _logger.warning(text, self._plan.toolkit, left_s)
 
     def _left_s(self, *, is_for_server: bool) -> float:
         """Return for how long the call may still wait for a server, or for a host."""

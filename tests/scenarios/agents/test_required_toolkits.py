@@ -11,6 +11,7 @@ import pytest
 
 from support.clients.raw_client import raw_participant
 from support.parts.scripted_server import scripted_server
+from support.rooms.events import until
 from support.rooms.turns import Diary, Recorded, agent_and_host, greeter
 from toolbus import (
     AgentsGrant,
@@ -150,6 +151,22 @@ async def test_turn_waits_until_a_toolkit_has_a_host_again() -> None:
         finding = asyncio.create_task(needed.find(agent))
         async with server.room("host") as back, back.host(greeter()):
             assert (await finding).info.hosts == 1
+
+
+async def test_turn_waits_for_a_toolkit_whose_room_was_empty_since_its_host_ended() -> None:
+    """REG-18: the name is reserved without its manifest."""
+    manifest = greeter().manifest().model_dump(mode="json", exclude_defaults=True)
+    async with running_server() as server, asyncio.timeout(60):
+        async with raw_participant(server, "host") as lost:
+            lost.send_frame(Register(RequestId(1), pack_body(manifest), {}))
+            assert isinstance(await lost.reply_to(1), Result)
+        await until(lambda: not server.server.hub.rooms)
+        async with server.room("agent") as agent:
+            with pytest.raises(NotFound, match="toolkit greeter has no host at the moment"):
+                await RequiredToolkit("greeter", timeout_s=0).find(agent)
+            finding = asyncio.create_task(RequiredToolkit("greeter").find(agent))
+            async with server.room("host") as back, back.host(greeter()):
+                assert (await finding).info.hosts == 1
 
 
 async def test_private_toolkit_of_an_owner_is_required_and_called_by_its_owner() -> None:

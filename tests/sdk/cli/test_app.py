@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import toolbus.__main__
@@ -154,13 +156,25 @@ def without(package: str, folder: Path) -> CommandLine:
     return CommandLine(folder, {"PYTHONPATH": str(folder)})
 
 
-@pytest.mark.parametrize("package", ["rfc8785", "redis", "hiredis"])
+@pytest.mark.parametrize("command", ["bundle", "registry"])
+def test_command_that_names_its_extra_itself_is_reported_in_its_words(
+    command: str, tmp_path: Path
+) -> None:
+    outcome = without("packaging", tmp_path).run(command, "list")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"toolbus {command}: ")
+    assert "Error" not in outcome.err
+    assert outcome.err.endswith("pip install 'toolbus[bundles]'\n")
+
+
+@pytest.mark.parametrize("package", ["packaging", "rfc8785", "redis", "hiredis"])
 def test_server_without_its_extra_names_the_extra(package: str, tmp_path: Path) -> None:
     options = ["--dev", "--port", "0", "--redis", "redis://127.0.0.1:1"]
     outcome = without(package, tmp_path).run("serve", *options)
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
-    assert outcome.err.endswith(f": {package} is missing: pip install 'toolbus[server]'\n")
+    assert package in outcome.err
+    assert outcome.err.endswith("pip install 'toolbus[server]'\n")
 
 
 NODE = """
@@ -259,6 +273,20 @@ def test_ctrl_c_while_a_command_is_imported_does_the_same(
     result = CliRunner().invoke(make_app(), ["slow"])
     assert (result.exit_code, result.stdout) == (ExitCode.CANCELLED, "")
     assert result.stderr == "toolbus: cancelled with Ctrl-C\n"
+
+
+def test_ctrl_c_at_a_question_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask() -> None:
+        typer.prompt("value", err=True)
+
+    class Asking(EntryPoint):
+        def load(self) -> Callable[[], None]:
+            return ask
+
+    monkeypatch.setattr(command_line, "entry_points", lambda group: [Asking("ask", "", COMMANDS)])
+    result = CliRunner().invoke(make_app(), ["ask"], input="")
+    assert result.exit_code == ExitCode.CANCELLED
+    assert result.stderr.endswith("toolbus: cancelled with Ctrl-C\n")
 
 
 def test_ctrl_c_that_an_import_turns_into_another_error_does_the_same(tmp_path: Path) -> None:

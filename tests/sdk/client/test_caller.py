@@ -252,7 +252,7 @@ NO_HOST = partial(NoHost, "t has no host now", retry_after_s=0.2)
 )
 @virtual
 async def test_missing_host_is_waited_for_within_its_limit_and_the_deadline(
-    wait_s: float, timeout_s: float, waited_s: float
+    caplog: pytest.LogCaptureFixture, wait_s: float, timeout_s: float, waited_s: float
 ) -> None:
     """RETRY-1, RETRY-4."""
     server = Server(*[NO_HOST() for _ in range(100)])
@@ -262,6 +262,8 @@ async def test_missing_host_is_waited_for_within_its_limit_and_the_deadline(
     assert waited_s - 0.2 <= took_s < waited_s
     assert error.message == f"t has no host now (waited {took_s:.1f} s for one)"
     assert set(server.tries) == {0}
+    (warning,) = caplog.messages
+    assert warning.startswith("t has no host now; waiting up to ")
     pauses = [later - earlier for earlier, later in pairwise(server.at)]
     assert all(0.199 <= pause <= 2.0 for pause in pauses)
 

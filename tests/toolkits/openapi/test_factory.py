@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from support.processes.command_line import PATIENCE_S, heard_interrupts
 from support.web.scripted_server import Answer, web_server
 from toolbus import ToolContext, builder_of
 from toolbus.factories.factory import read_factory
@@ -76,6 +81,28 @@ def test_what_is_left_out_of_a_description_is_logged(
 def test_an_invalid_config_is_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         OpenApiConfig(spec="api.json", **config)
+
+
+def test_ctrl_c_ends_the_wait_for_a_description() -> None:
+    program = """
+import sys
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, loading
+loading._TIMEOUT_S = 3_600
+OpenApiToolkit.from_url(sys.argv[1], options=ApiOptions(allow_private=True))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as silent, heard_interrupts():
+        silent.settimeout(PATIENCE_S)
+        spec = f"http://127.0.0.1:{silent.getsockname()[1]}/api.json"
+        command = [sys.executable, "-c", program, spec]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                connection, _ = silent.accept()
+                with connection:
+                    assert connection.recv(1)
+                    process.send_signal(signal.SIGINT)
+                    assert process.wait(PATIENCE_S) == -signal.SIGINT
+            finally:
+                process.kill()
 
 
 async def test_references_are_resolved_by_the_credential_store_at_the_call(

@@ -135,6 +135,13 @@ async def _download(url: str, policy: AddressPolicy) -> bytes:
 
 
 def _run(work: Coroutine[Any, Any, bytes]) -> bytes:
-    """Run a coroutine to its end on a thread of its own, whether or not a loop runs here."""
+    """Run a coroutine to its end, whether or not a loop runs here.
+
+    Without a loop it runs on this thread, where Ctrl-C cancels it; else on a thread of its own.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

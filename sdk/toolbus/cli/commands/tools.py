@@ -234,6 +234,10 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
         yield "read-only"
     if tool.idempotent:
         yield "idempotent"
+    if tool.destructive:
+        yield "destructive"
+    if tool.approval:
+        yield "a person should approve each call"
     if tool.streaming:
         yield "streaming"
     if tool.takes in _TAKES:

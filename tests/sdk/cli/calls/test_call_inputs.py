@@ -158,9 +158,11 @@ def test_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
         ({"takes": "input", "takes_required": True}, ["requires an input (--input FILE)"]),
         ({"takes": "thoughts", "takes_required": True}, []),
         ({"supports_context": True}, ["reads the caller's context (--caller-context)"]),
+        ({"idempotent": True, "destructive": True}, ["idempotent", "destructive"]),
+        ({"approval": True}, ["a person should approve each call"]),
     ],
 )
-def test_tools_shows_what_a_call_may_send_to_a_tool(
+def test_tools_shows_what_a_caller_must_know_about_a_tool(
     fields: dict[str, object], texts: list[str]
 ) -> None:
     tool = ToolManifest.model_validate({"name": "t", "input_schema": {}, **fields})
