@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.bundles.contents import BundleRefused
 from toolbus_toolkits.bundles.manifest import Requirements
 
@@ -55,15 +56,10 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
         """Read the file; it is empty if there is none. Raises `BundleRefused` if it is damaged."""
         path = home / INSTALLED_FILE
         try:
-            with path.open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES)
-            return cls.model_validate_json(data)
-        except FileNotFoundError:
-            return cls()
-        except OSError as error:
-            raise BundleRefused(f"{path}: cannot be read: {error.strerror}") from None
-        except ValidationError:
-            raise BundleRefused(f"{path} is damaged: restore it, or move it away") from None
+            return cls.model_validate(read_json_file(path, _MAX_FILE_BYTES, missing={}))
+        except ValueError as error:
+            why = f"{path}" if isinstance(error, ValidationError) else f"{error}: it"
+            raise BundleRefused(f"{why} is damaged: restore it, or move it away") from None
 
     def find(self, name: str) -> InstalledBundle | None:
         """Return a bundle; upper and lower case are the same."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from toolbus.atomic_file import write_atomically
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.bundles.contents import BundleRefused
 
 __all__ = ["apply_changes", "locked", "recover"]
@@ -27,6 +28,7 @@ __all__ = ["apply_changes", "locked", "recover"]
 _STAGE = ".bundle-change"
 _JOURNAL = "journal.json"
 _LOCK = "bundles.lock"
+_MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 
 
 @contextmanager
@@ -129,12 +131,10 @@ def _roll_back(home: Path) -> None:
 
 def _steps(journal: Path) -> list[Any]:
     try:
-        steps: list[Any] = json.loads(journal.read_bytes())
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError):
+        steps: list[Any] = read_json_file(journal, _MAX_JOURNAL_BYTES, missing=[])
+    except ValueError as error:
         raise BundleRefused(
-            f"{journal} is damaged, so the change that it describes cannot be undone: move "
+            f"{error}: the journal is damaged, so its change cannot be undone: move "
             f"{journal.parent} away, and compare the files in it with those of TOOLBUS_HOME"
         ) from None
     return steps
