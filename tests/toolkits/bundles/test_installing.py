@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -229,6 +230,12 @@ def test_a_plan_is_not_applied_to_a_home_that_has_changed(home: Path, source: Pa
     [
         ("bundles.json", "{", "is damaged"),
         (".bundle-change/journal.json", "{", "is damaged"),
+        (".bundle-change/journal.json", "[{}]", "has another form: the journal is damaged"),
+        (
+            ".bundle-change/journal.json",
+            '[{"path": "a", "existed": false, "folders": ["../b"]}]',
+            "a folder is not one of its file",
+        ),
         ("mcp.json", "{", "is not JSON"),
         ("mcp.json", "[]", "must be an object"),
         ("mcp.json", '{"mcpServers": []}', "must be an object"),
@@ -242,6 +249,58 @@ def test_a_damaged_file_of_the_home_is_not_overwritten(
     with pytest.raises(BundleRefused, match=words):
         bundles.install(bundle(source), home=home)
     assert (home / name).read_text() == content
+
+
+@pytest.mark.parametrize("place", ["bundles.json", ".bundle-change/journal.json"])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("../outside/a.md", "is not a plain path inside"),
+        ("avatars/../../outside/a.md", "is not a plain path inside"),
+        ("{tmp}/outside/a.md", "is not a plain path inside"),
+        ("avatars/a\0.md", "is not a plain path inside"),
+        ("", "is not a plain path inside"),
+        ("linked/a.md", "leads outside of .* by a link"),
+        ("a.md", "leads outside of .* by a link"),
+    ],
+)
+def test_a_path_that_leads_outside_of_the_home_is_refused_when_it_is_read(
+    tmp_path: Path, home: Path, place: str, path: str, words: str
+) -> None:
+    outside = tmp_path / "outside"
+    for folder in (outside, home / ".bundle-change"):
+        folder.mkdir(parents=True)
+    (outside / "a.md").write_text("mine")
+    (home / "linked").symlink_to(outside)
+    (home / "a.md").symlink_to(outside / "a.md")
+    path = path.format(tmp=tmp_path)
+    files = {path: hashlib.sha256(b"mine").hexdigest()}
+    contents: dict[str, Any] = {
+        "bundles.json": {"bundles": {"office": {"name": "office", "files": files}}},
+        ".bundle-change/journal.json": [{"path": path, "existed": False, "folders": []}],
+    }
+    (home / place).write_text(json.dumps(contents[place]))
+    with pytest.raises(BundleRefused, match=f"{place}: .*{words}"):
+        bundles.uninstall("office", home=home)
+    assert tree(outside) == {"a.md": b"mine"}
+
+
+def test_a_linked_folder_gets_no_bundle_and_a_linked_mcp_file_stays_one(
+    tmp_path: Path, home: Path, source: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "mine.json").write_text("{}")
+    home.mkdir()
+    (home / "mcp.json").symlink_to(tmp_path / "mine.json")
+    (home / "installed-skills").symlink_to(tmp_path / "outside")
+    bundle(source, mcp_servers={"files": SERVER})
+    with pytest.raises(BundleRefused, match="put the file, or the folder, in the place of"):
+        bundles.install(source, home=home)
+    assert list((tmp_path / "outside").iterdir()) == []
+    (home / "installed-skills").unlink()
+    bundles.install(source, home=home)
+    assert (home / "mcp.json").is_symlink()
+    assert list(servers(home)) == ["files"]
 
 
 def test_an_error_half_way_leaves_everything_as_it_was(home: Path, source: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_secret_is_in_no_text_of_an_entry() -> None:
         ("", "Expecting value"),
         ("[]", 'an object with "mcpServers"'),
         ('{"mcpServers": []}', 'an object with "mcpServers"'),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "nests too deep"),
         (json.dumps({f"s{each}": {} for each in range(257)}), "has 257 servers"),
         ('"' + "x" * 1_100_000 + '"', "larger than 1 MiB"),
     ],

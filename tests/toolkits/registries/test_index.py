@@ -84,6 +84,8 @@ async def test_two_sources_are_searched_as_one_and_the_first_wins() -> None:
         (Answer(body=b"[" * 100_000), "did not answer with JSON"),
         (Answer(body=b'{"entries": []}'), "is this its address?"),
         (Answer(302, headers={"location": "file:///etc/passwd"}), "must begin with http"),
+        (Answer(body=b"[" + b"[]," * 300_000 + b"[]]"), "has more than 500,000 values"),
+        (Answer(body=b"\xff"), "is not UTF-8"),
         (index(*[{}] * 10_001), "more than 10,000 entries"),
     ],
 )
@@ -99,6 +101,14 @@ async def test_one_bad_source_hurts_no_other_and_is_named(bad: Answer, words: st
     assert [each.name for each in found.entries] == ["mail"]
     assert [each.source for each in found.failures] == ["bad"]
     assert words in found.failures[0].reason
+
+
+async def test_an_index_of_10_000_entries_with_own_keys_is_read() -> None:
+    own = {"description": "a, b and [c]: " * 60, "tags": ["x"] * 20, "author": {"name": "y"}}
+    entries = [entry(f"skill-{number}", **own) for number in range(10_000)]
+    async with web_server(serving(*entries)) as server:
+        found = await asyncio.to_thread(RegistryHub([source("one", server)]).search)
+    assert len(found.entries) == 10_000
 
 
 async def test_dead_and_silent_sources_hurt_no_other() -> None:

@@ -5,7 +5,6 @@ A bundle with one broken part is refused whole, with the reason. Nothing is writ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ from typing import Any, cast
 
 from toolbus import InvalidArguments
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bounded_json import parse_json
 from toolbus_toolkits.bundles.contents import BundleRefused
 from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE, Manifest, read_manifest
 from toolbus_toolkits.credentials.references import refuse_references
@@ -159,11 +159,11 @@ def _file(contents: Mapping[str, bytes], path: str) -> bytes:
 
 def _json(contents: Mapping[str, bytes], path: str) -> object:
     try:
-        return json.loads(text_of(_file(contents, path)))
-    except UnreadableFile as error:
+        return parse_json(text_of(_file(contents, path)))
+    except BundleRefused:
+        raise
+    except (UnreadableFile, ValueError) as error:
         raise BundleRefused(f"{path} {error}") from None
-    except (ValueError, RecursionError):
-        raise BundleRefused(f"{path} is not JSON") from None
 
 
 def _mapping(contents: Mapping[str, bytes], path: str) -> object:

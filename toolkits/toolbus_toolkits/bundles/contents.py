@@ -26,6 +26,7 @@ __all__ = [
     "BundleRefused",
     "checked_path",
     "is_hidden",
+    "is_plain",
     "read_contents",
 ]
 
@@ -87,9 +88,14 @@ def checked_path(text: str) -> PurePosixPath:
     parts = text.split("/")
     if len(parts) > _MAX_DEPTH:
         raise BundleRefused(f"the path {shown!r} has more than {_MAX_DEPTH} parts")
-    if not all(_is_safe(each) for each in parts):
+    if not is_plain(text):
         raise BundleRefused(f"the path {shown!r} is not a plain path inside the bundle")
     return PurePosixPath(text)
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path is relative, without `..`, and each part is the same on every file system."""
+    return all(map(_is_safe, path.split("/")))
 
 
 def is_hidden(part: str) -> bool:

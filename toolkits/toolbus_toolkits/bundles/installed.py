@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from toolbus_toolkits.bundles.contents import BundleRefused
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bounded_json import read_json_file
+from toolbus_toolkits.bundles.contents import BundleRefused, is_plain
 from toolbus_toolkits.bundles.manifest import Requirements
 
-__all__ = ["INSTALLED_FILE", "Installed", "InstalledBundle", "digest", "entry_digest"]
+__all__ = ["INSTALLED_FILE", "Installed", "InstalledBundle", "digest", "entry_digest", "real_path"]
 
 INSTALLED_FILE = "bundles.json"
 _MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -52,18 +55,19 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def read(cls, home: Path) -> Installed:
-        """Read the file; it is empty if there is none. Raises `BundleRefused` if it is damaged."""
+        """Read the file; it is empty if there is none.
+
+        Raises `BundleRefused` if it is damaged, or has a path that leads outside of the home.
+        """
         path = home / INSTALLED_FILE
         try:
-            with path.open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES)
-            return cls.model_validate_json(data)
-        except FileNotFoundError:
-            return cls()
-        except OSError as error:
-            raise BundleRefused(f"{path}: cannot be read: {error.strerror}") from None
-        except ValidationError:
-            raise BundleRefused(f"{path} is damaged: restore it, or move it away") from None
+            found = cls.model_validate(read_json_file(path, _MAX_FILE_BYTES, missing={}))
+        except ValueError as error:
+            why = "" if isinstance(error, ValidationError) else f": {error}"
+            raise BundleRefused(f"{path} is damaged{why}: restore it, or move it away") from None
+        for each in (file for bundle in found.bundles.values() for file in bundle.files):
+            real_path(home, each, path)
+        return found
 
     def find(self, name: str) -> InstalledBundle | None:
         """Return a bundle; upper and lower case are the same."""
@@ -90,6 +94,28 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
     def content(self) -> bytes:
         """Return the bytes of the file."""
         return (self.model_dump_json(indent=2, exclude_defaults=True) + "\n").encode()
+
+
+def real_path(home: Path, path: str, source: Path) -> Path:
+    """Return where a file of a bundle is.
+
+    Args:
+        home: `TOOLBUS_HOME`; it may be a link.
+        path: Below it, as it was read.
+        source: Where it was read, for messages.
+
+    Raises `BundleRefused` if it leads outside of the home, as a text or by a link.
+    """
+    shown = one_line(path, 120)
+    if not is_plain(path):
+        raise BundleRefused(f"{source}: {shown!r} is not a plain path inside {home}: remove it")
+    real = Path(os.path.realpath(home / path))
+    if not real.is_relative_to(os.path.realpath(home)):
+        raise BundleRefused(
+            f"{source}: {shown!r} leads outside of {home} by a link: put the file, or the folder, "
+            "in the place of the link"
+        )
+    return real
 
 
 def digest(content: bytes) -> str:

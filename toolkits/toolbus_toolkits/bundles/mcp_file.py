@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.bundles.contents import BundleRefused
 from toolbus_toolkits.mcp.config import HOME_FILE, MAX_FILE_BYTES, MAX_SERVERS, entries_key
 from toolbus_toolkits.mcp.names import toolkit_name
@@ -31,17 +32,11 @@ class McpFile:
     def __init__(self, home: Path) -> None:
         path = home / HOME_FILE
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            self._data: Any = json.loads(data) if len(data) <= MAX_FILE_BYTES else None
-        except FileNotFoundError:
-            self._data = {_KEY: {}}
-        except OSError as error:
-            raise BundleRefused(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, RecursionError):
-            raise BundleRefused(f"{path} is not JSON: correct it, or move it away") from None
+            self._data: Any = read_json_file(path, MAX_FILE_BYTES, missing={_KEY: {}})
+        except ValueError as error:
+            raise BundleRefused(f"{error}: correct it, or move it away") from None
         if not isinstance(self._data, dict) or not isinstance(self._entries, dict):
-            raise BundleRefused(f'{path} must be an object with "{_KEY}", of at most 1 MiB')
+            raise BundleRefused(f'{path} must be an object with "{_KEY}"')
 
     @property
     def _entries(self) -> Any:

@@ -17,16 +17,34 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from toolbus.atomic_file import write_atomically
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.bundles.contents import BundleRefused
+from toolbus_toolkits.bundles.installed import INSTALLED_FILE, real_path
+from toolbus_toolkits.mcp.config import HOME_FILE
 
 __all__ = ["apply_changes", "locked", "recover"]
 
 _STAGE = ".bundle-change"
 _JOURNAL = "journal.json"
 _LOCK = "bundles.lock"
+_MAX_JOURNAL_BYTES = 16 * 1024 * 1024
+
+
+class _Step(NamedTuple):
+    """The change of one file, as the journal has it."""
+
+    path: str
+    existed: bool
+    folders: list[str]
+    """Those that are made for it."""
+
+
+_STEPS = TypeAdapter(list[_Step])
 
 
 @contextmanager
@@ -89,13 +107,17 @@ def _stage(home: Path, changes: Mapping[str, bytes | None]) -> None:
     for number, (path, content) in enumerate(changes.items()):
         if content is not None:
             _write(stage / "new" / str(number), content)
+        _real(home, path, home)  # raises for one outside, before anything is changed
         existed = os.path.lexists(home / path)
-        steps.append({"path": path, "existed": existed, "folders": _missing_folders(home, path)})
+        steps.append(_Step(path, existed, _missing_folders(home, path))._asdict())
     write_atomically(stage / _JOURNAL, json.dumps(steps).encode(), sync=True)
 
 
 def _apply(home: Path, number: int, path: str, content: bytes | None) -> None:
-    target, old, new = _real(home, path), *(_staged(home, part, number) for part in ("old", "new"))
+    target, old, new = (
+        _real(home, path, home),
+        *(_staged(home, part, number) for part in ("old", "new")),
+    )
     if content is None:
         with suppress(FileNotFoundError):
             os.rename(target, old)
@@ -112,29 +134,34 @@ def _apply(home: Path, number: int, path: str, content: bytes | None) -> None:
 def _roll_back(home: Path) -> None:
     """Undo a change that has not ended. May be repeated."""
     stage = home / _STAGE
-    for number, step in reversed(list(enumerate(_steps(stage / _JOURNAL)))):
-        target, old = _real(home, step["path"]), _staged(home, "old", number)
+    for number, step in reversed(list(enumerate(_steps(home)))):
+        target, old = _real(home, step.path, home), _staged(home, "old", number)
         was_applied = not _staged(home, "new", number).exists()
         if old.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(old, target)
-        elif was_applied and not step["existed"]:
+        elif was_applied and not step.existed:
             target.unlink(missing_ok=True)
-        for folder in step["folders"]:
+        for folder in step.folders:
             with suppress(OSError):  # it has other files, or was not made yet
                 (home / folder).rmdir()
     (stage / _JOURNAL).unlink(missing_ok=True)
     shutil.rmtree(stage, ignore_errors=True)
 
 
-def _steps(journal: Path) -> list[Any]:
+def _steps(home: Path) -> list[_Step]:
+    """Return the steps of the journal. Raises `BundleRefused`, also if one leads outside."""
+    journal = home / _STAGE / _JOURNAL
     try:
-        steps: list[Any] = json.loads(journal.read_bytes())
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError):
+        steps = _STEPS.validate_python(read_json_file(journal, _MAX_JOURNAL_BYTES, missing=[]))
+        for step in steps:
+            _real(home, step.path, journal)
+            if not {*step.folders} <= {str(each) for each in Path(step.path).parents}:
+                raise ValueError(f"{journal}: a folder is not one of its file")
+    except ValueError as error:
+        why = f"{journal}: has another form" if isinstance(error, ValidationError) else error
         raise BundleRefused(
-            f"{journal} is damaged, so the change that it describes cannot be undone: move "
+            f"{why}: the journal is damaged, so its change cannot be undone: move "
             f"{journal.parent} away, and compare the files in it with those of TOOLBUS_HOME"
         ) from None
     return steps
@@ -144,9 +171,11 @@ def _staged(home: Path, part: str, number: int) -> Path:
     return home / _STAGE / part / str(number)
 
 
-def _real(home: Path, path: str) -> Path:
-    """Return where a file is: a link of the user stays, and what it points to is changed."""
-    return Path(os.path.realpath(home / path))
+def _real(home: Path, path: str, source: Path) -> Path:
+    """Return where a file is; the files that are not of bundles may be links, which stay."""
+    if path in (HOME_FILE, INSTALLED_FILE):
+        return Path(os.path.realpath(home / path))
+    return real_path(home, path, source)
 
 
 def _missing_folders(home: Path, path: str) -> list[str]:

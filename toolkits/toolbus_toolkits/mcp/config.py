@@ -6,7 +6,6 @@ started here, and references to credentials stay as they are written.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.mcp.names import toolkit_name
 
@@ -200,19 +200,7 @@ def read_file(path: Path) -> ServersFile:
     Raises:
         ValueError: It cannot be read, is larger than 1 MiB or is no JSON; the message has its path.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"{path}: is larger than 1 MiB")
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        words = error.args[0] if isinstance(error, json.JSONDecodeError) else "is no JSON"
-        raise ValueError(f"{path}: {words}") from None
-    return read_servers(value, str(path))
+    return read_servers(read_json_file(path, MAX_FILE_BYTES), str(path))
 
 
 def usual_files(folder: Path, home: Path, toolbus_home: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolbus.atomic_file import write_atomically
 from toolbus.settings import home_of
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import json_text
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.registries.model import RegistrySource, describe
 
 __all__ = ["CONFIG_FILE", "config_path", "read_sources", "write_sources"]
@@ -30,19 +30,7 @@ def config_path() -> Path:
 
 def read_sources(path: Path) -> list[RegistrySource]:
     """Return the sources of a file; none if there is no file. Raises `ValueError`."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"{path}: has more than {_MAX_BYTES} bytes")
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is not JSON: {one_line(str(error), 120)}") from None
+    found = read_json_file(path, _MAX_BYTES, missing={"sources": []})
     entries = found.get("sources") if isinstance(found, dict) else None
     if not isinstance(entries, list) or len(found) > 1 or len(entries) > _MAX_SOURCES:
         raise ValueError(f'{path}: must be {{"sources": [...]}} with at most {_MAX_SOURCES}')

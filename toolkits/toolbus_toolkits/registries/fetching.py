@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import httpx2
 
 from toolbus import ToolFailed
+from toolbus_toolkits.bounded_json import parse_json
 from toolbus_toolkits.credentials import StoreUnavailable
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import (
@@ -92,9 +92,12 @@ class Fetcher:
         async with self._response(_with_query(url, query)) as response:
             body = await read_body(response, MAX_JSON_BYTES)
         try:
-            return json.loads(self._resolver.redact(body.decode()))
-        except (ValueError, RecursionError):
-            raise RegistryRefused("it did not answer with JSON: is this its address?") from None
+            return parse_json(self._resolver.redact(body.decode()))
+        except ValueError as error:
+            why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else short(error)
+            raise RegistryRefused(
+                f"it did not answer with JSON: is this its address? The answer {why}"
+            ) from None
 
     async def read_list(self, url: str = "", query: Mapping[str, str] | None = None) -> Any:
         """Return what `read_json` returns, of a URL that every such registry has."""
