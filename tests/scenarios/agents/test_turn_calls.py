@@ -371,6 +371,11 @@ async def cancel_itself(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
     yield TextChunk("")
 
 
+async def change_badly(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async for chunk in next(call.replace(arguments={"text": 5})):
+        yield chunk
+
+
 async def exit_program(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
     raise SystemExit("secret")
     yield TextChunk("")
@@ -400,6 +405,7 @@ async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         (raise_after, "tool_failed", "yes"),
         (call_again, "tool_failed", "yes"),
         (cancel_itself, "tool_failed", "maybe"),
+        (change_badly, "invalid_arguments", "no"),
         (exit_program, "tool_failed", "maybe"),
         (give_what_is_no_json, "invalid_result", "yes"),
         (give_too_much, "too_large", "yes"),

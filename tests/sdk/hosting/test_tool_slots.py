@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
+from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.shared_places import Identity
 from toolbus.hosting.tool_slots import SlotUser, ToolSlots
+from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.toolkit import Toolkit
 
 
 class _Call:
@@ -85,3 +89,27 @@ async def test_a_call_that_is_cancelled_as_a_slot_becomes_free_does_not_get_it()
     queue.tasks["b1"].cancel()
     await queue.end("a1")
     assert queue.got == ["a1", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 1),
+        ({"read_only": True}, 8),
+        ({"concurrency_safe": True}, 8),
+        ({"read_only": True, "concurrency_safe": False}, 1),
+        ({"read_only": True, "max_concurrency": 3}, 3),
+    ],
+)
+async def test_sync_tool_has_eight_slots_where_that_is_safe_else_one(
+    options: Any, count: int
+) -> None:
+    def work() -> None: ...
+
+    hosted = HostedToolkit(Toolkit("t", [FunctionTool(work, **options)]), public=False)
+    queue = Queue(0)
+    queue.slots = cast(ToolSlots, hosted.limits["work"].slots)
+    await queue.ask(*"abcdefghij")
+    assert len(queue.got) == count
+    await queue.end(*queue.got, *"abcdefghij"[count:])
+    assert len(queue.got) == 10
