@@ -104,7 +104,11 @@ async def test_one_bad_source_hurts_no_other_and_is_named(bad: Answer, words: st
 
 
 async def test_an_index_of_10_000_entries_with_own_keys_is_read() -> None:
-    own = {"description": "a, b and [c]: " * 60, "tags": ["x"] * 20, "author": {"name": "y"}}
+    own: dict[str, Any] = {
+        "description": "a, b and [c]: " * 60,
+        "tags": ["x"] * 20,
+        "author": {"name": "y"},
+    }
     entries = [entry(f"skill-{number}", **own) for number in range(10_000)]
     async with web_server(serving(*entries)) as server:
         found = await asyncio.to_thread(RegistryHub([source("one", server)]).search)
