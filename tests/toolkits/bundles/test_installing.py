@@ -290,7 +290,8 @@ def test_a_linked_folder_gets_no_bundle_and_a_linked_mcp_file_stays_one(
 ) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "mine.json").write_text("{}")
-    home.mkdir()
+    (tmp_path / "real").mkdir()
+    home.symlink_to(tmp_path / "real")
     (home / "mcp.json").symlink_to(tmp_path / "mine.json")
     (home / "installed-skills").symlink_to(tmp_path / "outside")
     bundle(source, mcp_servers={"files": SERVER})
