@@ -92,6 +92,15 @@ async def test_each_server_is_a_toolkit_and_a_dead_one_hurts_none(
         assert await names(ann) == []
 
 
+@pytest.mark.parametrize("entries", [{}, {"bad": {"url": "ftp://x"}}])
+def test_a_file_without_a_usable_server_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, entries: dict[str, Any]
+) -> None:
+    config = file_of(tmp_path, **entries)
+    assert McpHub.from_config(config).servers == ()
+    assert f"no MCP server is configured: {config}" in caplog.text
+
+
 FAILURES: list[tuple[str, dict[str, Any], type[RoomException], str]] = [
     ("absent.add", {}, NotFound, "no"),
     ("one.absent", {}, NotFound, "no"),

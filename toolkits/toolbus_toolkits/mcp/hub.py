@@ -104,7 +104,7 @@ class McpHub:
         cls, files: Iterable[ServersFile], *, access: ServerAccess | None = None
     ) -> Self:
         """Make a hub of the servers of files that were read; of equal names the first counts."""
-        access = access or ServerAccess()
+        access, files = access or ServerAccess(), list(files)
         entries: dict[str, ServerEntry] = {}
         skipped: list[SkippedEntry] = []
         for file in files:
@@ -118,6 +118,9 @@ class McpHub:
             _logger.warning(
                 "MCP server %s is not used: %s: %s", each.name, each.source, each.reason
             )
+        if not entries:
+            read = ", ".join(each.source for each in files)
+            _logger.warning("no MCP server is configured: %s", read)
         servers = [McpServer.from_entry(name, entry, access) for name, entry in entries.items()]
         return cls(servers, access=access, skipped=skipped)
 
@@ -140,6 +143,9 @@ class McpHub:
         One that fails is tried again in the background.
         """
         self._is_open = True
+        if self.servers:
+            names = ", ".join(each.name for each in self.servers)
+            _logger.info("connecting to MCP servers: %s", names)
         try:
             for each in self.servers:
                 await each.start()
