@@ -45,12 +45,13 @@ async def test_limits_are_those_of_the_program_and_of_what_it_starts() -> None:
     code = (
         "import subprocess, sys; sys.stdin.readline(); sys.stdout.flush();"
         "subprocess.run([sys.executable, '-c', 'import resource as r;"
-        "print(*(r.getrlimit(k)[0] for k in (r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, r.RLIMIT_CORE)))'])"
+        "print(*(r.getrlimit(getattr(r, \\'RLIMIT_\\' + k))[0]"
+        " for k in \\'NOFILE FSIZE CORE AS CPU\\'.split()))'])"
     )
-    limits = ProgramLimits(open_files=99, file_bytes=5_000_000)
+    limits = ProgramLimits(open_files=99, file_bytes=5_000_000, memory_bytes=1 << 33, cpu_s=60)
     async with asyncio.timeout(30), launch(python(code, limits=limits)) as running:
         running.stdin.write(b"\n")
-        assert await running.stdout.readline() == b"99 5000000 0\n"
+        assert await running.stdout.readline() == b"99 5000000 0 8589934592 60\n"
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 99
 
 
@@ -106,9 +107,16 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
     lines: list[str] = []
     code = (
         "import sys; print('x' * 200_000, file=sys.stderr);"
-        "print('no \\x1b[31msettings', file=sys.stderr); sys.exit(4)"
+        "print('no \\x1b[31mS3CRET', file=sys.stderr); sys.exit(4)"
     )
-    async with asyncio.timeout(30), launch(python(code), on_line=lines.append) as running:
+    async with (
+        asyncio.timeout(30),
+        launch(
+            python(code),
+            on_line=lines.append,
+            redact=lambda line: line.replace("S3CRET", "settings"),
+        ) as running,
+    ):
         await running.stdout.read()
         await running.exited(20)
         ending = r"it ended with status 4; its last line was: no \x1b[31msettings"
