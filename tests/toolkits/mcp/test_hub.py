@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -99,6 +100,22 @@ def test_a_file_without_a_usable_server_is_named_in_the_log(
     config = file_of(tmp_path, **entries)
     assert McpHub.from_config(config).servers == ()
     assert f"no MCP server is configured: {config}" in caplog.text
+
+
+def test_files_of_editors_that_cannot_be_read_are_skipped_unless_all_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path / "ours"))
+    bad = tmp_path / ".mcp.json"
+    bad.write_text("// a comment")
+    with pytest.raises(ValueError, match=re.escape(f"{bad}: is not JSON")):
+        McpHub.from_config()
+    (tmp_path / "ours").mkdir()
+    file_of(tmp_path / "ours", one=GOOD)
+    assert [each.name for each in McpHub.from_config().servers] == ["one"]
+    assert f"is not used: {bad}: is not JSON" in caplog.text
 
 
 FAILURES: list[tuple[str, dict[str, Any], type[RoomException], str]] = [

@@ -87,7 +87,8 @@ class McpHub:
                 here may hold no reference to a credential.
 
         Raises:
-            ValueError: The file cannot be read, or there is none.
+            ValueError: The file cannot be read, or there is none. Of several usual files, those
+                that cannot be read are skipped, and logged.
         """
         if path is not None:
             return cls.from_files([read_file(Path(path).expanduser())], access=access)
@@ -97,7 +98,7 @@ class McpHub:
                 "there is no file of MCP servers here or at home: name one with --config"
             )
         access = (access or ServerAccess()).without_credentials()
-        return cls.from_files([read_file(each) for each in found], access=access)
+        return cls.from_files(_read_usable(found), access=access)
 
     @classmethod
     def from_files(
@@ -256,3 +257,19 @@ class McpHub:
         """Wait for a new definition; False when the hub stops instead."""
         await first_of(server.changed, self._stopping)
         return not self._stopping.is_set()
+
+
+def _read_usable(paths: Iterable[Path]) -> list[ServersFile]:
+    """Read files of editors, which may have comments or be large; raise if none can be read."""
+    read: list[ServersFile] = []
+    refused: list[str] = []
+    for path in paths:
+        try:
+            read.append(read_file(path))
+        except ValueError as error:
+            refused.append(str(error))
+    if not read:
+        raise ValueError("; ".join(refused))
+    for each in refused:
+        _logger.warning("a file of MCP servers is not used: %s", each)
+    return read
