@@ -58,11 +58,9 @@ def read_json_file(path: Path, max_bytes: int, *, missing: Any = None) -> Any:
             raise ValueError(f"is larger than {max_bytes >> 20} MiB")
         # Lone surrogates, which JSON may have, are read as our own files have them.
         return parse_json(data.decode("utf-8-sig", "surrogatepass"))
-    except FileNotFoundError as error:
-        if missing is not None:
-            return missing
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
+        if missing is not None and isinstance(error, FileNotFoundError):
+            return missing
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: is not UTF-8") from None

@@ -158,10 +158,9 @@ def _file(contents: Mapping[str, bytes], path: str) -> bytes:
 
 
 def _json(contents: Mapping[str, bytes], path: str) -> object:
+    content = _file(contents, path)
     try:
-        return parse_json(text_of(_file(contents, path)))
-    except BundleRefused:
-        raise
+        return parse_json(text_of(content))
     except (UnreadableFile, ValueError) as error:
         raise BundleRefused(f"{path} {error}") from None
 

@@ -114,10 +114,8 @@ def _stage(home: Path, changes: Mapping[str, bytes | None]) -> None:
 
 
 def _apply(home: Path, number: int, path: str, content: bytes | None) -> None:
-    target, old, new = (
-        _real(home, path, home),
-        *(_staged(home, part, number) for part in ("old", "new")),
-    )
+    target = _real(home, path, home)
+    old, new = (_staged(home, part, number) for part in ("old", "new"))
     if content is None:
         with suppress(FileNotFoundError):
             os.rename(target, old)

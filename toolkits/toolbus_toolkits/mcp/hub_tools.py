@@ -106,6 +106,10 @@ class _Audience:
             return True
         return any(self._covers(each, context) for each in shared_with)
 
+    def servers(self, hub: McpHub, context: ToolContext) -> list[McpServer]:
+        """Return the servers that the caller of a call may see."""
+        return [each for each in hub.servers if self.sees(each.entry.shared_with, context)]
+
     def _covers(self, share: str, context: ToolContext) -> bool:
         caller = context.caller
         kind, _, value = share.partition(":")
@@ -142,9 +146,10 @@ class _List(Tool):
 
         Beside them are the entries that are not used: `{"skipped": [{name, reason}]}`.
         """
-        sees = self._audience.sees
-        servers = [each for each in self._hub.servers if sees(each.entry.shared_with, context)]
-        skipped = [each for each in self._hub.skipped if sees(each.shared_with, context)]
+        servers = self._audience.servers(self._hub, context)
+        skipped = [
+            each for each in self._hub.skipped if self._audience.sees(each.shared_with, context)
+        ]
         return {
             "servers": [_description(each, self._hub.refused.get(each.name)) for each in servers],
             "skipped": _skipped(skipped),
@@ -175,14 +180,11 @@ class _Call(Tool):
     ) -> Chunk:
         """Return what the tool returns."""
         server_name, _dot, tool_name = tool.partition(".")
-        server = self._hub.server(server_name)
-        if server is None or not self._audience.sees(server.entry.shared_with, context):
-            sees = self._audience.sees
-            seen = [
-                each.name for each in self._hub.servers if sees(each.entry.shared_with, context)
-            ]
+        server, seen = self._hub.server(server_name), self._audience.servers(self._hub, context)
+        if server is None or server not in seen:
+            available = ", ".join(each.name for each in seen) or "none"
             text = f"there is no MCP server {one_line(server_name, 64)!r} (write server.tool); "
-            text += f"available: {one_line(', '.join(seen) or 'none', 500)}"
+            text += f"available: {one_line(available, 500)}"
             raise context.refuse(NotFound(text))
         try:
             refuse_references(arguments, "/arguments")

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolbus_toolkits.bundles.bundle import read_bundle
-from toolbus_toolkits.bundles.contents import MAX_BYTES, MAX_FILES, BundleRefused, read_contents
+from toolbus_toolkits.bundles.contents import (
+    MAX_BYTES,
+    MAX_FILES,
+    BundleRefused,
+    is_hidden,
+    read_contents,
+)
 from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE
 from toolbus_toolkits.registries.model import (
     MAX_DESCRIPTION_CHARS,
@@ -118,8 +124,13 @@ def _copy(place: Path, target: Path) -> Path:
         return shutil.copyfile(source, to)
 
     if place.is_dir():
-        hidden = shutil.ignore_patterns(".*", "__MACOSX")
-        shutil.copytree(place, target, symlinks=True, ignore=hidden, copy_function=copy)
+        shutil.copytree(
+            place,
+            target,
+            symlinks=True,
+            ignore=lambda _, names: {*filter(is_hidden, names)},
+            copy_function=copy,
+        )
     else:
         copy(str(place.resolve()), str(target))
     return target
