@@ -20,12 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write the tests that are NOT VERIFIED into a file: `pytest @FILE` runs them",
     )
-    parser.addoption(
-        "--descriptions",
-        metavar="FOLDER",
-        type=Path,
-        help="host and call every API description in a folder, and run nothing else",
-    )
 
 
 def pytest_configure() -> None:
@@ -48,13 +42,7 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of given descriptions, or all others. With several workers, order the files so
-    that no worker waits for another at the end.
-    """
-    is_given = config.getoption("--descriptions") is not None
-    kept = [item for item in items if ("descriptions" in _fixtures_of(item)) == is_given]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    """With several workers, order the files so that no worker waits for another at the end."""
     if hasattr(config, "workerinput"):
         items[:] = in_running_order(items)
 
@@ -70,17 +58,6 @@ def pytest_terminal_summary(
     file: str | None = config.getoption("--not-verified-to")
     if file is not None:
         Path(file).write_text("".join(f"{test}\n" for test in missing), encoding="utf-8")
-
-
-def _fixtures_of(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
-
-
-@pytest.fixture
-def descriptions(request: pytest.FixtureRequest) -> list[Path]:
-    """The files in the folder of `--descriptions`."""
-    folder: Path = request.config.getoption("--descriptions")
-    return sorted(file for end in ("json", "yaml", "yml") for file in folder.glob(f"*.{end}"))
 
 
 @pytest.fixture

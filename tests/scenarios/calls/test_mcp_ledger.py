@@ -174,6 +174,7 @@ async def run_ledger(folder: Path, calls: int, faults: int) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 async def test_executed_is_true_through_a_hub(tmp_path: Path) -> None:
     await run_ledger(tmp_path, 400, 4)
 

@@ -18,6 +18,7 @@ async def come_back(gathered: ManyClients) -> list[float]:
     return sorted(await gathered.until_reconnected())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_thousand_come_back_at_once_and_calls_of_others_go_on(tmp_path: Path) -> None:
     """CONN-16, LEAVE-4: by jitter, and by a server that accepts a few at a time."""

@@ -139,7 +139,11 @@ class RedisRelay:
         if self._is_closed:
             writer.transport.abort()
             return
-        redis_reader, redis = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            redis_reader, redis = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:  # a Redis that is down refuses the node
+            writer.transport.abort()
+            return
         self._writers |= {writer, redis}
         for work in (self._go(reader, redis, writer), self._come(redis_reader, writer)):
             task = asyncio.create_task(self._lead(work, (writer, redis)))
