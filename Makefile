@@ -45,7 +45,7 @@ jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
 	@deploy/jaeger/build.sh $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes
-	@PYTHONPATH=tests $(BIN)/python -m pytest -p support.pytest_plugins.given_descriptions -m soak $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m pytest -p support.pytest_plugins.given_descriptions -c pyproject.toml -m soak $(ARGS)
 
 check: $(READY) ## lint, types, import contracts, sizes
 	@$(BIN)/ruff format --check --quiet .
