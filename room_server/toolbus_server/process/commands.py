@@ -26,7 +26,6 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import log_to_stderr, run
 from toolbus_server.process.serve_options import ServeOptions, Switch, load_keys
-from toolbus_server.process.workers import run_workers
 
 __all__ = ["key", "serve"]
 
@@ -296,6 +295,8 @@ def _run(options: ServeOptions, *, as_json: bool) -> None:
     options.check_redis(warn)
     log_to_stderr()
     if options.workers > 1:
+        from toolbus_server.process.workers import run_workers  # workers need Redis
+
         run_workers(options, settings, announce)
     else:
         run(options, settings, environ, announce)

@@ -21,7 +21,6 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import DEV_KEYS_FILE, home_of
 from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
-from toolbus_server.cluster.node_name import check_node_name
 from toolbus_server.process.key_files import check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 
@@ -120,6 +119,8 @@ class ServeOptions:
         """
         if self.redis is None:
             return
+        # A server without Redis imports no client of Redis.
+        from toolbus_server.cluster.node_name import check_node_name
         from toolbus_server.cluster.redis.health_check import check_before_start
         from toolbus_server.cluster.redis.url import pool_of
 

@@ -231,6 +231,8 @@ main()
         ([], TAB, SLOW | A_ROOM | {"rich"}),
         (["call", "--help"], {}, SLOW),
         (["tools", "--help"], {}, SLOW),
+        (["host", "--help"], {}, SLOW - {"sqlite3"}),
+        (["serve", "--help"], {}, SLOW - {"cryptography", "jwt", "toolbus_server"}),
     ],
 )
 def test_command_imports_only_what_it_needs(
