@@ -114,7 +114,9 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.token:token", "Create tokens, and show their content."
         ),
         "key": OwnCommand(
-            "toolbus_server.process.commands:key", "Create the keys of a server.", ("server",)
+            "toolbus_server.process.commands:key",
+            "Create the keys of a server, and show their public halves.",
+            ("server",),
         ),
         "admin": OwnCommand("toolbus.cli.commands.admin:admin", "Administer rooms."),
         "doctor": OwnCommand(
