@@ -118,7 +118,7 @@ def _commands(_name: str, _page: Path) -> str:
     parts: list[str] = []
     shared: list[Any] = []
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        command = group.import_command(context, name)
         below = getattr(command, "commands", {})
         parts += _command(f"toolbus {name}", command, 2)
         for each in (command, *below.values()):

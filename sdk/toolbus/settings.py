@@ -10,9 +10,12 @@ connection, so that files and keys may change meanwhile.
 from __future__ import annotations
 
 import asyncio
+import base64
 import getpass
 import inspect
+import json
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -23,6 +26,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.grants import ApiScope, is_room_name
+from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.contexts import CONTEXT_SETTINGS, Contexts
 
 __all__ = [
@@ -40,7 +44,10 @@ __all__ = [
     "home_of",
     "is_drain",
     "is_loopback",
+    "is_token",
+    "read_token_file",
     "records_file",
+    "token_or_file",
 ]
 
 DEFAULT_URL = "ws://127.0.0.1:7717"
@@ -62,7 +69,10 @@ DRAIN_FORM = f"a number of seconds from 0 to {_MAX_DRAIN_S}"
 """What `is_drain` accepts, for messages."""
 
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
-"""A token: the text itself, the path of a file that holds it, or a function that returns one."""
+"""A token, as text or as a function that returns it, or its file: a path, also as text.
+
+Which of both a text is, `token_or_file` says.
+"""
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -74,6 +84,7 @@ VARIABLES = frozenset(
 """The variables of participants."""
 _SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
+_SIGNED = re.compile(r"([A-Za-z0-9_-]+)={0,2}\.[A-Za-z0-9_-]*={0,2}\.[A-Za-z0-9_-]*={0,2}")
 
 
 class BadTokenSource(TypeError):
@@ -124,7 +135,8 @@ class RoomSettings:
         Args:
             url: The server's address.
             room: The room's name.
-            token: The token, its file, or a function that returns one.
+            token: The token, its file, or a function that returns one; a text is taken as
+                `token_or_file` says.
             name: The participant's name, if this process mints its own tokens. Not with the
                 argument `token`, which contains a name; variables or files may set a token.
             instance: A name for this replica, of at most 128 printable characters; random by
@@ -390,10 +402,7 @@ def _token_source(
     if token is not None:
         if name:
             raise ValueError(f"a token contains a name: give either the token or the name {name!r}")
-        if isinstance(token, str) and _is_file(token):
-            raise ValueError(f"{token} is a file: write token=Path({token!r})")
-        origin = "the token file" if isinstance(token, os.PathLike) else "the token"
-        return _given(token, origin)
+        return _given(token)
     source = found.credentials()
     if source is not None:
         return _configured(source, name, room, found)
@@ -421,9 +430,7 @@ def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
 def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:
     """Return the token source of a variable, the context or the settings file."""
     if token := found.text_of(source, "token"):
-        if _is_file(token):
-            raise ValueError(f"TOOLBUS_TOKEN is a file: set TOOLBUS_TOKEN_FILE={token} instead")
-        return _given(token, "the token")
+        return _given(token)
     if path := found.text_of(source, "token_file"):
         return _given(Path(path), f"the token ({source.origin('token_file')})")
     keys, name = found.text_of(source, "keys"), name or found.text("name")
@@ -437,11 +444,6 @@ def _configured(source: _Source, name: str | None, room: str, found: _Sources) -
     return _minting(Path(keys), name, room, ApiScope.host_default(), origin)
 
 
-def _is_file(token: str) -> bool:
-    """Whether the text given as a token is the name of an existing file."""
-    return token.count(".") != 2 and os.path.isfile(token)
-
-
 def _user_name() -> str:
     try:
         return getpass.getuser()
@@ -451,25 +453,72 @@ def _user_name() -> str:
         ) from None
 
 
-def _given(token: Token, origin: str) -> _TokenSource:
+def token_or_file(text: str) -> str | Path:
+    """Tell a token from the name of its file.
+
+    A text with the form of a signed token is a token, `@PATH` a file whether it exists or not, and
+    the path of something that exists a file too. Nothing else is taken for a token: it may be the
+    name of a file that is missing, which no server should see.
+
+    Raises:
+        ValueError: It is none of these. The message does not show it: it may be part of a token.
+    """
+    text = text.strip()
+    if is_token(text):
+        return text
+    path = text.removeprefix("@")
+    if path and (path != text or (os.path.exists(path) and not os.path.isdir(path))):
+        return Path(path)
+    raise ValueError(
+        "the token is neither a signed token nor the name of a file with one:"
+        " `toolbus token create` creates one"
+    )
+
+
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a signed token: three parts, the first a JSON object."""
+    parts = _SIGNED.fullmatch(text)
+    if parts is None:
+        return False
+    header = parts[1]
+    try:
+        return isinstance(json.loads(base64.urlsafe_b64decode(header + "==")), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_token_file(path: str | os.PathLike[str]) -> str:
+    """Read a token from a file, or as much of the file as no token has.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not text in ASCII.
+    """
+    with open(path, encoding="ascii") as file:
+        return file.read(MAX_JWT_BYTES + 1).strip()
+
+
+def _given(token: Token, origin: str = "") -> _TokenSource:
     if isinstance(token, str):
-        text = token.strip()
+        token = token_or_file(token)
+    if isinstance(token, str):
+        text = token
 
         async def the_text() -> str:
             return text
 
-        return _TokenSource(the_text, origin, renewable=False)
+        return _TokenSource(the_text, origin or "the token", renewable=False)
     if isinstance(token, os.PathLike):
         path = Path(token)
 
         async def the_file() -> str:
-            return (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
+            return await asyncio.to_thread(read_token_file, path)
 
-        return _TokenSource(the_file, origin)
+        return _TokenSource(the_file, origin or "the token file")
     if not callable(token):
         text = "token= must be a token, the path of its file, or an async function"
         raise ValueError(f"{text}, not {type(token).__name__}")
-    return _TokenSource(_text_from(token), origin)
+    return _TokenSource(_text_from(token), origin or "the token")
 
 
 def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus import RoomClient
+from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.settings import RoomSettings
 
 
@@ -29,7 +30,7 @@ async def test_empty_token_variable_counts_as_unset(tmp_path: Path, empty: str) 
 
 
 def settings_with(folder: Path, **variables: str) -> RoomSettings:
-    environ = {"TOOLBUS_HOME": str(folder), "TOOLBUS_TOKEN": "t", **variables}
+    environ = {"TOOLBUS_HOME": str(folder), "TOOLBUS_TOKEN": "e30.e30.t", **variables}
     return RoomSettings.resolve(environ=environ)
 
 
@@ -82,9 +83,9 @@ async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="a token contains a name: give either the token or the name 'bob'"
     ):
-        RoomSettings.resolve(token="t", name="bob", environ=nothing)
-    around = {**nothing, "TOOLBUS_TOKEN": "t"}
-    assert await RoomSettings.resolve(name="bob", environ=around).token() == "t"
+        RoomSettings.resolve(token="e30.e30.t", name="bob", environ=nothing)
+    around = {**nothing, "TOOLBUS_TOKEN": "e30.e30.t"}
+    assert await RoomSettings.resolve(name="bob", environ=around).token() == "e30.e30.t"
     settings_with(tmp_path, TOOLBUS_NAME="bob")
 
 
@@ -113,7 +114,7 @@ KEYS = {"TOOLBUS_KEYS": "var.toml", "TOOLBUS_NAME": "bob"}
         (VARIABLES, {}, ("ws://var:3", "hall", "TOOLBUS_TOKEN_FILE", None)),
         (KEYS, {}, ("ws://lab:1", "files", "TOOLBUS_KEYS", "lab")),
         (
-            {**VARIABLES, "TOOLBUS_TOKEN": "t", "TOOLBUS_CONTEXT": "lab"},
+            {**VARIABLES, "TOOLBUS_TOKEN": "e30.e30.t", "TOOLBUS_CONTEXT": "lab"},
             {},
             ("ws://lab:1", "files", "token_file of context lab", "lab"),
         ),
@@ -171,7 +172,7 @@ def test_broken_contexts_are_refused_with_the_file_and_what_to_do(
         (tmp_path / "contexts.toml").write_text(text, encoding="utf-8")
     environ = {"TOOLBUS_HOME": str(tmp_path)}
     with pytest.raises(ValueError, match=message):
-        RoomSettings.resolve(token="t", context=context, environ=environ)
+        RoomSettings.resolve(token="e30.e30.t", context=context, environ=environ)
 
 
 def test_missing_token_names_the_context_of_the_server(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ for _ in range(5_000):
 )
 async def test_malformed_setting_is_a_value_error(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        await RoomClient(**{"token": "t", **choices}).__aenter__()
+        await RoomClient(**{"token": "e30.e30.t", **choices}).__aenter__()
 
 
 def test_instance_of_the_variable_is_checked_too(tmp_path: Path) -> None:
@@ -229,3 +230,34 @@ async def test_space_around_the_text_of_a_function_is_not_part_of_the_token() ->
 async def test_function_that_returns_no_token_is_a_type_error(token: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         await RoomClient("ws://127.0.0.1:1", token=token).__aenter__()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "@", " ", ".", "/", "ann", "ann.jwt", "./ann.jwt", "~/ann.jwt", "../keys/ann.jwt"),
+        *("ann.prod.jwt", "a.b.c", "../a.b", "bnVsbA.e30.x", "W10.e30.x", "e30.e30", "e30.e30.x.y"),
+        *(
+            "e30.e30.x y",
+            "e30.e30.x/y",
+            "\u0663.e30.x",
+            "a\0b",
+            "W1tb" * 9_000 + ".e30.x",
+            "a" * 5_000,
+        ),
+    ],
+)
+def test_text_that_may_be_the_name_of_a_missing_file_is_no_token(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match="neither a signed token nor the name of a file"
+    ) as refused:
+        RoomSettings.resolve(token=text, environ={})
+    assert len(str(refused.value)) < 200
+
+
+async def test_file_without_an_end_is_read_in_part() -> None:
+    read = await RoomSettings.resolve(token="@/dev/zero", environ={}).token()
+    assert len(read) == MAX_JWT_BYTES + 1

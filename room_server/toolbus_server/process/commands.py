@@ -26,7 +26,6 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import log_to_stderr, run
 from toolbus_server.process.serve_options import ServeOptions, Switch, load_keys
-from toolbus_server.process.workers import run_workers
 
 __all__ = ["key", "serve"]
 
@@ -296,22 +295,26 @@ def _run(options: ServeOptions, *, as_json: bool) -> None:
     options.check_redis(warn)
     log_to_stderr()
     if options.workers > 1:
+        from toolbus_server.process.workers import run_workers  # workers need Redis
+
         run_workers(options, settings, announce)
     else:
         run(options, settings, environ, announce)
 
 
+_DEFAULT_KEYS = Path("keys.toml")
+
 key = typer.Typer(
     rich_markup_mode="markdown",
     add_completion=False,
     no_args_is_help=True,
-    help="Create the keys of a server.",
+    help="Create the keys of a server, and show their public halves.",
 )
 
 
 @key.callback()
 def _keys() -> None:
-    """Create the keys that tokens are signed with."""
+    """Create the keys that tokens are signed with, and show their public halves."""
 
 
 @key.command("create")
@@ -327,9 +330,9 @@ def _create(
         ),
     ] = None,
     alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
-    out: Annotated[Path, typer.Option(help="The key file; the key is appended to it.")] = Path(
-        "keys.toml"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The key file; the key is appended to it.")
+    ] = _DEFAULT_KEYS,
     json: _JsonFlag = False,
 ) -> None:
     """Create a key and append it to a file that only you can read.
@@ -359,6 +362,30 @@ def _create(
         typer.echo(json_codec.dumps(facts) if json else created.kid)
         if not json:
             typer.echo(_advice(facts) + fault, err=True)
+
+
+@key.command("public")
+def _public(
+    keys: Annotated[
+        Path, typer.Option(help="File with the keys.", envvar="TOOLBUS_KEYS")
+    ] = _DEFAULT_KEYS,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON Web Key Set.")] = False,
+) -> None:
+    """Print the public halves of the keys of a file.
+
+    A server that has only these checks tokens and makes none: `toolbus key public > public.toml`,
+    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. Only
+    EdDSA, ES256 and RS256 keys have a public half.
+    """
+    with reporting(as_json=json, local=True):
+        ring = load_keys(keys)
+        try:
+            if json:
+                typer.echo(json_codec.dumps({"keys": [each.public_jwk() for each in ring]}))
+            else:
+                typer.echo(KeyRing(each.public_half() for each in ring).to_toml(), nl=False)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 def _alias_fault(ring: KeyRing) -> str:

@@ -7,6 +7,7 @@ and files are read in `commands`.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import DEV_KEYS_FILE, home_of
 from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
-from toolbus_server.cluster.node_name import check_node_name
 from toolbus_server.process.key_files import check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 
@@ -76,6 +76,7 @@ class ServeOptions:
             UsageError: The options are not valid.
         """
         host = self.host
+        tls = _tls(self.tls_cert, self.tls_key)
         trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
         if self.dev:
             host = _loopback(host)
@@ -88,6 +89,11 @@ class ServeOptions:
             keys.aliases()
         except ValueError as error:
             raise UsageError(str(error)) from error
+        if tls is None and not _is_loopback(host):
+            warn(
+                f"NO TLS on {host}: who can read this network can read tokens and calls; give a "
+                "certificate with --tls-cert and --tls-key, or let only a proxy with TLS reach it"
+            )
         return ServerSettings(
             keys=keys,
             host=host,
@@ -95,7 +101,7 @@ class ServeOptions:
             allow_query_token=self.allow_query_token,
             drain_s=self.drain_s,
             hosts_return_s=_HOSTS_RETURN_S,
-            tls=_tls(self.tls_cert, self.tls_key),
+            tls=tls,
             trusted_origins=tuple(map(_origin, self.trusted_origins)),
             max_per_address=self.max_per_address,
             max_per_identity=self.max_per_identity,
@@ -120,6 +126,8 @@ class ServeOptions:
         """
         if self.redis is None:
             return
+        # A server without Redis imports no client of Redis.
+        from toolbus_server.cluster.node_name import check_node_name
         from toolbus_server.cluster.redis.health_check import check_before_start
         from toolbus_server.cluster.redis.url import pool_of
 
@@ -153,6 +161,14 @@ def _loopback(host: str) -> str:
             "with `toolbus key create` and start without --dev"
         )
     return _LOOPBACK[host]
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether an address to listen on is of this machine only; other names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:

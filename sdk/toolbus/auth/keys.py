@@ -128,14 +128,28 @@ class Key:
         Raises:
             ValueError: An HS256 key has none.
         """
-        if isinstance(self._verifier, str):
-            raise ValueError(
-                "an HS256 key has no public half; create one with `toolbus key create --alg EdDSA`"
-            )
         from toolbus.auth.jws import public_pem
 
-        public = public_pem(self._verifier)
+        public = public_pem(self._public())
         return Key(kid=self.kid, alg=self.alg, iss=self.iss, alias=self.alias, public=public)
+
+    def public_jwk(self) -> dict[str, str]:
+        """Return the public half as a JSON Web Key (RFC 7517), for programs that check tokens.
+
+        Raises:
+            ValueError: An HS256 key has none.
+        """
+        from toolbus.auth.jws import public_jwk
+
+        return {"kid": self.kid, "alg": self.alg, "use": "sig", **public_jwk(self._public())}
+
+    def _public(self) -> PublicKey:
+        if isinstance(self._verifier, str):
+            raise ValueError(
+                f"key {self.kid!r} has no public half, because it is an HS256 key; create one with"
+                " `toolbus key create --alg EdDSA`"
+            )
+        return self._verifier
 
     def sign(self, payload: bytes) -> str:
         """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""

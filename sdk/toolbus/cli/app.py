@@ -1,8 +1,9 @@
 """The `toolbus` command line: finds the installed commands and runs one.
 
-Commands are registered through the entry point group `toolbus.commands`: a function with typer's
-annotations, or a `typer.Typer` for a group. Each is imported only when it is needed. A command that
-cannot be imported stays in the list and says which package to install.
+Our own commands stand in `own_commands`, and are imported only to be run. Other packages add
+commands through the entry point group `toolbus.commands`: a function with typer's annotations, or a
+`typer.Typer` for a group. A command that cannot be imported stays in the list and says which
+package to install.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
-from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -22,47 +21,17 @@ from typer.main import get_command
 
 from toolbus.cli.error_report import report
 from toolbus.cli.option_values import require_utf8
+from toolbus.cli.own_commands import OWN_COMMANDS
 from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
-from toolbus.telemetry.tracing import toolbus_version
 from toolbus.untrusted_text import one_line
 
 __all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
 
 COMMANDS = "toolbus.commands"
-"""The entry point group of commands."""
-_ORDER = (
-    "serve",
-    "host",
-    "tools",
-    "builders",
-    "call",
-    "lock",
-    "stubs",
-    "participants",
-    "send",
-    "listen",
-    "watch",
-    "calls",
-    "trace",
-    "context",
-    "credential",
-    "token",
-    "key",
-    "admin",
-    "doctor",
-    "demo",
-)
+"""The entry point group of the commands of other packages."""
 _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
-_NEEDED_EXTRAS = MappingProxyType(
-    {
-        "credential": {"keyring": "credentials"},
-        "trace": {"uvicorn": "otel"},
-        "demo": {"rfc8785": "server", "uvicorn": "otel"},
-    }
-)
-"""Modules, with their extras, that a command imports only when it runs."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 _INSTALL = "pip install 'toolbus["
@@ -114,6 +83,8 @@ def make_app(on_command: Callable[[], None] | None = None) -> typer.Typer:
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from toolbus.telemetry.tracing import toolbus_version
+
         typer.echo(f"toolbus {toolbus_version()}")
         raise typer.Exit
 
@@ -130,12 +101,12 @@ def _root(
 
 
 class CommandGroup(TyperGroup):
-    """The installed commands, each imported when it is first used."""
+    """The installed commands: `get_command` tells about one, `import_command` imports it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._loaded: dict[str, _Command] = {}
-        self._entries: dict[str, EntryPoint] | None = None
+        self._imported: dict[str, _Command] = {}
+        self._others: dict[str, EntryPoint] | None = None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; remove pydantic's prefix from errors about flags.
@@ -157,34 +128,44 @@ class CommandGroup(TyperGroup):
 
         An unknown command is refused with similar ones.
         """
-        # typer suggests only commands that are imported already.
-        near = [] if args[0] in self._installed() else get_close_matches(args[0], self._installed())
-        if near and not args[0].startswith("-"):
-            suggested = " or ".join(repr(each) for each in near)
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
-        found = super().resolve_command(ctx, args)
+        command = self.import_command(ctx, args[0])
+        if command is None:
+            # typer would suggest nothing, because it does not ask for the list of commands.
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            if near and not args[0].startswith("-"):
+                suggested = " or ".join(repr(name) for name in near)
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
+            return super().resolve_command(ctx, args)
         if ctx.obj is not None:
             ctx.obj()
-        return found
+        return args[0], command, args[1:]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the commands: our own in the order of first use, then others by name."""
-        names = self._installed()
-        ranks = {name: rank for rank, name in enumerate(_ORDER)}
-        return sorted(names, key=lambda name: (ranks.get(name, len(ranks)), name))
+        return [*OWN_COMMANDS, *sorted(self._other_commands())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> _Command | None:
-        """Import one command."""
-        entry = self._installed().get(cmd_name)
-        if entry is None:
-            return None
-        if cmd_name not in self._loaded:
-            self._loaded[cmd_name] = _load(entry)
-            if extras := _missing_extras(cmd_name):
-                text = f"(an extra is missing: pip install 'toolbus[{extras}]')"
-                self._loaded[cmd_name].short_help = text
-            _prepare_options(self._loaded[cmd_name], ctx)
-        return self._loaded[cmd_name]
+        """Return a command for lists of commands: one of ours has only its name and its help."""
+        own = OWN_COMMANDS.get(cmd_name)
+        if own is None:
+            return self.import_command(ctx, cmd_name)
+        extras = ",".join(own.missing_extras())
+        text = f"(an extra is missing: {_INSTALL}{extras}]')" if extras else own.help
+        return TyperCommand(cmd_name, help=text)
+
+    def import_command(self, ctx: Any, name: str) -> _Command | None:
+        """Import one command; None if there is none of this name."""
+        if name not in self._imported:
+            own = OWN_COMMANDS.get(name)
+            if own is not None:
+                entry = EntryPoint(name, own.place, COMMANDS)
+            elif name in self._other_commands():
+                entry = self._other_commands()[name]
+            else:
+                return None
+            self._imported[name] = _load(entry)
+            _prepare_options(self._imported[name], ctx)
+        return self._imported[name]
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of `toolbus` itself; switches are shown without a value."""
@@ -202,19 +183,21 @@ class CommandGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def _refuse_misplaced(self, ctx: Any, flag: str, args: Sequence[str]) -> None:
-        name = next((each for each in args if each in self._installed()), None)
-        command = None if name is None else self.get_command(ctx, name)
+        name = next((each for each in args if each in self.list_commands(ctx)), None)
+        command = None if name is None else self.import_command(ctx, name)
         if command is not None and any(flag in each.opts for each in command.params):
             text = f"toolbus: {flag} must follow the command: toolbus {name} ... {flag}"
             typer.echo(text, err=True)
             raise typer.Exit(ExitCode.USAGE)
 
-    def _installed(self) -> dict[str, EntryPoint]:
-        if self._entries is None:
-            self._entries = {}
+    def _other_commands(self) -> dict[str, EntryPoint]:
+        """Find the commands of other packages, which cannot replace ours."""
+        if self._others is None:
+            self._others = {}
             for entry in entry_points(group=COMMANDS):
-                self._entries.setdefault(entry.name, entry)
-        return self._entries
+                if entry.name not in OWN_COMMANDS:
+                    self._others.setdefault(entry.name, entry)
+        return self._others
 
 
 def _load(entry: EntryPoint) -> _Command:
@@ -234,12 +217,6 @@ def _import_error_text(error: ImportError) -> str:
         return f"cannot be loaded: {type(error).__name__}: {error}"
     extra = missing_extra(error)
     return f"{error.name} is missing" if extra is None else _to_install(error, extra)
-
-
-def _missing_extras(command: str) -> str:
-    """Return the extras that a command needs and that are not installed, as pip takes them."""
-    needed = _NEEDED_EXTRAS.get(command, {})
-    return ",".join(extra for module, extra in needed.items() if find_spec(module) is None)
 
 
 def _as_command(name: str, loaded: Any) -> _Command:

@@ -19,7 +19,6 @@ from toolbus.auth.grants import GRANTS
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
 from toolbus.contexts import Contexts
 from toolbus.errors import ERRORS
-from toolbus.records.sqlite_file import read_names
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import PRESETS, home_of, records_file
 
@@ -117,6 +116,8 @@ def complete_caller(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _recorded(ctx: typer.Context, column: str) -> list[str]:
+    from toolbus.records.sqlite_file import read_names  # most commands complete no records
+
     try:
         path = ctx.params.get("path") or records_file(os.environ)
         return sorted(read_names(Path(path), column, _MAX_RECORDED))

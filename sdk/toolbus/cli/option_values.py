@@ -11,16 +11,18 @@ from typing import Any
 
 import typer
 
-from toolbus.chunks.json_values import cut
-from toolbus.settings import DRAIN_FORM, is_drain
-
 __all__ = ["check_drain", "check_listen_host", "read_mib", "require_utf8"]
 
 _MAX_DIGITS = 12
+_SHOWN = 200
+"""How many characters of a wrong value a message shows."""
 
 
 def check_drain(value: float | None) -> float | None:
     """Check the seconds that running calls may take to finish."""
+    # Settings bring in asyncio, and this module is imported to list commands.
+    from toolbus.settings import DRAIN_FORM, is_drain
+
     if value is None or is_drain(value):
         return value
     raise typer.BadParameter(f"{value} is not {DRAIN_FORM}")
@@ -36,8 +38,8 @@ def check_listen_host(value: str) -> str:
     if is_valid:
         return value
     raise typer.BadParameter(
-        f"{cut(value)!r} is not an address to listen on: write 127.0.0.1, a host name, or 0.0.0.0 "
-        "for all interfaces"
+        f"{value[:_SHOWN]!r} is not an address to listen on: write 127.0.0.1, a host name, or "
+        "0.0.0.0 for all interfaces"
     )
 
 
@@ -46,7 +48,7 @@ def read_mib(value: str | int) -> int:
     text = str(value)
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
-    raise typer.BadParameter(f"{cut(text)!r} is not a whole number of MiB: write 64 for 64 MiB")
+    raise typer.BadParameter(f"{text[:_SHOWN]!r} is not a whole number of MiB: write 64 for 64 MiB")
 
 
 def require_utf8(option: Any) -> None:
@@ -70,4 +72,4 @@ def _check_utf8(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         if not os.path.isfile(text.removeprefix("@")):
-            raise typer.BadParameter(f"{cut(text)!r} is not valid UTF-8") from None
+            raise typer.BadParameter(f"{text[:_SHOWN]!r} is not valid UTF-8") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from toolbus.room.lock_file import InvalidLockFile, LockFile
 from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.settings import RoomSettings, Token
+from toolbus.settings import RoomSettings
 from toolbus.telemetry.tracing import recorded
 from toolbus.wire import ListToolkits
 
@@ -59,26 +58,14 @@ class RoomOptions:
     as_json: bool = False
 
     def choices(self) -> dict[str, Any]:
-        """Return the arguments for `RoomClient` and `RoomSettings.resolve`.
-
-        Raises:
-            UsageError: The token is a file name without `@`.
-        """
-        token = self._token()
+        """Return the arguments for `RoomClient` and `RoomSettings.resolve`."""
         return {
             "url": self.url,
             "room": self.room,
-            "token": token,
+            "token": self.token,
             "name": self.name,
             "context": self.context,
         }
-
-    def _token(self) -> Token | None:
-        if self.token is not None and self.token.startswith("@"):
-            return Path(self.token[1:])
-        if self.token is not None and os.path.isfile(self.token):
-            raise UsageError(f"{self.token} is a file: write --token @{self.token}")
-        return self.token
 
     def resolve(self) -> RoomSettings:
         """Resolve server, room and identity. Raises UsageError."""
@@ -89,7 +76,12 @@ class RoomOptions:
 
     def resolve_room(self) -> RoomSettings:
         """Resolve server and room; a token is not needed. Raises UsageError."""
-        return resolve_settings(url=self.url, room=self.room, token="not yet", context=self.context)
+        choices = {**self.choices(), "token": _no_token, "name": None}
+        return resolve_settings(**choices)
+
+
+async def _no_token() -> str:
+    raise UsageError("no token was given")
 
 
 def _flag(name: str, kind: Any, default: Any, flag: str, text: str) -> inspect.Parameter:
@@ -107,7 +99,7 @@ _FLAGS = (
         str | None,
         None,
         "--token",
-        "The token, or @FILE to read it from a file. [TOOLBUS_TOKEN, TOOLBUS_TOKEN_FILE]",
+        "The token, or the name of its file, also as @FILE. [TOOLBUS_TOKEN, TOOLBUS_TOKEN_FILE]",
     ),
     _flag(
         "name",

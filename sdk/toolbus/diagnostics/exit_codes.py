@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from toolbus.auth.grants import GRANTS
 from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
@@ -175,6 +174,9 @@ def grant_command(grant: str) -> str:
 
 def _command_for_grant(grant: object) -> str | None:
     """Return the command for the grant that an error names; None if there is no such grant."""
+    # Grants bring in pydantic, and this module is imported to list commands.
+    from toolbus.auth.grants import GRANTS
+
     if not isinstance(grant, str) or not grant.isprintable():
         return None
     name, _, value = grant.partition("=")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from toolbus.auth.grants import matches_room
 from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback, is_token
 
 __all__ = [
     "expired_for_s",
@@ -31,7 +30,6 @@ __all__ = [
     "unchecked_claims",
 ]
 
-_JWT = re.compile(r"[A-Za-z0-9_.=-]+")
 _UNAUTHORIZED = 401
 _MAX_ID_CHARS = 64
 _INVALID_TOKEN = "this is not a token: create one with `toolbus token create`"
@@ -121,7 +119,7 @@ async def read_token(settings: RoomSettings) -> str:
     except (OSError, ValueError) as error:
         text = f"cannot read {settings.token_from}: {_error_text(error)}"
         raise UsageError(text, details={"token_from": settings.token_from}) from error
-    if _JWT.fullmatch(token) is None or token.count(".") != 2:
+    if not is_token(token):
         raise UsageError(_INVALID_TOKEN, details={"token_from": settings.token_from})
     return token
 

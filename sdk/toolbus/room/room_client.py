@@ -94,9 +94,10 @@ class RoomClient(Room):
     Args:
         url: The server, as `ws://HOST:PORT`.
         room: The room's name; "main" unless set elsewhere.
-        token: The token, the path of a file that holds it, or an async function that returns one.
-            A file or a function is read again before the token expires. A token given as a string
-            cannot be renewed; the connection closes when it expires.
+        token: The token, its file, or an async function that returns one. A file is a `Path`, or
+            as text the path of an existing file or `"@PATH"`. A file or a function is read again
+            before the token expires. A token itself cannot be renewed; the connection closes when
+            it expires.
         name: The participant's name, if this process mints its own tokens.
         instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
             random unless given.

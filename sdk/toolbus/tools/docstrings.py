@@ -6,6 +6,7 @@ description.
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any, NamedTuple
 
 __all__ = ["FunctionDocs", "read_docstring"]
@@ -26,6 +27,9 @@ def read_docstring(text: str | None) -> FunctionDocs:
     """Split a docstring, as `inspect.getdoc` returns it, into its parts."""
     if not text or not text.strip():
         return FunctionDocs("", {})
+    if ":" not in text and "--" not in text:
+        # In no style is there a section without one of these, and griffe is slow to import.
+        return FunctionDocs(cleandoc(text).strip(), {})
     body: list[str] = []
     parameters: dict[str, str] = {}
     for section in _sections(text):
@@ -41,7 +45,7 @@ def read_docstring(text: str | None) -> FunctionDocs:
 
 
 def _sections(text: str) -> list[Any]:
-    # Imported here because a participant that only calls tools reads no docstrings.
+    # Imported here because it takes long, and few participants read docstrings with sections.
     import griffe
 
     return griffe.parse_auto(

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jwt import PyJWKSet, decode
 
 from support.processes.command_line import CommandLine, Running
 from toolbus.auth.grants import ApiScope
-from toolbus.auth.keys import Key, KeyRing
+from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.tokens import ParticipantToken
+from toolbus_server.process import commands
 from toolbus_server.process.key_files import add_key, check_writers, dev_keys
 
 
@@ -55,6 +57,23 @@ def test_development_server_refuses_to_leave_loopback(toolbus: CommandLine, host
     assert (outcome.code, outcome.out) == (2, "")
     assert "loopback only" in outcome.err
     assert not (toolbus.folder / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_warned"),
+    [
+        *(("0.0.0.0", True), ("::", True), ("192.0.2.1", True), ("bus.example", True)),
+        *(("127.0.0.1", False), ("127.8.0.1", False), ("::1", False), ("LOCALHOST", False)),
+    ],
+)
+def test_server_without_tls_warns_once_unless_it_is_on_loopback(
+    host: str, is_warned: bool, toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "run", lambda *_: None)
+    toolbus.run_here("key", "create")
+    outcome = toolbus.run_here("serve", "--keys", "keys.toml", "--host", host)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.count(f"NO TLS on {host}: ") == outcome.err.count("TLS on") == is_warned
 
 
 def test_development_server_refuses_to_listen_everywhere(toolbus: CommandLine) -> None:
@@ -354,3 +373,38 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
             revoke = ("admin", "revoke", "one/ann", "--room", "main")
             assert "alias of another issuer" in shown(*revoke, "--issuer", "two")
             assert shown(*revoke) == "revoked; closed 1 connection\n"
+
+
+# key public
+
+
+@pytest.mark.parametrize("alg", ["EdDSA", "ES256", "RS256"])
+def test_public_halves_check_tokens_as_a_key_file_and_as_a_key_set(
+    alg: Algorithm, toolbus: CommandLine
+) -> None:
+    for kid in ("old", "new"):
+        toolbus.run_here("key", "create", "--alg", alg, "--kid", kid, "--iss", "us")
+    jwt = toolbus.run_here(
+        *("token", "create", "--name", "ann", "--preset", "user", "--keys", "keys.toml")
+    ).out.strip()
+    public = toolbus.run_here("key", "public")
+    assert "PRIVATE" not in public.out
+    ring = KeyRing.from_toml(public.out)
+    assert [(key.kid, key.iss, key.can_sign) for key in ring] == [
+        ("old", "us", False),
+        ("new", "us", False),
+    ]
+    assert ParticipantToken.from_jwt(jwt, ring).name == "ann"
+    key_set = PyJWKSet.from_dict(toolbus.value_here("key", "public", "--json"))
+    claims = decode(jwt, key_set["old"], audience="toolbus")
+    assert (claims["sub"], [key.key_id for key in key_set.keys]) == ("ann", ["old", "new"])
+
+
+def test_file_with_a_shared_secret_has_no_public_halves(toolbus: CommandLine) -> None:
+    toolbus.run_here("key", "create", "--alg", "EdDSA")
+    toolbus.run_here("key", "create", "--kid", "shared")
+    for flags in ((), ("--json",)):
+        outcome = toolbus.run_here("key", "public", "--keys", "keys.toml", *flags)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert "key 'shared' has no public half" in outcome.err
+    assert toolbus.run_here("key", "public", "--keys", "nowhere").code == 2

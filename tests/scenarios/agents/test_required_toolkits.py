@@ -198,7 +198,7 @@ async def test_waiting_continues_after_a_connection_is_lost_during_a_request() -
     summary |= {"digest": "d", "public": True, "owner": owner, "hosts": 1, "tools": ["greet"]}
     grants = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
     async with scripted_server(grants) as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as agent:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as agent:
             connection = await server.next_connection()
             finding = asyncio.ensure_future(RequiredToolkit("greeter").find(agent))
             asked = await connection.next_of(Describe)

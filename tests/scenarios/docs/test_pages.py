@@ -144,9 +144,8 @@ def test_toolbus_commands_have_the_flags_that_a_page_shows(
 
 
 def _check_flags(command: Any, words: list[str], where: str) -> None:
-    while hasattr(command, "get_command") and words and not words[0].startswith("-"):
-        command = command.get_command(typer.Context(command), words.pop(0))
-        assert command is not None, where
+    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
+        _, command, words = command.resolve_command(typer.Context(command), words)
     parameters = command.params
     if isinstance(command, HostCommand):  # it has those of its toolkits too
         parameters = command.get_params(command.make_context("host", list(words)))

@@ -314,7 +314,7 @@ async def test_client_sends_drain_on_the_old_connection_after_the_new_one_is_com
 
     async with (
         scripted_server(ApiScope.full()) as server,
-        RoomClient(server.url, room="lab", token="t") as alice,
+        RoomClient(server.url, room="lab", token="e30.e30.t") as alice,
         asyncio.timeout(60),
     ):
         old = await server.next_connection()
@@ -363,7 +363,7 @@ async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
     """LEAVE-4, LEAVE-9: while no other server has accepted it."""
     async with balancer() as address, scripted_server() as server, asyncio.timeout(60):
         address.lead_to(server.url)
-        async with RoomClient(address.url, room="lab", token="t") as alice:
+        async with RoomClient(address.url, room="lab", token="e30.e30.t") as alice:
             connection = await server.next_connection()
             address.lead_to("ws://127.0.0.1:1")
             await connection.send(LEAVING)
@@ -392,7 +392,7 @@ async def test_client_that_is_asked_to_move_uses_its_connection_until_it_is_welc
         serve(send_nothing, "127.0.0.1", 0, subprotocols=protocols, compression=None) as silent,
     ):
         address.lead_to(server.url)
-        async with RoomClient(address.url, room="lab", token="t") as alice:
+        async with RoomClient(address.url, room="lab", token="e30.e30.t") as alice:
             first = await server.next_connection()
             address.lead_to(f"ws://127.0.0.1:{next(iter(silent.sockets)).getsockname()[1]}")
             await first.send(MOVE)

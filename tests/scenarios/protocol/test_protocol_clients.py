@@ -55,7 +55,7 @@ async def test_call_on_a_lost_connection_is_retried_only_if_known_to_be_idempote
     """RETRY-3, ERR-8: and only while the definition is the one that was read."""
     async with (
         scripted_server() as server,
-        RoomClient(server.url, room="lab", token="t") as alice,
+        RoomClient(server.url, room="lab", token="e30.e30.t") as alice,
     ):
         connection = await server.next_connection()
         call = await _call_until_lost(alice, connection, "say")
@@ -78,7 +78,7 @@ async def test_client_reconnects_with_a_higher_epoch_and_registers_and_subscribe
     """LEAVE-4, REG-10, EVENT-4."""
     async with (
         scripted_server() as server,
-        RoomClient(server.url, room="lab", token="t") as alice,
+        RoomClient(server.url, room="lab", token="e30.e30.t") as alice,
     ):
         connection = await server.next_connection()
         events = alice.events()
@@ -115,7 +115,7 @@ async def test_client_does_not_reconnect_where_that_would_change_nothing(code: i
     """LEAVE-4."""
     async with (
         scripted_server() as server,
-        RoomClient(server.url, room="lab", token="t") as alice,
+        RoomClient(server.url, room="lab", token="e30.e30.t") as alice,
     ):
         connection = await server.next_connection()
         await connection.websocket.close(code)

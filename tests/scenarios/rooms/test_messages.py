@@ -298,7 +298,7 @@ async def test_a_message_that_cannot_be_read_is_passed_over(
 async def test_messages_arrive_again_after_a_reconnect() -> None:
     """EVENT-4."""
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             events = room.events()
             coming = asyncio.ensure_future(anext(events))

@@ -149,7 +149,7 @@ async def said_after(connection: ScriptedConnection) -> tuple[Any, Any]:
 async def test_attributes_are_published_again_after_a_reconnect() -> None:
     """LEAVE-4: to a server that may know nothing of it."""
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             status = ["busy"]
             setting = asyncio.ensure_future(room.set_attributes(status=status, seat=3))
@@ -171,7 +171,7 @@ async def test_attributes_are_published_again_after_a_reconnect() -> None:
 
 async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))
             await connection.next_of(Attributes)
@@ -190,7 +190,7 @@ async def test_attributes_refused_after_a_reconnect_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))
             await connection.answer(Attributes, {})

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, packages_distributions
 from pathlib import Path
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import toolbus.__main__
 from support.processes.command_line import PATIENCE_S, CommandLine, heard_interrupts
 from toolbus.cli import app as command_line
-from toolbus.cli.app import COMMANDS, make_app, missing_extra
+from toolbus.cli.app import COMMANDS, CommandGroup, make_app, missing_extra
+from toolbus.cli.own_commands import OWN_COMMANDS
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.tracing import toolbus_version
 
@@ -141,12 +143,105 @@ def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) ->
     assert missing_extra(ModuleNotFoundError(name=module)) == extra
 
 
+def lacking(output: str) -> dict[str, str]:
+    """The lines of a list of commands that name missing extras, by command."""
+    return {line.split()[1]: line for line in output.splitlines() if "extra is missing" in line}
+
+
 def test_list_of_commands_names_the_extras_that_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolbus.cli.app.find_spec", lambda _: None)
+    monkeypatch.setattr("toolbus.cli.own_commands.find_spec", lambda _: None)
     shown = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
-    missing = {line.split()[1]: line for line in shown.splitlines() if "extra is missing" in line}
-    assert missing.keys() == {"credential", "trace", "demo"}
+    missing = lacking(shown)
+    assert missing.keys() == {name for name, own in OWN_COMMANDS.items() if own.extras}
     assert "pip install 'toolbus[server,otel]'" in missing["demo"]
+
+
+LIST_WITHOUT_EXTRAS = """
+import sys
+from importlib.abc import MetaPathFinder
+from toolbus.cli.app import CommandGroup, make_app
+from typer import Context
+from typer.main import get_command
+
+class Nowhere(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[1:]:
+            raise ModuleNotFoundError("No module", name=name)
+
+sys.meta_path.insert(0, Nowhere())
+group = get_command(make_app())
+for name in group.list_commands(None):
+    command = group.import_command(Context(group), name)
+    if command.callback is not None and command.callback.__name__ == "explain":
+        print(name)
+"""
+
+
+def test_every_extra_without_which_a_command_cannot_be_imported_is_in_the_list(
+    tmp_path: Path,
+) -> None:
+    optional = {
+        module
+        for module, names in packages_distributions().items()
+        if any(missing_extra(ModuleNotFoundError(name=name)) for name in names)
+    }
+    optional -= {"cryptography", "opentelemetry"}  # parts of these are there without an extra
+    with CommandLine(tmp_path).running(
+        "-c", LIST_WITHOUT_EXTRAS, *optional, "opentelemetry.sdk"
+    ) as running:
+        outcome = running.ended()
+    assert outcome.err == ""
+    cannot = set(outcome.out.split())
+    assert {"serve", "bundle"} <= cannot
+    assert cannot <= {name for name, own in OWN_COMMANDS.items() if own.extras}
+
+
+def test_list_of_commands_says_what_each_command_says_of_itself() -> None:
+    group = get_command(make_app())
+    assert isinstance(group, CommandGroup)
+    for name, own in OWN_COMMANDS.items():
+        command = group.import_command(typer.Context(group), name)
+        assert command is not None
+        first, _, _ = (command.help or "").partition("\n\n")
+        assert (name, own.help) == (name, " ".join(first.split()))
+
+
+# Imports: what a command does not need, it does not import, because people wait for it.
+
+SLOW = {
+    *("cryptography", "griffe", "httpx2", "jwt", "keyring", "mcp", "opentelemetry.sdk", "redis"),
+    *("requests", "sqlite3", "toolbus_server", "toolbus_toolkits", "uvicorn", "yaml"),
+}
+TAB = {"_TOOLBUS_COMPLETE": "complete_bash", "COMP_WORDS": "toolbus ", "COMP_CWORD": "1"}
+A_ROOM = {"asyncio", "jsonschema_rs", "msgspec", "opentelemetry", "toolbus.client", "websockets"}
+IMPORTED = """
+import atexit, sys
+from toolbus.__main__ import main
+
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "unneeded"),
+    [
+        (["--help"], {}, SLOW | A_ROOM),
+        (["--version"], {}, SLOW | {"rich", "pydantic", "toolbus.client"}),
+        ([], TAB, SLOW | A_ROOM | {"rich"}),
+        (["call", "--help"], {}, SLOW),
+        (["tools", "--help"], {}, SLOW),
+        (["host", "--help"], {}, SLOW - {"sqlite3"}),
+        (["serve", "--help"], {}, SLOW - {"cryptography", "jwt", "toolbus_server"}),
+    ],
+)
+def test_command_imports_only_what_it_needs(
+    arguments: list[str], variables: dict[str, str], unneeded: set[str], tmp_path: Path
+) -> None:
+    with CommandLine(tmp_path).running("-c", IMPORTED, *arguments, **variables) as running:
+        imported = set(running.ended().err.split())
+    assert "toolbus.cli.app" in imported
+    assert unneeded & imported == set()
 
 
 def without(package: str, folder: Path) -> CommandLine:

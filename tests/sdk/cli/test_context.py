@@ -83,7 +83,11 @@ def test_context_in_use_applies_to_commands_and_programs_in_any_folder(
 def test_chosen_context_overrides_variables_and_the_one_in_use_does_not(
     toolbus: CommandLine,
 ) -> None:
-    wrong = {"TOOLBUS_URL": "ws://127.0.0.1:1", "TOOLBUS_ROOM": "hall", "TOOLBUS_TOKEN": "a.b.c"}
+    wrong = {
+        "TOOLBUS_URL": "ws://127.0.0.1:1",
+        "TOOLBUS_ROOM": "hall",
+        "TOOLBUS_TOKEN": "e30.e30.t",
+    }
     used = toolbus.run_here("context", "use", "lab", **wrong)
     assert "TOOLBUS_URL, TOOLBUS_ROOM, TOOLBUS_TOKEN are set and override it" in used.err
     assert settings_of(toolbus, **wrong) == "ws://127.0.0.1:1, room hall"

@@ -242,7 +242,9 @@ def test_inspect_of_an_invalid_token_exits_with_2_and_does_not_repeat_it(
     for given in ("nonsense.jwt", "a" * 5_000, "a\0b"):
         outcome = toolbus.run_here("token", "inspect", given)
         assert outcome.code == 2
-        assert outcome.err.startswith("toolbus: no file has this name, and this is not a token")
+        assert outcome.err.startswith(
+            "toolbus: the token is neither a signed token nor the name of"
+        )
         assert given not in outcome.err
 
 

@@ -31,7 +31,7 @@ async def send_frames(connection: ScriptedConnection, *frames: list[Any]) -> Non
 async def test_reply_is_read_among_unknown_kinds_and_fields() -> None:
     """FRAME-8, FRAME-9, FRAME-12, GROW-1: at the caller."""
     async with scripted_server(ApiScope.full()) as server:
-        async with RoomClient(server.url, room="lab", token="no.token") as alice:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as alice:
             connection = await server.next_connection()
             calling = asyncio.ensure_future(alice.invoke("echo.say", {}, retry=False))
             call = await connection.next_of(Call)
@@ -48,7 +48,7 @@ async def test_reply_is_read_among_unknown_kinds_and_fields() -> None:
 async def test_failure_with_an_unknown_code_keeps_its_details() -> None:
     """FRAME-8, ERR-3."""
     async with scripted_server(ApiScope.full()) as server:
-        async with RoomClient(server.url, room="lab", token="no.token") as alice:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as alice:
             connection = await server.next_connection()
             calling = asyncio.ensure_future(alice.invoke("echo.say", {}, retry=False))
             call = await connection.next_of(Call)
@@ -69,7 +69,7 @@ async def test_dispatch_with_unknown_fields_and_keys_is_run() -> None:
         return text.upper()
 
     async with scripted_server(ApiScope.full()) as server:
-        async with RoomClient(server.url, room="lab", token="no.token") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             hosting = asyncio.create_task(host_until_cancelled(room, Toolkit("echo", [shout])))
             body = {"digest": DIGEST, "generation": 1, "new": 1}
@@ -93,7 +93,7 @@ async def host_until_cancelled(room: RoomClient, toolkit: Toolkit) -> None:
 async def test_event_with_unknown_keys_is_delivered() -> None:
     """EVENT-4, FRAME-13, GROW-1."""
     async with scripted_server(ApiScope.full()) as server:
-        async with RoomClient(server.url, room="lab", token="no.token") as alice:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as alice:
             connection = await server.next_connection()
             listening = asyncio.ensure_future(first_event(alice))
             await connection.answer(Subscribe, {"topics": ["participants"], "new": 1})
@@ -118,7 +118,7 @@ async def test_welcome_of_a_higher_version_is_accepted() -> None:
     """GROW-2, FRAME-8: it may have further facts, too."""
     async with scripted_server(ApiScope.full()) as server:
         server.version, server.more = 99, MORE
-        async with RoomClient(server.url, room="lab", token="no.token") as alice:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as alice:
             connection = await server.next_connection()
             describing = asyncio.ensure_future(alice.toolkit("echo"))
             await connection.answer(Describe, {**description(), "new": 1})

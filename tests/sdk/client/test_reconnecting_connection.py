@@ -38,7 +38,7 @@ from toolbus_server.testing import running_server
 def connection_to(
     url: str, on_connected: Callable[[Welcome], Awaitable[None]]
 ) -> ReconnectingConnection:
-    settings = RoomSettings.resolve(url=url, room="lab", token="t", environ={})
+    settings = RoomSettings.resolve(url=url, room="lab", token="e30.e30.t", environ={})
     return ReconnectingConnection(
         settings,
         ReconnectingConnectionOwner(
@@ -266,7 +266,7 @@ async def registered(peer: ScriptedConnection) -> str:
 
 
 def room_at(server: ScriptedServer) -> RoomClient:
-    return RoomClient(server.url, room="lab", token="t")
+    return RoomClient(server.url, room="lab", token="e30.e30.t")
 
 
 async def test_toolkit_withdrawn_during_replay_does_not_stop_the_others() -> None:

@@ -33,7 +33,7 @@ async def hosting(*tools: Any) -> AsyncIterator[ScriptedConnection]:
     """Host tools; yield the server's end of the connection."""
     kit = Toolkit("t", tools)
     async with scripted_server(ApiScope.full()) as server, asyncio.timeout(60):
-        room = RoomClient(server.url, room="lab", token="any")
+        room = RoomClient(server.url, room="lab", token="e30.e30.t")
         entering = asyncio.ensure_future(room.__aenter__())
         connection = await server.next_connection()
         await entering

@@ -38,7 +38,7 @@ async def test_participant_gets_messages_as_soon_as_it_has_joined(server: TestSe
 
 async def test_the_block_is_not_entered_before_the_server_has_answered() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             entering = asyncio.create_task(room.events().__aenter__())
             request = await connection.next_of(Subscribe)
@@ -130,7 +130,7 @@ async def test_reader_that_breaks_off_without_a_block_is_subscribed_no_more(
 
 async def test_readers_of_one_stream_share_its_chunks() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
-        async with RoomClient(server.url, room="lab", token="t") as room:
+        async with RoomClient(server.url, room="lab", token="e30.e30.t") as room:
             connection = await server.next_connection()
             events = room.events()
             first, second = (asyncio.create_task(anext(events)) for _ in range(2))

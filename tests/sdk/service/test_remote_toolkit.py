@@ -133,7 +133,7 @@ def assert_ends_as_the_command_does(
         (
             {"TOOLBUS_TOKEN": "a token"},
             2,
-            "this is not a token: create one with `toolbus token create`",
+            "the token is neither a signed token nor the name of a file with one: `toolbus token",
         ),
         ({"TOOLBUS_TOKEN_FILE": "nowhere"}, 2, "cannot read the token (TOOLBUS_TOKEN_FILE)"),
         (
@@ -142,7 +142,7 @@ def assert_ends_as_the_command_does(
             "cannot read the keys (TOOLBUS_KEYS)",
         ),
         ({"TOOLBUS_KEYS": "nowhere"}, 2, "set TOOLBUS_NAME"),
-        ({"TOOLBUS_TOKEN": "a.b.c"}, 3, "permission_denied: the server refuses the token"),
+        ({"TOOLBUS_TOKEN": "e30.e30.t"}, 3, "permission_denied: the server refuses the token"),
     ],
 )
 def test_invalid_setting_ends_run_with_one_line(

@@ -60,7 +60,7 @@ class Started:
     """Fails with the given errors, then hosts."""
 
     def __init__(self, *errors: RoomException, wait: str = "on") -> None:
-        environ = {"TOOLBUS_URL": URL, "TOOLBUS_TOKEN": "t", "TOOLBUS_WAIT": wait}
+        environ = {"TOOLBUS_URL": URL, "TOOLBUS_TOKEN": "e30.e30.t", "TOOLBUS_WAIT": wait}
         self.room = RoomClient()
         self.room._settings = RoomSettings.resolve(environ=environ)
         self.errors = list(errors)

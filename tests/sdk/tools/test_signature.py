@@ -11,12 +11,14 @@ from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional
 
+import griffe
 import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.tools.context import ToolContext
+from toolbus.tools.docstrings import read_docstring
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.signature import FunctionSignature, read_signature
 
@@ -270,6 +272,22 @@ def test_text_in_an_annotation_describes_its_parameter() -> None:
 
     described = read_signature(forecast).input_schema["properties"]
     assert [described[each]["description"] for each in ("city", "days")] == ["A city.", "Days."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One line.",
+        "Two\nlines.",
+        "A\n\n    code\n\n>>> 1\n1\n",
+        "Args\n  x",
+        "Returns\n-\nx",
+        "A\n\n\nB",
+    ],
+)
+def test_docstring_without_sections_is_the_description_as_griffe_reads_it(text: str) -> None:
+    [section] = griffe.parse_auto(griffe.Docstring(text), default="google")
+    assert read_docstring(text) == (section.value.strip(), {})
 
 
 @pytest.mark.parametrize("docstring", [None, "", "One line.", "Odd\n\nArgs:\n    nothing\n"])

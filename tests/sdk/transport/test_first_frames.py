@@ -60,7 +60,7 @@ async def test_call_in_one_packet_with_the_handshake_is_answered() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, asyncio.timeout(60):
         port = server.sockets[0].getsockname()[1]
-        async with RoomClient(f"ws://127.0.0.1:{port}", room="lab", token="any"):
+        async with RoomClient(f"ws://127.0.0.1:{port}", room="lab", token="e30.e30.t"):
             reply = decode_from_client(await answered)
         assert isinstance(reply, Failed)
         assert (reply.id, reply.code, reply.executed) == (5, "no_host", "no")

@@ -155,6 +155,6 @@ async def scripted_room(tracing: Tracing | None = None) -> AsyncIterator[Scripte
     async with (
         asyncio.timeout(60),
         scripted_server(ApiScope.full()) as server,
-        RoomClient(server.url, room="lab", token="t", tracing=tracing) as room,
+        RoomClient(server.url, room="lab", token="e30.e30.t", tracing=tracing) as room,
     ):
         yield ScriptedRoom(room, await server.next_connection())

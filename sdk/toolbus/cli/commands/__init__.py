@@ -1,1 +1,1 @@
-"""The commands of `toolbus`, registered in the entry point group `toolbus.commands`."""
+"""The commands of `toolbus` that the SDK has; `toolbus.cli.own_commands` lists them."""

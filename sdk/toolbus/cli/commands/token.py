@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,7 +32,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
-from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
+from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
 from toolbus.untrusted_text import json_text
 
 __all__ = ["read_duration_s", "token"]
@@ -149,7 +149,7 @@ def _inspect(
     jwt: Annotated[
         str,
         typer.Argument(
-            metavar="TOKEN", help="The token, the name of a file with it, or - for stdin."
+            metavar="TOKEN", help="The token, the name of its file, also as @FILE, or - for stdin."
         ),
     ],
     keys: Annotated[
@@ -161,7 +161,7 @@ def _inspect(
     """Print the content of a token as JSON. It is checked only with --keys."""
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
-        claims = _claims_of(text, is_given=text == jwt)
+        claims = read_claims(text)
         if keys is None:
             ago_s = expired_for_s(claims)
             expired = "" if ago_s is None else f", expired {round(ago_s)} s ago"
@@ -253,21 +253,12 @@ def _read_text(given: str) -> str:
     try:
         if given == "-":
             return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
-        if given.startswith("@") or os.path.exists(given):  # a pipe too
-            with open(given.removeprefix("@"), encoding="ascii") as file:
-                return file.read(MAX_JWT_BYTES + 1).strip()
-    except (OSError, ValueError) as error:
+        found = token_or_file(given)
+        return found if isinstance(found, str) else read_token_file(found)
+    except (OSError, UnicodeError) as error:
         raise UsageError(f"cannot read the token: {error}") from error
-    return given.strip()
-
-
-def _claims_of(text: str, *, is_given: bool) -> dict[str, Any]:
-    try:
-        return read_claims(text)
-    except UsageError as mistake:
-        if is_given:  # the text is not shown: it may be part of a token
-            raise UsageError(f"no file has this name, and {mistake}") from mistake
-        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _check(jwt: str, keys: KeyRing) -> None:

@@ -1,0 +1,145 @@
+"""The commands of this distribution: their help texts, where they are, and the extras they need.
+
+Help and completion list them from here, because importing all of them takes a second. Commands of
+other packages are entry points, and are imported to be listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import NamedTuple
+
+__all__ = ["OWN_COMMANDS", "OwnCommand"]
+
+_MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
+        "credentials": ("keyring",),
+        "otel": ("uvicorn",),
+        "server": ("packaging", "rfc8785", "redis", "hiredis"),
+    }
+)
+"""The modules of an extra without which a command that needs the extra cannot run."""
+
+
+class OwnCommand(NamedTuple):
+    """One command of this distribution."""
+
+    place: str
+    """The module and its attribute, as in an entry point."""
+    help: str
+    """The first paragraph of the command's docstring."""
+    extras: tuple[str, ...] = ()
+    """The extras that it needs."""
+
+    def missing_extras(self) -> list[str]:
+        """Return the extras that it needs and that are not installed; nothing is imported."""
+        return [
+            extra
+            for extra in self.extras
+            if any(find_spec(module) is None for module in _MODULES_OF_EXTRAS[extra])
+        ]
+
+
+OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
+    {
+        "serve": OwnCommand(
+            "toolbus_server.process.commands:serve",
+            "Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.",
+            ("server",),
+        ),
+        "host": OwnCommand(
+            "toolbus.cli.commands.host:host",
+            "Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal "
+            "aborts.",
+        ),
+        "tools": OwnCommand(
+            "toolbus.cli.commands.tools:tools",
+            "List the toolkits that you can see, or describe the tools of one toolkit.",
+        ),
+        "builders": OwnCommand(
+            "toolbus.cli.commands.builders:builders",
+            "List the toolkits that a participant builds on request, with their configuration "
+            "fields.",
+        ),
+        "call": OwnCommand(
+            "toolbus.cli.commands.call:call",
+            "Call a tool and print its result, or the values of a stream as they arrive.",
+        ),
+        "lock": OwnCommand(
+            "toolbus.cli.commands.lock:lock",
+            "Write owner and definition of toolkits to a lock file, and print what changed.",
+        ),
+        "stubs": OwnCommand(
+            "toolbus.cli.commands.stubs:stubs",
+            "Write a type stub with one typed method for each tool of a toolkit.",
+        ),
+        "participants": OwnCommand(
+            "toolbus.cli.commands.participants:participants",
+            "List the participants of a room, with a line for each connection.",
+        ),
+        "send": OwnCommand(
+            "toolbus.cli.commands.send:send",
+            "Send a message, and print how many connections it was written to.",
+        ),
+        "listen": OwnCommand(
+            "toolbus.cli.commands.listen:listen",
+            "Print the messages to this participant and to all until Ctrl-C, one line each.",
+        ),
+        "watch": OwnCommand(
+            "toolbus.cli.commands.watch:watch",
+            "Show the participants, toolkits and calls of a room until Ctrl-C.",
+        ),
+        "calls": OwnCommand(
+            "toolbus.cli.commands.calls:calls",
+            "List recorded calls, the newest first, refused ones too.",
+        ),
+        "trace": OwnCommand(
+            "toolbus.cli.commands.trace:trace",
+            "Receive spans over OTLP/HTTP and print each call as a tree.",
+            ("otel",),
+        ),
+        "context": OwnCommand(
+            "toolbus.cli.commands.context:context",
+            "Name sets of settings (server, room, token file), and choose one of them.",
+        ),
+        "credential": OwnCommand(
+            "toolbus_toolkits.credentials.commands:credential",
+            "Store credentials for toolkits, and name the hosts and commands that may get them.",
+            ("credentials",),
+        ),
+        "token": OwnCommand(
+            "toolbus.cli.commands.token:token", "Create tokens, and show their content."
+        ),
+        "key": OwnCommand(
+            "toolbus_server.process.commands:key",
+            "Create the keys of a server, and show their public halves.",
+            ("server",),
+        ),
+        "admin": OwnCommand("toolbus.cli.commands.admin:admin", "Administer rooms."),
+        "doctor": OwnCommand(
+            "toolbus.cli.commands.doctor:doctor",
+            "Check settings, key, token, port, server, clock, room and grants, and suggest "
+            "repairs.",
+        ),
+        "demo": OwnCommand(
+            "toolbus_toolkits.demo:demo",
+            "Run a demonstration of calls between a server and three hosts, in under a minute.",
+            ("server", "otel"),
+        ),
+        "bundle": OwnCommand(
+            "toolbus_toolkits.bundles.commands:bundle",
+            "Install bundles of skills, MCP servers, avatars and memory templates into "
+            "TOOLBUS_HOME.",
+            ("bundles",),
+        ),
+        "registry": OwnCommand(
+            "toolbus_toolkits.registries.commands:registry",
+            "Search registries of bundles and skills, and install from them.",
+            ("bundles",),
+        ),
+    }
+)
+"""Every command of this distribution by its name, in the order of first use."""
