@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-redis jaeger soak check format docs docs-serve bench bench-check clean
+.PHONY: help setup demo test test-all test-redis jaeger soak check format docs docs-serve bench bench-check dist clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,5 +73,10 @@ bench: $(READY) ## measure beside bare relays and rivals, and write tests/bench/
 bench-check: $(READY) ## fail if a promised figure does not hold
 	@PYTHONPATH=tests $(BIN)/python -m bench --check $(ARGS)
 
+dist: ## make the files of a release and try them; REPOSITORY=URL is where it is published
+	@test -x .venv-dist/bin/python || $(PYTHON) -m venv .venv-dist
+	@.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine cyclonedx-bom
+	@.venv-dist/bin/python .ci/dist.py $(REPOSITORY)
+
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .venv-* site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

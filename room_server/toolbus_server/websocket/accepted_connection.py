@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from asyncio import BaseTransport, Transport
 from collections.abc import Hashable
-from http import HTTPStatus
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, NoReturn, cast
 
 from websockets.datastructures import Headers
-from websockets.protocol import State
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.frames import CloseCode
+from websockets.protocol import Protocol
 
 from toolbus.transport.websocket import ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
@@ -18,11 +20,22 @@ from toolbus_server.access.trusted_proxies import TrustedProxies
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.websocket.handshakes import Handshakes
-from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
+from toolbus_server.websocket.request_reader import (
+    InvalidRequest,
+    RequestReader,
+    RequestTooLarge,
+)
 
 __all__ = ["AcceptedConnection"]
 
 _SLOW_CONSUMER = 4430
+
+
+class _Dropped(BaseException):
+    """Ends `AcceptedConnection.handshake`.
+
+    websockets would answer any other exception, and take a connection that has ended for a bug.
+    """
 
 
 class AcceptedConnection(ServerTransport):
@@ -40,7 +53,7 @@ class AcceptedConnection(ServerTransport):
         "_peer",
         "_proxies",
         "_quotas",
-        "_request_bytes",
+        "_request_reader",
         "address",
         "decision",
         "unread_bytes",
@@ -73,8 +86,11 @@ class AcceptedConnection(ServerTransport):
         self._quotas = quotas
         self._counts = counts
         self._counted: list[Hashable] = []
-        self._request_bytes = 0
         self.address = ""
+        self._request_reader: RequestReader | None = RequestReader()
+        # We read the request, so that websockets begins with the frames after it.
+        self.protocol.parser = Protocol.parse(self.protocol)
+        next(self.protocol.parser)
 
     def count(self, key: Hashable) -> None:
         """Count the connection under one more key until it closes."""
@@ -139,18 +155,36 @@ class AcceptedConnection(ServerTransport):
         self._has_started = True
         super().connection_made(transport)
 
-    def accepts_early(self, data: bytes) -> bool:
-        """Whether to read on; a request that is too large is answered before it is complete."""
-        if self.request is None and self.protocol.state is State.CONNECTING:
-            self._request_bytes += len(data)
-            if self.protocol.eof_sent:
-                return False
-            if self._request_bytes > MAX_REQUEST_BYTES:
-                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-                self.protocol.send_response(self.protocol.reject(status, TOO_LARGE))
-                self.send_data()
-                return False
-        return True
+    async def handshake(self, *args: Any, **kwargs: Any) -> None:
+        """Answer the request.
+
+        A client that breaks the handshake or leaves meanwhile is no error of the server; before
+        version 17, websockets would log it as one.
+        """
+        with suppress(ConnectionClosed, InvalidHandshake, _Dropped):
+            await super().handshake(*args, **kwargs)
+
+    def take_early(self, data: bytes) -> bytes:
+        """Read the request, and return what follows it; answer one that is too large at once."""
+        if self._request_reader is None:
+            return data
+        if self.protocol.eof_sent:  # it was refused
+            return b""
+        try:
+            complete = self._request_reader.read(data)
+        except RequestTooLarge as error:
+            self.protocol.send_response(self.protocol.reject(error.status, error.text))
+            self.send_data()
+        except InvalidRequest:
+            self.protocol.fail(CloseCode.PROTOCOL_ERROR)  # no frame is sent before the upgrade
+            self.send_data()
+        else:
+            if complete is not None:
+                self._request_reader = None
+                request, rest = complete
+                self.process_event(request)
+                return rest
+        return b""
 
     def request_arrived(self, headers: Headers) -> None:
         """End the handshake; count a client of a trusted proxy by the address in its headers."""
@@ -176,13 +210,11 @@ class AcceptedConnection(ServerTransport):
         if self.receiver is not None:
             self.loop.call_soon(self.receiver.on_close)
 
-    async def drop(self) -> None:
-        """Abort, without an answer, a connection whose request is followed by invalid data.
-
-        websockets has failed it by then, and would report an answer as a bug.
-        """
+    async def drop(self) -> NoReturn:
+        """End, without an answer, a handshake whose client left or sent invalid data after it."""
         self.transport.abort()
         await self.wait_closed()
+        raise _Dropped
 
     def close_with(self, code: int, reason: str) -> None:
         """Close with a code and a reason; slow consumers are counted."""

@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
+from websockets.http11 import Response
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus_server.access.admission import Admission
+from toolbus_server.websocket.request_reader import ReceivedRequest
 
 if TYPE_CHECKING:
     from toolbus_server.cluster.node import Node
@@ -48,15 +49,17 @@ class HttpEndpoints:
         self._make_metrics = make_metrics
         self._node = node
         self._metrics: ServerMetrics | None = None
-        self._answers: MappingProxyType[str, Callable[[Request], Response]] = MappingProxyType(
-            {
-                "/healthz": self._health,
-                "/readyz": self._readiness,
-                "/metrics": self._metrics_response,
-            }
+        self._answers: MappingProxyType[str, Callable[[ReceivedRequest], Response]] = (
+            MappingProxyType(
+                {
+                    "/healthz": self._health,
+                    "/readyz": self._readiness,
+                    "/metrics": self._metrics_response,
+                }
+            )
         )
 
-    def answer(self, request: Request) -> Response | None:
+    def answer(self, request: ReceivedRequest) -> Response | None:
         """Return the response for an endpoint; None for every other path."""
         answer = self._answers.get(request.path.partition("?")[0])
         if answer is None:
@@ -68,10 +71,10 @@ class HttpEndpoints:
             response = answer(request)
         return _without_body_for_head(response, request)
 
-    def _health(self, _: Request) -> Response:
+    def _health(self, _: ReceivedRequest) -> Response:
         return _response(HTTPStatus.OK, "ok\n")
 
-    def _readiness(self, _: Request) -> Response:
+    def _readiness(self, _: ReceivedRequest) -> Response:
         if not self._admission.draining:
             return self._cluster_readiness()
         # 404 and not 503: haproxy (`http-check disable-on-404`) then sends no new connections, and
@@ -87,7 +90,7 @@ class HttpEndpoints:
         response.headers.update(self._node.probe_headers)
         return response
 
-    def _metrics_response(self, _: Request) -> Response:
+    def _metrics_response(self, _: ReceivedRequest) -> Response:
         if self._make_metrics is None:
             return _response(HTTPStatus.NOT_FOUND, "Metrics are off on this server.\n")
         try:
@@ -101,7 +104,7 @@ class HttpEndpoints:
             )
 
 
-def _without_body_for_head(response: Response, request: Request) -> Response:
+def _without_body_for_head(response: Response, request: ReceivedRequest) -> Response:
     if request.method == "HEAD":
         response.body = b""
     return response

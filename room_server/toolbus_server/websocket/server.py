@@ -43,7 +43,7 @@ from toolbus_server.websocket.drain import drain, stop_accepting
 from toolbus_server.websocket.handshakes import Handshakes
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
 from toolbus_server.websocket.relocation import Relocation
-from toolbus_server.websocket.request_limits import TOO_LARGE, has_fitting
+from toolbus_server.websocket.request_reader import ReceivedRequest
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
@@ -246,7 +246,11 @@ class RoomServer:
         await drain(self.hub, self._settings.drain_s)
         await stop_accepting(self._server)
         await self._handshakes.abort()
-        self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
+        # Not by `Server.close`, which before websockets 16 has no code but 1001.
+        await asyncio.gather(
+            *(each.close(_SERVICE_RESTART, _LEAVING) for each in self._server.connections)
+        )
+        self._server.close()
         await self._server.wait_closed()
         if self.node is not None:
             await self.node.stop()
@@ -258,10 +262,9 @@ class RoomServer:
         assert isinstance(connection, AcceptedConnection)
         if connection.protocol.eof_sent:
             return connection.drop()
-        if not has_fitting(request.headers):
-            return connection.respond(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE)
         connection.request_arrived(request.headers)
-        answer = self._endpoints.answer(request)
+        assert isinstance(request, ReceivedRequest)
+        answer = self._endpoints.answer(request) or _refuse_method(connection, request)
         if answer is not None:
             return answer
         if self._join_rate_limiter.is_full:
@@ -279,7 +282,6 @@ class RoomServer:
         await permit
         if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
             await connection.drop()
-            return None
         return self._admit(connection, request)
 
     def _admit(self, connection: AcceptedConnection, request: Request) -> Response | None:
@@ -372,9 +374,19 @@ def _make_metrics(
 
 
 def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:
-    """Mark the response as one of a toolbus server (CONN-17), as far as it says more than HTTP."""
-    if response.status_code != HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-        response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
+    """Mark the response as one of a toolbus server (CONN-17)."""
+    response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
+
+
+def _refuse_method(connection: ServerConnection, request: ReceivedRequest) -> Response | None:
+    """Refuse what is no request for a websocket; before version 17, websockets does not."""
+    if request.method != "GET":
+        response = connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET.\n")
+        response.headers["Allow"] = "GET"
+        return response
+    if request.protocol != "HTTP/1.1":
+        return connection.respond(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1.\n")
+    return None
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
@@ -28,6 +27,7 @@ from toolbus.client.local_errors import room_closed_error
 from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
+from toolbus.transport.connect import connect
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,

@@ -9,7 +9,7 @@ per event-loop iteration). Flow control is done here: while the transport is con
 wait in a bounded, ordered queue.
 
 It does not interpret frames of the protocol, calls or rooms.
-tests/sdk/transport/test_websocket.py tests the contract with websockets 17.
+tests/sdk/transport/test_websocket.py tests the contract with websockets 15, 16 and 17.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ class MessageConnection(Connection):
         self.batches = False
         self.is_behind = False
         self.receiver = None
-        limits = (self.protocol.max_message_size, self.protocol.max_fragment_size)
+        before_16 = getattr(self.protocol, "max_size", None)
         self._cutter = FrameCutter(
             from_client=self.protocol.side is Side.SERVER,
-            max_bytes=min((limit for limit in limits if limit is not None), default=None),
+            max_bytes=getattr(self.protocol, "max_message_size", before_16),
         )
         self._is_closing = False
         self._is_cutting = False
@@ -170,15 +170,16 @@ class MessageConnection(Connection):
                     super().data_received(part.data)
                     if not self._is_cutting:  # websockets drops the rest
                         break
-        elif self.accepts_early(data):
+        else:
             held = self._cutter.release()
             self._cutter.skip(data)
-            super().data_received(held + data if held else data)
+            if early := self.take_early(data):
+                super().data_received(held + early)
         self._is_busy = self._received > 1
 
-    def accepts_early(self, data: bytes) -> bool:
-        """Whether to read data that arrives before the first message or after the last one."""
-        return True
+    def take_early(self, data: bytes) -> bytes:
+        """Return what websockets reads of data before the first message or after the last one."""
+        return data
 
     def _start_cutting(self) -> bool:
         # Not if the handshake failed: after a refusal its body follows, not frames.

@@ -222,3 +222,24 @@ async def test_a_welcome_without_an_identity_is_no_welcome(facts: dict[str, Any]
         with pytest.raises(Unavailable, match="did not send a welcome"):
             async with RoomClient(server.url, room="lab", token="e30.e30.t"):
                 pass
+
+
+async def test_redirect_to_another_origin_gets_no_token() -> None:
+    """Before 16.1, websockets itself would send it."""
+    requests: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.put_nowait(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(record, "127.0.0.1", 0) as other:
+        port = other.sockets[0].getsockname()[1]
+        moved = (
+            f"HTTP/1.1 301 Moved\r\nLocation: ws://127.0.0.1:{port}/\r\nContent-Length: 0\r\n\r\n"
+        )
+        async with other_service(moved.encode()) as url:
+            await join_error(url)
+        request = await requests.get()
+    assert request.startswith(b"GET / ")
+    assert b"a.b.c" not in request

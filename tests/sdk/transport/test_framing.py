@@ -16,7 +16,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Side
 
 from support.clients.raw_client import BINARY, CLOSE, CONT, PING, PONG, TEXT, websocket_frame
-from support.parts.memory_endpoint import Limit, MemoryEndpoint, Outcome, by_websockets, frames_in
+from support.parts.memory_endpoint import MemoryEndpoint, Outcome, by_websockets, frames_in
 from toolbus.transport.framing import FrameCutter, Passthrough, masking, unmasked
 
 SIZES = (0, 1, 125, 126, 127, 300, 65_535, 65_536)
@@ -301,7 +301,7 @@ def sliced(data: bytes, pieces: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise([*places, len(data)]) if a < b]
 
 
-async def by_us(side: Side, pieces: list[bytes], limit: Limit, *, batches: bool) -> Outcome:
+async def by_us(side: Side, pieces: list[bytes], limit: int | None, *, batches: bool) -> Outcome:
     make = MemoryEndpoint.server if side is Side.SERVER else MemoryEndpoint.client
     end = await make(limit, batches=batches)
     for piece in pieces:
@@ -309,7 +309,7 @@ async def by_us(side: Side, pieces: list[bytes], limit: Limit, *, batches: bool)
     return await end.outcome()
 
 
-LIMITS = st.sampled_from([MAX_BYTES, MAX_BYTES, 300, (MAX_BYTES, 200), None])
+LIMITS = st.sampled_from([MAX_BYTES, MAX_BYTES, 300, None])
 SLICES = st.lists(st.sampled_from([1, 1, 2, 3, 7, 100, 300, 4_096, LARGE, 200_000]), max_size=60)
 
 
@@ -319,7 +319,7 @@ def test_any_frames_in_any_pieces_give_the_result_of_websockets(
     data: st.DataObject,
     side: Side,
     slices: list[int],
-    limit: Limit,
+    limit: int | None,
     batches: bool,
 ) -> None:
     """The same messages, the same replies in the same order, the same end."""
@@ -331,14 +331,11 @@ def test_any_frames_in_any_pieces_give_the_result_of_websockets(
 
 
 @pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("limit", [200, (MAX_BYTES, 200)], ids=["messages", "fragments"])
-async def test_message_beyond_a_limit_of_the_connection_is_refused(
-    side: Side, limit: Limit
-) -> None:
+async def test_message_beyond_the_limit_of_the_connection_is_refused(side: Side) -> None:
     """FRAME-4."""
     fits, too_large = (frame_of(side, text_of(size)) for size in (200, 201))
 
-    outcome = await by_us(side, [fits, too_large], limit, batches=False)
+    outcome = await by_us(side, [fits, too_large], 200, batches=False)
     assert outcome.messages == [text_of(200)]
     assert outcome.close_sent is not None
     assert outcome.close_sent.code == 1009

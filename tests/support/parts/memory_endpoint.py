@@ -23,8 +23,6 @@ from websockets.utils import accept_key
 from support.clients.raw_client import upgrade_request
 from toolbus.transport.websocket import ClientTransport, MessageConnection, ServerTransport
 
-Limit = int | tuple[int, int] | None
-"""Of messages, or of messages and of their fragments; in bytes."""
 TEXT_REFUSED = (1003, "only binary messages")
 
 
@@ -71,7 +69,7 @@ def frames_in(data: bytes, *, masked: bool) -> list[tuple[int, bytes]]:
     return [(int(frame.opcode), bytes(frame.data)) for frame in frames]
 
 
-def by_websockets(side: Side, frames: Iterable[bytes], max_bytes: Limit) -> Outcome:
+def by_websockets(side: Side, frames: Iterable[bytes], max_bytes: int | None) -> Outcome:
     """Let plain websockets read frames one by one, and refuse text as we do."""
     protocol = Protocol(side, max_size=max_bytes)
     messages: list[bytes] = []
@@ -160,12 +158,16 @@ class MemoryEndpoint:
         connection.receiver = self.echo = Echo(connection)
 
     @classmethod
-    async def server(cls, max_bytes: Limit, *, batches: bool = False) -> MemoryEndpoint:
+    async def server(cls, max_bytes: int | None, *, batches: bool = False) -> MemoryEndpoint:
         async def handler(_: object) -> None:
             """Wait: the test reads."""
 
         protocol = ServerProtocol(max_size=max_bytes)
-        door: Any = SimpleNamespace(handler=handler, handler_tasks=set())
+        door: Any = SimpleNamespace(
+            handler=handler,
+            handler_tasks=set(),
+            start_connection_handler=id,  # before websockets 17, in place of both
+        )
         end = cls(ServerTransport(protocol, door, close_timeout=60), batches=batches)
         await end.read(upgrade_request("/"))
         request = end.connection.request
@@ -176,7 +178,7 @@ class MemoryEndpoint:
         return end
 
     @classmethod
-    async def client(cls, max_bytes: Limit, *, batches: bool = False) -> MemoryEndpoint:
+    async def client(cls, max_bytes: int | None, *, batches: bool = False) -> MemoryEndpoint:
         protocol = ClientProtocol(parse_uri("ws://localhost/"), max_size=max_bytes)
         end = cls(ClientTransport(protocol, close_timeout=60), batches=batches)
         request = protocol.connect()
