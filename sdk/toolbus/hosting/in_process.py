@@ -207,7 +207,8 @@ class InProcessToolkit:
     def _thread_pool(self) -> ThreadPoolExecutor:
         """Return the toolkit's threads: as many as its tools may use at a time."""
         if self._threads is None:
-            asked_for = sum(tool.max_concurrency or 1 for tool in self._toolkit.tools)
+            slots = (limits.slots for limits in self._limits.values())
+            asked_for = sum(each.count for each in slots if each is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
         return self._threads
 
