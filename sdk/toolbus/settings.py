@@ -9,7 +9,6 @@ connection, so that files and keys may change meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import inspect
 import os
@@ -23,6 +22,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.grants import ApiScope, is_room_name
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.contexts import CONTEXT_SETTINGS, Contexts
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DRAIN_FORM",
     "PRESETS",
+    "TOKEN_THREADS",
     "VARIABLES",
     "BadTokenSource",
     "RoomSettings",
@@ -63,6 +64,9 @@ DRAIN_FORM = f"a number of seconds from 0 to {_MAX_DRAIN_S}"
 
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 """A token: the text itself, the path of a file that holds it, or a function that returns one."""
+
+TOKEN_THREADS = WorkerThreads("tokens", 4)
+"""What reads the files of tokens and keys, for each connection and each renewal."""
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -463,7 +467,7 @@ def _given(token: Token, origin: str) -> _TokenSource:
         path = Path(token)
 
         async def the_file() -> str:
-            return (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
+            return (await TOKEN_THREADS.run(path.read_text, "ascii")).strip()
 
         return _TokenSource(the_file, origin)
     if not callable(token):
@@ -493,7 +497,7 @@ def _minting(path: Path, name: str, room: str, api: ApiScope, origin: str) -> _T
         from toolbus.auth.keys import KeyRing
         from toolbus.auth.tokens import ParticipantToken
 
-        key = (await asyncio.to_thread(KeyRing.load, path)).signing_key
+        key = (await TOKEN_THREADS.run(KeyRing.load, path)).signing_key
         if key is None:
             raise ValueError(f"{path} has no key that can sign")
         return ParticipantToken(name=name, room=[room], api=api).to_jwt(key)
