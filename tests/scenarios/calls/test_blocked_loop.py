@@ -165,7 +165,7 @@ def test_time_in_which_the_process_was_suspended_does_not_count(
     monkeypatch.setattr(loop_watchdog, "_TICK_S", 0.25)
     at = {"monotonic": 100.0, "process_time": 10.0}
     for name in at:
-        monkeypatch.setattr(loop_watchdog.time, name, lambda name=name: at[name])
+        monkeypatch.setattr(time, name, lambda name=name: at[name])
     clock = loop_watchdog._RunningTime()
     at["monotonic"] += passed_s
     at["process_time"] += used_s
