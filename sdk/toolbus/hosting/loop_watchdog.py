@@ -37,6 +37,8 @@ LONG_S = PING_TIMEOUT_S
 _TICK_S = BLOCKED_S / 4
 _OWN_CODE = str(Path(__file__).parents[1])
 
+_LOOP_FRAMES = {("events", "_run"), ("base_events", "run_forever"), ("runners", "run")}
+
 _call_codes: set[CodeType] = set()
 _watchdogs: dict[asyncio.AbstractEventLoop, _Watchdog] = {}
 
@@ -176,25 +178,34 @@ class _Block(NamedTuple):
 
     @classmethod
     def of(cls, frame: FrameType | None) -> _Block:
-        """Read the stack of the loop's thread, from its innermost frame.
+        """Read the stack of the loop's thread, from its innermost frame out to the loop's own.
 
         The place is the innermost line that is neither of toolbus nor of a library, and the
         innermost of all where that is another one.
         """
-        tool = ""
-        innermost = own = ""
-        while frame is not None and not tool:
-            code = frame.f_code
-            if code in _call_codes:
-                tool = frame.f_locals["call"].method
-            elif not code.co_filename.startswith(_OWN_CODE):
-                innermost = innermost or _line(frame)
-                if not own and not code.co_filename.startswith(_library_folders()):
-                    own = _line(frame)
+        if frame is None:
+            return cls("", "an unknown place")
+        innermost = own = _line(frame)
+        is_own = False
+        while frame is not None and not _is_of_loop(frame.f_code):
+            if frame.f_code in _call_codes:
+                return cls(frame.f_locals["call"].method, _place(own, innermost))
+            file = frame.f_code.co_filename
+            if not is_own and not file.startswith((_OWN_CODE, *_library_folders())):
+                is_own = True
+                own = _line(frame)
             frame = frame.f_back
-        if own in ("", innermost):
-            return cls(tool, innermost or "an unknown place")
-        return cls(tool, f"{own}, which called {innermost}")
+        return cls("", _place(own, innermost))
+
+
+def _place(own: str, innermost: str) -> str:
+    return own if own == innermost else f"{own}, which called {innermost}"
+
+
+def _is_of_loop(code: CodeType) -> bool:
+    """Whether a frame is one of the event loop itself: what is further out started the program."""
+    file = Path(code.co_filename)
+    return file.parent.name == "asyncio" and (file.stem, code.co_name) in _LOOP_FRAMES
 
 
 @cache
