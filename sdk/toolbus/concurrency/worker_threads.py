@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.thread_signals import stop_signals_blocked
 
 __all__ = ["WorkerThreads"]
 
@@ -206,7 +207,8 @@ class WorkerThreads:
         """Return the next work; None if this thread has waited long enough, and is to end."""
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._waiting, _IDLE_S)
+            with stop_signals_blocked():  # not while work runs: it may start a program
+                self._changed.wait_for(lambda: self._waiting, _IDLE_S)
             self._idle -= 1
             if self._waiting:
                 return self._waiting.popleft()

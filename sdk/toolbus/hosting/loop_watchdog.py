@@ -20,6 +20,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.thread_signals import stop_signals_blocked
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
 from toolbus.transport.websocket import PING_TIMEOUT_S
 
@@ -87,7 +88,7 @@ class _Watchdog:
         """Start the beats and the thread; without the thread nothing is watched."""
         self._loop.call_later(_TICK_S, self._beat)
         with suppress(RuntimeError):  # the system allows no further thread
-            threading.Thread(target=self._watch, name="toolbus-watchdog", daemon=True).start()
+            threading.Thread(target=self._run, name="toolbus-watchdog", daemon=True).start()
 
     def _beat(self) -> None:
         self._beat_at = time.monotonic()
@@ -99,6 +100,10 @@ class _Watchdog:
     def _end(self) -> None:
         self._has_ended.set()
         _watchdogs.pop(self._loop, None)
+
+    def _run(self) -> None:
+        with stop_signals_blocked():
+            self._watch()
 
     def _watch(self) -> None:
         """Add up the time since the last beat, and log it; on the thread."""
