@@ -23,11 +23,11 @@ def blocks_signals(thread: threading.Thread) -> bool:
 
 
 async def test_waiting_threads_block_signals_and_work_on_them_does_not() -> None:
-    threads = WorkerThreads("signals", 1)
+    before = threading.enumerate()
+    workers = WorkerThreads("signals", 1)
     assert not blocks_signals(threading.current_thread())
-    assert not await threads.run(lambda: blocks_signals(threading.current_thread()))
+    assert not await workers.run(lambda: blocks_signals(threading.current_thread()))
     with watched_loop():
-        ours = {"toolbus-signals", "toolbus-watchdog"}
-        found = [each for each in threading.enumerate() if each.name in ours]
-        assert {each.name for each in found} == ours
+        found = [each for each in threading.enumerate() if each not in before]
+        assert {each.name for each in found} == {"toolbus-signals", "toolbus-watchdog"}
         await until(lambda: all(map(blocks_signals, found)))
