@@ -9,7 +9,6 @@ connection, so that files and keys may change meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import getpass
 import inspect
@@ -27,6 +26,7 @@ from urllib.parse import urlsplit
 
 from toolbus.auth.grants import ApiScope, is_room_name
 from toolbus.auth.token_limits import MAX_JWT_BYTES
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.contexts import CONTEXT_SETTINGS, Contexts
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DRAIN_FORM",
     "PRESETS",
+    "TOKEN_THREADS",
     "VARIABLES",
     "BadTokenSource",
     "RoomSettings",
@@ -73,6 +74,9 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 Which of both a text is, `token_or_file` says.
 """
+
+TOKEN_THREADS = WorkerThreads("tokens", 4)
+"""What reads the files of tokens and keys, for each connection and each renewal."""
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -512,7 +516,7 @@ def _given(token: Token, origin: str = "") -> _TokenSource:
         path = Path(token)
 
         async def the_file() -> str:
-            return await asyncio.to_thread(read_token_file, path)
+            return await TOKEN_THREADS.run(read_token_file, path)
 
         return _TokenSource(the_file, origin or "the token file")
     if not callable(token):
@@ -542,7 +546,7 @@ def _minting(path: Path, name: str, room: str, api: ApiScope, origin: str) -> _T
         from toolbus.auth.keys import KeyRing
         from toolbus.auth.tokens import ParticipantToken
 
-        key = (await asyncio.to_thread(KeyRing.load, path)).signing_key
+        key = (await TOKEN_THREADS.run(KeyRing.load, path)).signing_key
         if key is None:
             raise ValueError(f"{path} has no key that can sign")
         return ParticipantToken(name=name, room=[room], api=api).to_jwt(key)

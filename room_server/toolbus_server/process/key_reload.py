@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.keys import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus_server.process.key_files import check_writers
 
 __all__ = ["KeyFiles", "KeyReloader", "read_key_files"]
 
 _POLL_INTERVAL_S = 1.0
+_KEY_THREADS = WorkerThreads("keys", 1)  # the files are read one poll after the other
 _logger = bounded_logger(__name__)
 
 
@@ -112,7 +115,7 @@ class KeyReloader:
         """Poll once a second, until cancelled. Files are read on a thread, as disks may be slow."""
         while True:
             is_requested = await self._wait()
-            keys = await asyncio.to_thread(self._files.poll, force=is_requested)
+            keys = await _KEY_THREADS.run(partial(self._files.poll, force=is_requested))
             if keys is not None:
                 self._trust(keys)
                 # A warning, so that it is logged: an operator who changed a file waits for it.

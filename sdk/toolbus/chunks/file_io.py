@@ -6,18 +6,19 @@ elsewhere.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol
 
 from toolbus.atomic_file import AtomicFile, write_atomically
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import InvalidResult
 
 __all__ = [
     "FILE_PIECE_BYTES",
+    "FILE_THREADS",
     "FileSource",
     "NotBytes",
     "PathSource",
@@ -26,12 +27,15 @@ __all__ = [
     "write_file",
 ]
 
-T = TypeVar("T")
-
 FILE_PIECE_BYTES = 64 * 1024
 """Size of the pieces in which a file is sent."""
 _READ_BYTES = 16 * FILE_PIECE_BYTES
-"""Size of one read: starting a thread costs more than reading one piece."""
+"""Size of one read: handing work to a thread costs more than reading one piece."""
+FILE_THREADS = WorkerThreads("files", 32)
+"""What opens, reads and writes files: a disk, a network share or a pipe may take any time.
+
+With 32, some files that hang leave threads for the others; disks gain nothing from more.
+"""
 
 
 class NotBytes(InvalidResult):
@@ -63,17 +67,19 @@ class PathSource:
 
     async def check(self) -> None:
         """Raise `OSError` now if the file cannot be opened."""
-        _close_file(await _run_in_thread(_open_file, self.path, undo=_close_file))
+        file = await FILE_THREADS.run(_open_file, self.path, undo=_close_file)
+        await FILE_THREADS.finish(file.close)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Give the current contents of the file."""
-        file = await _run_in_thread(_open_file, self.path, undo=_close_file)
+        file = await FILE_THREADS.run(_open_file, self.path, undo=_close_file)
         try:
-            while block := await _run_in_thread(file.read, _READ_BYTES):
+            while block := await FILE_THREADS.run(file.read, _READ_BYTES):
                 for piece in cut_in_pieces(block):
                     yield piece
         finally:
-            file.close()
+            # Not here: it would wait for a read that hangs on its thread after a cancellation.
+            await FILE_THREADS.finish(file.close)
 
 
 class PiecesSource:
@@ -110,41 +116,22 @@ class PiecesSource:
 async def write_file(path: str | os.PathLike[str], data: bytes | FileSource) -> None:
     """Write a file on threads: a reader of `path` sees the old file or the complete new one.
 
-    A write that fails or is cancelled leaves the old file as it was, and no draft. A path that is
-    not a regular file, such as a pipe, is written directly. Raises `OSError`, and what a source
-    raises.
+    A write that fails or is cancelled leaves the old file as it was, and no draft; one that is
+    cancelled in its last step may still succeed. A disk that hangs does not delay a cancellation:
+    the draft is then removed when the disk works again. A path that is not a regular file, such as
+    a pipe, is written directly. Raises `OSError`, and what a source raises.
     """
     if isinstance(data, bytes):
-        await _run_in_thread(write_atomically, path, data)
+        await FILE_THREADS.run(write_atomically, path, data)
         return
-    file = await _run_in_thread(AtomicFile, path, undo=AtomicFile.discard)
+    file = await FILE_THREADS.run(AtomicFile, path, undo=AtomicFile.discard)
     try:
         async with aclosing(data.pieces()) as pieces:
             async for piece in pieces:
-                await _run_in_thread(file.write, piece)
-        await _run_in_thread(file.commit)
+                await FILE_THREADS.run(file.write, piece)
+        await FILE_THREADS.run(file.commit)
     except BaseException:
-        file.discard()
-        raise
-
-
-async def _run_in_thread(
-    function: Callable[..., T], *arguments: Any, undo: Callable[[T], None] | None = None
-) -> T:
-    """Run a function on a thread; if cancelled, wait for its end first.
-
-    Args:
-        function: What to run.
-        arguments: Its arguments.
-        undo: Receives the result if the call was cancelled.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if running.exception() is None and undo is not None:
-            undo(running.result())
+        await FILE_THREADS.finish(file.discard)
         raise
 
 

@@ -5,7 +5,6 @@ Tokens are read here without a key, for error texts only; the server decides whe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +15,14 @@ from toolbus.auth.grants import matches_room
 from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback, is_token
+from toolbus.settings import (
+    DEV_KEYS_FILE,
+    TOKEN_THREADS,
+    RoomSettings,
+    home_of,
+    is_loopback,
+    is_token,
+)
 
 __all__ = [
     "expired_for_s",
@@ -236,7 +242,7 @@ async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKe
     if not is_loopback(settings.url):
         return None
     try:
-        ring = await asyncio.to_thread(KeyRing.load, home_of(os.environ) / DEV_KEYS_FILE)
+        ring = await TOKEN_THREADS.run(KeyRing.load, home_of(os.environ) / DEV_KEYS_FILE)
         key_id = read_header(await read_token(settings)).get("kid")
     except (OSError, ValueError, LookupError, UsageError):
         return None

@@ -65,20 +65,24 @@ class ToolLimits(NamedTuple):
     timeout_s: float | None
 
 
-SAFE_SYNC_CALLS = 8
-"""How many calls of a sync tool that is `concurrency_safe` run at a time by default."""
+SYNC_CALLS = 8
+"""How many calls of a sync tool run at a time by default.
+
+A sync function mostly waits, for a disk or a server, so one at a time would let its callers queue
+for nothing; without a limit one tool could take every thread of its host.
+"""
 NO_LIMITS = ToolLimits(None, None)
 """The limits of a tool that sets none."""
 
 
 def _limits_of(tool: Tool) -> ToolLimits:
     """Return the tool's own limits; a sync tool has one by default."""
-    limit = tool.max_concurrency or (None if tool.is_async else _sync_limit(tool))
+    limit = tool.max_concurrency
+    if limit is None and not tool.is_async:
+        # The tool's own option, not the manifest's value, which is that of `read_only` by default:
+        # only an author who says so has a function that must run alone.
+        limit = 1 if tool.concurrency_safe is False else SYNC_CALLS
     return ToolLimits(None if limit is None else ToolSlots(limit), tool.timeout_s)
-
-
-def _sync_limit(tool: Tool) -> int:
-    return SAFE_SYNC_CALLS if tool.manifest().is_concurrency_safe else 1
 
 
 def _kept_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:

@@ -20,6 +20,7 @@ from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
 from toolbus.hosting.local_input import LocalInput
+from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.hosting.output_stream import MAX_PROGRESS_BYTES
 from toolbus.hosting.shared_places import Identity
 from toolbus.hosting.tool_slots import ToolSlots
@@ -137,6 +138,11 @@ class InProcessCall:
         return await asyncio.shield(running)
 
     @property
+    def method(self) -> str:
+        """The tool's full name: `toolkit.tool`."""
+        return self.tool if self.toolkit is None else f"{self.toolkit.name}.{self.tool}"
+
+    @property
     def identity(self) -> Identity:
         """Who makes the call, issuer and name: callers share the slots of a tool."""
         return self.caller.issuer, self.caller.name
@@ -192,6 +198,7 @@ class InProcessToolkit:
             async with self._changing:
                 if self._started is None:
                     async with AsyncExitStack() as stack:
+                        stack.enter_context(watched_loop())
                         await stack.enter_async_context(started_tools(self._toolkit.tools, room))
                         self._started = stack.pop_all()
             yield
@@ -207,7 +214,8 @@ class InProcessToolkit:
     def _thread_pool(self) -> ThreadPoolExecutor:
         """Return the toolkit's threads: as many as its tools may use at a time."""
         if self._threads is None:
-            asked_for = sum(tool.max_concurrency or 1 for tool in self._toolkit.tools)
+            slots = (limits.slots for limits in self._limits.values())
+            asked_for = sum(each.count for each in slots if each is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
         return self._threads
 
@@ -264,6 +272,7 @@ class InProcessToolkit:
         finally:
             call.has_ended = True
 
+    @runs_call
     async def _execute(self, call: InProcessCall) -> Chunk:
         # An override of `execute` may not take an attachment.
         stream = () if call.source is None else (InputStream.of_source(call.source),)

@@ -42,6 +42,7 @@ from toolbus.hosting.call_records import (
 from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_call import HostedCall, accountable, describe_calls
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
+from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
@@ -301,6 +302,7 @@ class Runner:
             for call in self._running:  # left behind: no other end of them will be known
                 end_recording(call, None)
 
+    @runs_call
     async def _run(self, call: HostedCall) -> None:
         call.started = True
         reply: Frame | None = None

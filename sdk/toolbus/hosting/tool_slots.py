@@ -31,16 +31,16 @@ class ToolSlots:
     served least recently is next, and of its calls the first.
     """
 
-    __slots__ = ("_count", "_users", "_waiting")
+    __slots__ = ("_users", "_waiting", "count")
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count: int = count
         self._users: set[SlotUser] = set()
         self._waiting: dict[Identity, dict[SlotUser, asyncio.Future[None]]] = {}
 
     async def acquire(self, user: SlotUser) -> None:
         """Wait for a slot; a cancelled call leaves the queue. At once if there is a free one."""
-        if len(self._users) < self._count:
+        if len(self._users) < self.count:
             self._users.add(user)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.chunks.file_io import PathSource
+from toolbus.chunks.file_io import FILE_THREADS, PathSource
 from toolbus.errors import TooLarge
 from toolbus.middlewares.outcomes import checked_count, closing, own_error
 from toolbus.tools.middleware import Next, ToolCall
@@ -113,7 +112,7 @@ async def _size_of(chunk: Chunk) -> int | None:
             return len(url.encode(errors="replace"))
         case FileChunk():
             if isinstance(source := chunk.source, PathSource):
-                return await asyncio.to_thread(_file_size, source)
+                return await FILE_THREADS.run(_file_size, source)
             return len(chunk.data) if chunk.is_whole else None
     try:
         return len(pack_body(chunk.json if isinstance(chunk, JsonChunk) else chunk.to_wire()))

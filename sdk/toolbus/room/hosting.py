@@ -14,6 +14,7 @@ from typing import Any
 
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer
 from toolbus.hosting.in_process import started_tools
+from toolbus.hosting.loop_watchdog import watched_loop
 from toolbus.hosting.runner import Runner
 from toolbus.room.registrations import Registration, Registrations, checked_supersede
 from toolbus.tools.tool import Tool
@@ -64,6 +65,7 @@ class Hosting:
     ) -> None:
         self._room = room
         self._definitions = runner.definitions
+        self._running_calls = runner.running_calls
         self._registrations = registrations
         self._is_ready = is_ready
         self._is_closed = is_closed
@@ -84,6 +86,7 @@ class Hosting:
     async def run(self) -> AsyncIterator[None]:
         """Start the tools, register, and do the reverse after the block."""
         async with AsyncExitStack() as stack:
+            stack.enter_context(watched_loop(self._running_calls))
             stack.callback(self._stop_accepting)
             stack.push_async_callback(self._stop_all)
             await self._start(self._registration.hosted.toolkit.tools)

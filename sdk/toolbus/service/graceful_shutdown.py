@@ -22,6 +22,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.thread_signals import STOP_SIGNALS, stop_signals_blocked
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.errors import Cancelled
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
@@ -30,7 +31,6 @@ __all__ = ["GracefulShutdown"]
 
 _logger = bounded_logger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the limit: cancelled calls may clean up, the room is left, the event loop is closed.
 _LAST_S = 3.0
 # Part of it: for calls that still run on threads after the room was left.
@@ -59,7 +59,7 @@ class GracefulShutdown:
         self._joining_task: asyncio.Task[object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signal_queue: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._handlers_before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._handlers_before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class GracefulShutdown:
             ValueError: This is not the main thread.
         """
         self._loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         threading.Thread(target=self._supervise, name="toolbus-signals", daemon=True).start()
 
@@ -152,7 +152,10 @@ class GracefulShutdown:
 
     def _supervise(self) -> None:
         """Wait for signals on a separate thread; exit at the limit or on the second signal."""
-        _block_signals()
+        with stop_signals_blocked():
+            self._wait_and_exit()
+
+    def _wait_and_exit(self) -> None:
         if not self._signal_queue.get():
             return
         if self._loop is not None:
@@ -202,9 +205,3 @@ class GracefulShutdown:
             flushing.join(flush_s)
         finally:
             os._exit(code)
-
-
-def _block_signals() -> None:
-    """Block signals on this thread, so that they interrupt the main one, where Python acts."""
-    if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -19,7 +19,7 @@ from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
-from toolbus.service.loop_watchdog import LoopWatchdog
+from toolbus.service.stack_dump import StackDump
 from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.middleware import Middleware
@@ -282,7 +282,7 @@ async def _start(
     async def start() -> AsyncExitStack:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(room)
-            stack.enter_context(LoopWatchdog(room._hosted_calls))
+            stack.enter_context(StackDump())
             for toolkit in toolkits:
                 await stack.enter_async_context(_hosted(room, toolkit))
                 _logger.info("hosting toolkit %s", toolkit.name)

@@ -5,7 +5,6 @@ The runner of the tool sets the facts. How far the run has come is in `tool_run`
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -14,7 +13,15 @@ from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.forwarding import forward_call
-from toolbus.tools.tool_run import LOCAL, LocalRun, OnChunk, Participant, RunSync, ToolRun
+from toolbus.tools.tool_run import (
+    LOCAL,
+    LOCAL_THREADS,
+    LocalRun,
+    OnChunk,
+    Participant,
+    RunSync,
+    ToolRun,
+)
 
 __all__ = ["ToolContext", "run_of"]
 
@@ -34,7 +41,7 @@ class ToolContext:
         caller_context: The caller's own data; not checked.
         deadline_at: The deadline of the call, by `clock`; None if it has none.
         clock: A monotonic clock in seconds; `time.monotonic` by default.
-        run_sync: Runs sync tools; `asyncio.to_thread` by default.
+        run_sync: Runs sync tools; by default up to 256 at a time, on threads of toolbus.
         on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
         on_progress: Receives the plain value of each progress, on the thread that emits it.
         run: The run behind the context, from a runner; made of the others by default.
@@ -51,7 +58,7 @@ class ToolContext:
         caller_context: Mapping[str, Any] | None = None,
         deadline_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        run_sync: RunSync = asyncio.to_thread,
+        run_sync: RunSync = LOCAL_THREADS.run,
         on_chunk: OnChunk | None = None,
         on_progress: Callable[[Any], None] | None = None,
         run: ToolRun | None = None,

@@ -86,7 +86,8 @@ class ToolOptions:
     idempotent: bool = False
     """Running it twice has the effect of running it once."""
     concurrency_safe: bool | None = None
-    """Several calls of one agent may run at a time; by default the value of `read_only`."""
+    """Several calls of one agent may run at a time; by default the value of `read_only`. False also
+    means that one host runs one call of a sync function at a time."""
     destructive: bool = False
     """It may delete or overwrite what cannot be restored."""
     open_world: bool = False
@@ -99,7 +100,7 @@ class ToolOptions:
     """Seconds that one call may run."""
     max_concurrency: int | None = None
     """How many calls one host runs at a time. By default unbounded for an async function; for a
-    sync one 8 if it is `concurrency_safe`, else 1."""
+    sync one 8, or 1 with `concurrency_safe=False`."""
     affinity: str = "none"
     """Which calls stay with one host: "none", "caller", or the name of an argument."""
     cache_ttl_s: float | None = None

@@ -5,7 +5,6 @@ For the runners of tools. What the author of a tool sees is `ToolContext`, which
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,13 +13,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Executed, InvalidResult, RoomException
 from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.recording import Recording
 
-__all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
+__all__ = [
+    "LOCAL",
+    "LOCAL_THREADS",
+    "LocalRun",
+    "OnChunk",
+    "Participant",
+    "RunSync",
+    "ToolRun",
+    "progress_chunk",
+]
 
 T = TypeVar("T")
 _Error = TypeVar("_Error", bound=RoomException)
@@ -51,6 +60,8 @@ class Participant:
         return full_name(self.name, self.alias)
 
 
+LOCAL_THREADS = WorkerThreads("local-tools", 256, may_take_long=True)
+"""Runs the sync functions of local runs that name no other threads: as many as a host runs."""
 LOCAL = Participant(id="local", name="local")
 """The caller of a local run that names none."""
 
@@ -194,7 +205,7 @@ class LocalRun(ToolRun):
     caller_context: Mapping[str, Any] | None = None
     deadline_at: float | None = None
     clock: Callable[[], float] = time.monotonic
-    in_thread: RunSync = asyncio.to_thread
+    in_thread: RunSync = LOCAL_THREADS.run
     """Runs sync functions."""
     on_chunk: OnChunk | None = None
     """Receives the chunks of a streaming tool; without it there is no stream."""

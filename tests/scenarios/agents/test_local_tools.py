@@ -238,10 +238,13 @@ async def test_the_time_of_a_call_ends_a_stream_that_runs_here(sync: bool) -> No
             assert raised.value.executed == ("maybe" if sync else "yes")
 
 
-async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_threads() -> None:
-    here, go = threading.Barrier(65), threading.Event()
+@pytest.mark.parametrize(("options", "count"), [({"max_concurrency": 64}, 64), ({}, 8)])
+async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_threads(
+    options: Any, count: int
+) -> None:
+    here, go = threading.Barrier(count + 1), threading.Event()
 
-    @tool(max_concurrency=64)
+    @tool(**options)
     def work() -> str:
         here.wait(10)
         return threading.current_thread().name
@@ -249,14 +252,14 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
     async with room_of("agent") as (agent,), asyncio.timeout(60):
         default = [asyncio.create_task(asyncio.to_thread(go.wait, 10)) for _ in range(64)]
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
-            calls = [asyncio.create_task(turn.call("near.work")) for _ in range(64)]
+            calls = [asyncio.create_task(turn.call("near.work")) for _ in range(count)]
             meeting = threading.Thread(target=here.wait, args=(10,))
             meeting.start()
             names_of_threads = set(await asyncio.gather(*calls))
         go.set()
         await asyncio.gather(*default)
     meeting.join()
-    assert len(names_of_threads) == 64
+    assert len(names_of_threads) == count
     left = {each.name for each in threading.enumerate()} & names_of_threads
     for each in threading.enumerate():
         if each.name in left:
@@ -363,7 +366,7 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
     running, most = 0, 0
     lock = threading.Lock()
 
-    @tool
+    @tool(concurrency_safe=False)
     def work() -> None:
         nonlocal running, most
         with lock:

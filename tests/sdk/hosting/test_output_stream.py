@@ -276,7 +276,7 @@ async def test_tools_own_time_limit_ends_a_waiting_stream(host_stage: HostStage,
 async def test_thread_that_ignores_cancel_keeps_its_slot_until_its_stream_ends(
     host_stage: HostStage,
 ) -> None:
-    @tool(name="rows")
+    @tool(name="rows", concurrency_safe=False)
     def rows(number: int) -> Iterator[int]:
         yield number
         host_stage.enter()

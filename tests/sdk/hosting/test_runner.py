@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -335,7 +336,7 @@ async def test_a_cancelled_call_leaves_the_queue_without_running(host_stage: Hos
 async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(
     host_stage: HostStage,
 ) -> None:
-    server = host_stage.server(hold_thread(host_stage), max_in_flight=2)
+    server = host_stage.server(hold_thread(host_stage, concurrency_safe=False), max_in_flight=2)
     server.dispatch(1, "hold_thread", number=1)
     await host_stage.wait_entered()
     server.cancel(1)
@@ -348,6 +349,19 @@ async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(
     host_stage.gate.set()
     assert await server.answer() == "2"
     assert host_stage.ended == ["cancelled True", "cancelled False"]
+
+
+async def test_eight_calls_of_a_sync_tool_run_at_a_time(host_stage: HostStage) -> None:
+    together = threading.Barrier(8)
+
+    @tool
+    def meet() -> int:
+        return together.wait(10)
+
+    server = host_stage.server(meet)
+    for number in range(16):
+        server.dispatch(number, "meet")
+    assert sorted([await server.answer() for _ in range(16)]) == sorted([*range(8)] * 2)
 
 
 async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(

@@ -94,14 +94,16 @@ async def test_a_call_that_is_cancelled_as_a_slot_becomes_free_does_not_get_it()
 @pytest.mark.parametrize(
     ("options", "count"),
     [
-        ({}, 1),
+        ({}, 8),
         ({"read_only": True}, 8),
+        ({"concurrency_safe": False}, 1),
+        ({"concurrency_safe": False, "max_concurrency": 2}, 2),
         ({"concurrency_safe": True}, 8),
         ({"read_only": True, "concurrency_safe": False}, 1),
         ({"read_only": True, "max_concurrency": 3}, 3),
     ],
 )
-async def test_sync_tool_has_eight_slots_where_that_is_safe_else_one(
+async def test_sync_tool_has_eight_slots_unless_its_author_says_otherwise(
     options: Any, count: int
 ) -> None:
     def work() -> None: ...

@@ -12,18 +12,23 @@ from collections.abc import Callable
 from typing import Protocol
 
 from toolbus.bounded_logging import traceback_text
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.credential_references import REFERENCE, has_reference, refuse_references
 from toolbus_toolkits.credentials.model import CredentialInfo, CredentialName, CredentialRefused
 from toolbus_toolkits.credentials.redaction import forms_of
 from toolbus_toolkits.credentials.store import CredentialStore
 
 __all__ = [
+    "CREDENTIAL_THREADS",
     "CredentialResolver",
     "CredentialSource",
     "RedactingFilter",
     "has_reference",
     "refuse_references",
 ]
+
+CREDENTIAL_THREADS = WorkerThreads("credentials", 16)
+"""Where references are resolved: a keyring may ask a person, and a file may be on a slow disk."""
 
 
 class CredentialSource(Protocol):

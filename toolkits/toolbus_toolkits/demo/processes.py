@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from toolbus import AgentsGrant, ApiScope, Key, KeyRing, ParticipantToken, RoomClient
+from toolbus.concurrency.thread_iterator import on_own_thread
 from toolbus.telemetry import configure
 from toolbus.telemetry.viewer.receiver import SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import SpanRecord
@@ -137,7 +138,7 @@ class DemoProcesses:
             )
             send_spans = configure("toolbus-demo")
             if send_spans is not None:
-                stack.push_async_callback(asyncio.to_thread, send_spans)
+                stack.push_async_callback(on_own_thread, send_spans, "toolbus-spans")
             self._stack = stack.pop_all()
         return self
 

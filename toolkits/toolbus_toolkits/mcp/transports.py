@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
-from toolbus_toolkits.credentials.references import CredentialResolver, CredentialSource
+from toolbus_toolkits.credentials.references import (
+    CREDENTIAL_THREADS,
+    CredentialResolver,
+    CredentialSource,
+)
 from toolbus_toolkits.launcher import Program, ProgramLimits, RunningProgram, launch
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.http_transports import sse, streamable_http
@@ -88,7 +92,7 @@ async def open_link(
     limit_sdk_logs()
     if entry.command is not None:
         # On a thread, because a credential may be read from a keyring or a file.
-        chosen = await asyncio.to_thread(_program, entry, access)
+        chosen = await CREDENTIAL_THREADS.run(_program, entry, access)
         async with launch(chosen, on_line=on_line, redact=access.redact) as program:
             closed = asyncio.Event()
             yield Link(stdio_streams(program, closed), closed, program)
@@ -96,7 +100,7 @@ async def open_link(
     assert entry.url is not None
     access.policy.check_url(entry.url)
     host = urlsplit(entry.url).netloc
-    headers = await asyncio.to_thread(_resolved, entry.headers, access, host)
+    headers = await CREDENTIAL_THREADS.run(_resolved, entry.headers, access, host)
     async with http_client(
         access.policy,
         max_response_bytes=_MAX_RESPONSE_BYTES,

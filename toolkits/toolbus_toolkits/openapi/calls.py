@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from toolbus import ToolContext, ToolFailed
+from toolbus_toolkits.credentials.references import CREDENTIAL_THREADS
 from toolbus_toolkits.network import (
     FINAL_URL,
     NOT_SENT,
@@ -87,7 +88,7 @@ class ApiClient:
         try:
             async with asyncio.timeout_at(until), self._client() as client:
                 # On a thread, because a credential may be read from a keyring or a file.
-                sent = await asyncio.to_thread(self._build, client, operation, request, until)
+                sent = await CREDENTIAL_THREADS.run(self._build, client, operation, request, until)
                 response = await client.send(sent, stream=True)
                 context.enter()  # the server has answered
                 try:

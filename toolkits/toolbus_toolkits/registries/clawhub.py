@@ -6,7 +6,6 @@ It advertises the hash of each file of a skill, not of the zip. A skill is named
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
+from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.bundles.contents import MAX_FILES, BundleRefused, is_hidden, read_contents
 from toolbus_toolkits.registries.fetching import Advertised, Fetcher
 from toolbus_toolkits.registries.model import (
@@ -138,7 +138,7 @@ class ClawhubRegistry:
             target = folder / "download.zip"
             asked = {"slug": slug, "version": files.version} | query
             await self._fetcher.save(f"{self._api}/download", target, Advertised(), asked)
-            await asyncio.to_thread(_check, target, files.files)
+            await FILE_THREADS.run(_check, target, files.files)
             return target
 
         return [Release(entry, save, notes, has_other_name=True)]

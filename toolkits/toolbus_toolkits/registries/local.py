@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.bundles.bundle import read_bundle
 from toolbus_toolkits.bundles.contents import (
     MAX_BYTES,
@@ -51,11 +51,11 @@ class LocalRegistry:
 
     async def search(self, query: str) -> Listing:
         """Return what matches a query, in all versions."""
-        return (await asyncio.to_thread(self._read)).matching(query)
+        return (await FILE_THREADS.run(self._read)).matching(query)
 
     async def find(self, name: str, version: str | None) -> list[Release]:
         """Return the releases of a name."""
-        return (await asyncio.to_thread(self._read)).named(name)
+        return (await FILE_THREADS.run(self._read)).named(name)
 
     def _read(self) -> Listing:
         found = Listing([], [])
@@ -91,7 +91,7 @@ class LocalRegistry:
         )
 
         async def save(folder: Path) -> Path:
-            return await asyncio.to_thread(_copy, place, folder / f"download{place.suffix}")
+            return await FILE_THREADS.run(_copy, place, folder / f"download{place.suffix}")
 
         return Release(entry, save)
 

@@ -1,0 +1,222 @@
+"""Threads for work of toolbus that may block: files, keys, tokens, credentials, local sync tools.
+
+The default pool of an event loop (`asyncio.to_thread`) belongs to the program. Functions that run
+there as long as they like would hold up what toolbus needs to stay connected. So each purpose here
+has threads of its own, and none waits for those of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.thread_signals import stop_signals_blocked
+
+__all__ = ["WorkerThreads"]
+
+T = TypeVar("T")
+
+_logger = bounded_logger(__name__)
+
+_IDLE_S = 10.0
+"""How long a thread waits for work. Starting one takes longer than most reads of a file."""
+_LONG_S = 5.0
+_REPORT_EVERY_S = 60.0
+_GRACE_S = 0.25
+"""How long a cancelled caller waits for work that has begun.
+
+Nearly all work ends in that time, so that a caller who was cancelled sees no half-written file; a
+disk that hangs delays the caller by no more than this.
+"""
+
+
+class _Work(Generic[T]):
+    """A function that waits for a thread or runs on one, and the future of its result."""
+
+    __slots__ = ("asked_at", "ended", "function", "has_begun", "loop", "undo")
+
+    def __init__(self, function: Callable[[], T], undo: Callable[[T], object] | None) -> None:
+        self.function = function
+        self.undo = undo
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[T] = self.loop.create_future()
+        self.asked_at = time.monotonic()
+        self.has_begun = False
+
+    def run(self) -> None:
+        """Run the function, unless nobody waits for it any more; on a thread."""
+        self.has_begun = True
+        if self.ended.cancelled():
+            return
+        try:
+            result = self.function()
+        except BaseException as error:
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._fail, error)
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._succeed, result)
+        except RuntimeError:  # the loop has ended
+            if self.undo is not None:
+                self.undo(result)
+
+    def _succeed(self, result: T) -> None:
+        if not self.ended.done():
+            self.ended.set_result(result)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, StopIteration):  # a future cannot hold it
+            error = RuntimeError("the function raised StopIteration")
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
+class WorkerThreads:
+    """Daemon threads for one purpose, shared by all event loops of the process.
+
+    Work beyond the limit waits for a thread, in the order in which it came. Work that waits for
+    long is logged as a warning, at most once a minute. The program may end while work runs.
+
+    Args:
+        purpose: What they are for, in logs and in the names of the threads, such as "files".
+        limit: The most threads at a time.
+        may_take_long: Whether the work itself may take any time, as a user's function: then only
+            the wait for a thread is logged.
+    """
+
+    def __init__(self, purpose: str, limit: int, *, may_take_long: bool = False) -> None:
+        self.purpose: str = purpose
+        self.limit: int = limit
+        self._may_take_long = may_take_long
+        self._report_at = 0.0
+        self._reset()
+        if hasattr(os, "register_at_fork"):  # a child has none of the threads of its parent
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[_Work[Any]] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    async def run(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        undo: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run a function on a thread, in the caller's context, and return its result.
+
+        A function that has begun goes on by itself when its caller is cancelled, who waits for it
+        for at most 0.25 s, and not at all if it may take long. One that has not begun does not
+        begin.
+
+        Args:
+            function: What to run.
+            arguments: Its arguments.
+            undo: Receives the result of a cancelled call, on a thread.
+
+        Raises what the function raises, and `RuntimeError` if the system allows no thread.
+        """
+        work = self._start(partial(copy_context().run, function, *arguments), undo)
+        timer = work.loop.call_later(_LONG_S, self._report, work)
+        try:
+            return await asyncio.shield(work.ended)
+        except asyncio.CancelledError:
+            await self._give_up(work)
+            raise
+        finally:
+            timer.cancel()
+
+    async def finish(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Run a function that cleans up after an error or a cancellation.
+
+        Waits for 0.25 s at most; the function goes on by itself, and its errors are dropped.
+        """
+        work = self._start(partial(function, *arguments), None)
+        work.ended.add_done_callback(_retrieve)
+        await asyncio.wait([work.ended], timeout=_GRACE_S)
+
+    async def _give_up(self, work: _Work[Any]) -> None:
+        with self._changed:
+            if work in self._waiting:
+                self._waiting.remove(work)
+                work.ended.cancel()
+        work.ended.add_done_callback(partial(self._undo, work))
+        if not (work.ended.done() or self._may_take_long):
+            await asyncio.wait([work.ended], timeout=_GRACE_S)
+
+    def _undo(self, work: _Work[Any], ended: asyncio.Future[Any]) -> None:
+        if not ended.cancelled() and ended.exception() is None and work.undo is not None:
+            self._start(partial(work.undo, ended.result()), None).ended.add_done_callback(_retrieve)
+
+    def _start(self, function: Callable[[], T], undo: Callable[[T], object] | None) -> _Work[T]:
+        work = _Work(function, undo)
+        with self._changed:
+            self._waiting.append(work)
+            if len(self._waiting) <= self._idle:
+                self._changed.notify()
+            elif self._threads < self.limit:
+                self._add_thread(work)
+        return work
+
+    def _add_thread(self, work: _Work[Any]) -> None:
+        self._threads += 1
+        name = f"toolbus-{self.purpose}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError:  # the system allows no further thread, or the program is ending
+            self._threads -= 1
+            if not self._threads:
+                self._waiting.remove(work)
+                raise
+
+    def _report(self, work: _Work[Any]) -> None:
+        """Log work that has waited for long; on the loop of its caller."""
+        now = time.monotonic()
+        if now < self._report_at or (work.has_begun and self._may_take_long):
+            return
+        self._report_at = now + _REPORT_EVERY_S
+        waits = len(self._waiting)
+        _logger.warning(
+            "%s: work has not ended after %.3g s: %d of %d threads are busy, %d more wait for one",
+            self.purpose,
+            now - work.asked_at,
+            self._threads - self._idle,
+            self.limit,
+            waits,
+        )
+
+    # On a thread
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            work.run()
+            del work  # while it waits, a thread keeps no result alive
+
+    def _next(self) -> _Work[Any] | None:
+        """Return the next work; None if this thread has waited long enough, and is to end."""
+        with self._changed:
+            self._idle += 1
+            with stop_signals_blocked():  # not while work runs: it may start a program
+                self._changed.wait_for(lambda: self._waiting, _IDLE_S)
+            self._idle -= 1
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None
+
+
+def _retrieve(ended: asyncio.Future[Any]) -> None:
+    """Mark an error as retrieved, so that asyncio does not log it."""
+    if not ended.cancelled():
+        ended.exception()
