@@ -20,29 +20,36 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["call_in_children", "default_signal_in_children", "keep_from_children"]
+__all__ = ["call_in_children", "keep_from_children", "keep_handler_from_children"]
 
 # By descriptor. A socket may be closed and its number be used for something else before a fork: the
 # identity of the file says whether it is still the one that was noted. So nothing is removed, and
 # there are at most as many as this process may have open files.
 _sockets: dict[int, tuple[int, int]] = {}
-_signals: set[int] = set()
+_handlers: dict[int, Any] = {}
+"""Our handlers of signals, as `signal.getsignal` returned them."""
 
 
 def keep_from_children(sock: Any) -> None:
     """Disconnect the copy of a socket that each later child by fork gets.
 
     Args:
-        sock: The socket, or what an event loop gives out as one.
+        sock: The socket, or what a transport calls so; None for a transport that has none.
     """
+    if sock is None:
+        return
     with suppress(OSError, ValueError):  # closed already
         descriptor = sock.fileno()
         _sockets[descriptor] = _identity(descriptor)
 
 
-def default_signal_in_children(number: int) -> None:
-    """Give a signal its default handler in later children: call it where a handler is installed."""
-    _signals.add(number)
+def keep_handler_from_children(number: int) -> None:
+    """Give a signal its default handler in later children, while the present one is in use.
+
+    Args:
+        number: The signal, right after our handler was installed, also by an event loop.
+    """
+    _handlers[number] = signal.getsignal(number)
 
 
 def call_in_children(method: Callable[[], None]) -> None:
@@ -74,13 +81,16 @@ def _in_child() -> None:
 
 
 def _reset_signals() -> None:
-    # Else a signal's number is written to a socket whose other end the loop of the parent reads.
+    ours = [number for number, handler in _handlers.items() if signal.getsignal(number) == handler]
+    _handlers.clear()
+    if not ours:
+        return
     with suppress(ValueError):  # not the main thread of the main interpreter
+        # A signal's number would be written to a socket whose other end the parent's loop reads.
         signal.set_wakeup_fd(-1)
-        for number in _signals:
+        for number in ours:
             is_interrupt = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
-    _signals.clear()
 
 
 def _disconnect_sockets() -> None:
