@@ -15,6 +15,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.transport.addresses import open_streams
 
 __all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation"]
 
@@ -119,7 +120,9 @@ async def _node_with_redis(url: str) -> str:
 async def _request(url: str) -> bytes:
     parts = urlsplit(url)
     tls = _unchecked_tls() if parts.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
+    reader, writer = await open_streams(
+        parts.hostname or "", parts.port or 0, timeout_s=_ANSWER_S, tls=tls
+    )
     try:
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
         answer = b""

@@ -16,6 +16,7 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.forked_children import keep_handler_from_children
 from toolbus.telemetry.tracing import recorded
 from toolbus_server.access.descriptor_reserve import raise_descriptor_limit
 from toolbus_server.process.key_reload import KeyFiles, KeyReloader
@@ -74,6 +75,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _on_stop_signal, stop)
+        keep_handler_from_children(number)
     server = RoomServer(settings)
     reloader = KeyReloader(KeyFiles(options.key_files(variables), settings.keys), server.trust)
     if options.keys is not None:  # otherwise SIGHUP means that the terminal is closed

@@ -22,6 +22,7 @@ from websockets.typing import Subprotocol
 
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus.forked_children import keep_from_children
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
@@ -170,6 +171,8 @@ class RoomServer:
             ping_timeout=self._settings.ping_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,
         )
+        for listening in self._server.sockets:
+            keep_from_children(listening)
         if self.node is not None:
             self.node.listen(self._settings.host, self.port, is_tls=self._settings.tls is not None)
 

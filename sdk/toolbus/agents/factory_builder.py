@@ -18,6 +18,7 @@ from toolbus.chunks.json_values import cut, json_pointer, shown
 from toolbus.concurrency.thread_iterator import on_own_thread
 from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.factories.factory import ConfigField, ToolkitFactory, read_factory, unmasked
+from toolbus.forked_children import call_in_children
 from toolbus.room.room import Room
 from toolbus.tools.toolkit import Toolkit
 
@@ -73,8 +74,8 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
         fields = factory.fields
         self._factory = factory
         self._operator = dict(operator)
-        self._lock = threading.Lock()
-        self._running = 0
+        self._forget_running()
+        call_in_children(self._forget_running)  # whose threads a forked child does not have
         self._open = [
             each for each in fields if not each.is_operator_only and each.name not in operator
         ]
@@ -82,6 +83,10 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
             key for each in fields if each not in self._open for key in (each.name, each.key)
         }
         super().__init__(name, _request_type(name, factory, self._open), description=description)
+
+    def _forget_running(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
 
     def read(self, config: Mapping[str, Any]) -> ToolkitConfig:
         """Check a JSON config, as `make` needs it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from toolbus.diagnostics.exit_codes import Terminated
+from toolbus.forked_children import keep_handler_from_children
 
 __all__ = ["cancel_on_sigterm", "stop_on_signals"]
 
@@ -18,6 +19,7 @@ def stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+            keep_handler_from_children(number)
 
 
 @contextmanager
@@ -34,6 +36,7 @@ def cancel_on_sigterm() -> Iterator[None]:
 
     with suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGTERM, cancel)
+        keep_handler_from_children(signal.SIGTERM)
     try:
         yield
     except asyncio.CancelledError:

@@ -29,6 +29,7 @@ from websockets.http11 import Response
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEFAULT_URL, is_loopback
+from toolbus.transport.addresses import UnreachableHost, open_streams
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER
 
 __all__ = [
@@ -195,7 +196,7 @@ async def url_with_other_scheme(url: str) -> str | None:
 
 
 async def _answers_plain_http(host: str, port: int) -> bool:
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await open_streams(host, port, timeout_s=_PROBE_TIMEOUT_S)
     try:
         writer.write(_PROBE.format(host).encode())
         status_line = await reader.readline()
@@ -207,7 +208,7 @@ async def _answers_plain_http(host: str, port: int) -> bool:
 
 async def _answers_tls(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.open_connection(host, port, ssl=True)
+        _, writer = await open_streams(host, port, timeout_s=_PROBE_TIMEOUT_S, tls=True)
     except ssl.SSLCertVerificationError:  # it has sent a certificate
         return True
     writer.close()
@@ -243,7 +244,10 @@ def serve_command(url: str) -> str:
 
 def _reason(url: str, error: BaseException) -> str:
     numbers = {int(each) for each in _ERRNO.findall(str(error))}
-    if isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED):
+    is_refused = isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED)
+    if isinstance(error, UnreachableHost):
+        is_refused = error.is_refused
+    if is_refused:
         start = (
             f"`{serve_command(url)}` starts one"
             if is_loopback(url)

@@ -27,7 +27,7 @@ from toolbus.client.local_errors import room_closed_error
 from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
-from toolbus.transport.connect import connect
+from toolbus.transport.opening import open_websocket
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
@@ -347,13 +347,13 @@ class ReconnectingConnection:
     async def _connect(self, *, elsewhere: bool = False) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
-        connection = Connection(self)
-        websocket = await self._open(connection, elsewhere=elsewhere)
+        connection = await self._open(elsewhere=elsewhere)
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
                 self._set_not_ready()  # a previous connection that still served has a successor
-                self._current, self.websocket = connection, websocket
+                self._current = connection
+                self.websocket = connection.websocket
                 await self._owner.on_connected(welcome)
             if connection.closed.is_set():
                 raise ConnectionError("the connection was lost")
@@ -379,7 +379,7 @@ class ReconnectingConnection:
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, executed="no", details={"url": self._settings.url})
 
-    async def _open(self, connection: Connection, *, elsewhere: bool) -> ClientTransport:
+    async def _open(self, *, elsewhere: bool) -> Connection:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
         query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1&parts=1"
@@ -391,18 +391,28 @@ class ReconnectingConnection:
             details = {"token_from": settings.token_from}
             raise Unavailable(message, executed="no", details=details) from error
         check_token(token)
+        # One for each address that accepts, until one of them answers as a server does.
+        made: list[Connection] = []
+
+        def make_websocket(*args: Any, **kwargs: Any) -> ClientTransport:
+            websocket = ClientTransport(*args, **kwargs)
+            # Now, because a welcome may arrive together with the handshake.
+            websocket.receiver = connection = Connection(self)
+            websocket.batches = True
+            connection.websocket = websocket
+            made.append(connection)
+            return websocket
+
         try:
-            websocket = await connect(
+            websocket = await open_websocket(
                 f"{address}?{query}",
-                create_connection=lambda *args, **kwargs: _make_websocket(
-                    connection, *args, **kwargs
-                ),  # type: ignore[arg-type]  # a factory, as its documentation allows
+                timeout_s=_OPEN_TIMEOUT_S,
+                may_use_proxy=not is_loopback(settings.url),
+                create_connection=make_websocket,
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
                 additional_headers={"Authorization": f"Bearer {token}"},
                 compression=None,
                 max_size=MAX_FRAME_BYTES,
-                proxy=None if is_loopback(settings.url) else True,
-                open_timeout=_OPEN_TIMEOUT_S,
                 ping_interval=PING_INTERVAL_S,
                 ping_timeout=PING_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
@@ -414,20 +424,10 @@ class ReconnectingConnection:
             is_first = self._current is None
             reason = await connect_error(settings.url, error, token, is_first=is_first)
             raise reason from None
-        assert isinstance(websocket, ClientTransport)
         if websocket.subprotocol != SUBPROTOCOL:
             await websocket.close()
             raise foreign_server_error(settings.url, "a websocket of another protocol")
-        return websocket
-
-
-def _make_websocket(connection: Connection, *args: Any, **kwargs: Any) -> ClientTransport:
-    """Make a websocket that can deliver a welcome which arrives together with the handshake."""
-    websocket = ClientTransport(*args, **kwargs)
-    websocket.receiver = connection
-    websocket.batches = True
-    connection.websocket = websocket
-    return websocket
+        return made[-1]
 
 
 def _file_reason(error: OSError) -> str:

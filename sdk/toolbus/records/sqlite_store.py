@@ -17,6 +17,7 @@ from pathlib import Path
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException
+from toolbus.forked_children import call_in_children
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.sqlite_file import NoRecords, OpenFile, open_file, read_calls
 
@@ -32,6 +33,8 @@ _RETRY_S = 1.0
 _CLOSE_S = 5.0
 _SLICE = 500
 _RETENTION_S = 3_600.0
+# SQLite forbids to use a connection in a forked child, and also to close it there.
+_PARENT_FILES: list[OpenFile] = []
 
 
 class SqliteStore:
@@ -59,6 +62,17 @@ class SqliteStore:
         self._losses = _Losses(self._path)
         self._delete_at = 0.0
         open_file(self._path).connection.close()
+        call_in_children(self._restart_in_child)
+
+    def _restart_in_child(self) -> None:
+        """Begin anew in a forked child: what waits is the parent's, and so is the open file."""
+        if self._file is not None:
+            _PARENT_FILES.append(self._file)
+        self._file = self._thread = None
+        self._waiting.clear()
+        self._added = self._settled = self._losses.count = 0
+        self._changed = threading.Condition()
+        self._hurry = threading.Event()
 
     def add(self, record: CallRecord) -> None:
         """Let a record wait to be written; it is lost if too many wait."""

@@ -25,6 +25,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.thread_signals import STOP_SIGNALS, stop_signals_blocked
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.errors import Cancelled
+from toolbus.forked_children import keep_handler_from_children
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
 
 __all__ = ["GracefulShutdown"]
@@ -87,6 +88,7 @@ class GracefulShutdown:
         self._loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+            keep_handler_from_children(number)
         threading.Thread(target=self._supervise, name="toolbus-signals", daemon=True).start()
 
     @contextmanager

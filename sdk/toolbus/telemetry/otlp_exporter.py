@@ -11,13 +11,16 @@ https://opentelemetry.io/docs/specs/otel/protocol/exporter/.
 from __future__ import annotations
 
 import atexit
+import copy
 import gzip
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from uuid import uuid4
@@ -29,6 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.util.re import parse_env_headers
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.forked_children import call_in_children
 from toolbus.telemetry.attributes import (
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -87,6 +91,12 @@ class ReportingExporter(SpanExporter):
         self._report(result is SpanExportResult.SUCCESS, len(spans))
         return result
 
+    def restart_in_child(self) -> None:
+        """Begin anew in a forked child: what was being exported is the parent's."""
+        self._exporting = False
+        if isinstance(self._inner, OtlpExporter):
+            self._inner.restart_in_child()
+
     def _export(self, spans: Sequence[ReadableSpan | LightSpan]) -> SpanExportResult:
         if isinstance(self._inner, OtlpExporter):
             return self._inner.export(spans)
@@ -141,6 +151,7 @@ class OtlpExporter(SpanExporter):
     ) -> None:
         self._endpoint = endpoint
         self._session = requests.Session() if session is None else session
+        self._sessions_before_fork: list[requests.Session] = []
         self._timeout_s = timeout_s
         self._compress = _COMPRESSIONS.get(compression)
         self._headers = {"Content-Type": "application/x-protobuf"}
@@ -215,6 +226,16 @@ class OtlpExporter(SpanExporter):
             yield self._encoder.encode(spans[first : first + _SPANS_PER_STEP])
             time.sleep(0)
 
+    def restart_in_child(self) -> None:
+        """Use connections and locks of its own: those of the parent may be in use at the fork."""
+        # Kept, as its end would close its connections, and wait for a lock that is never released.
+        self._sessions_before_fork.append(self._session)
+        self._session = copy.copy(self._session)
+        adapters = self._session.adapters.items()
+        self._session.adapters = OrderedDict((url, copy.copy(each)) for url, each in adapters)
+        self._closing = threading.Event()
+        self._closed = threading.Event()
+
     def prepare_close(self) -> None:
         """From now on, give up at once where no collector listens."""
         self._closing.set()
@@ -288,18 +309,38 @@ class SpanPipeline:
     def __init__(
         self,
         provider: TracerProvider,
-        exporter: SpanExporter,
+        exporter: ReportingExporter,
         prepare_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.provider = provider
         self._exporter = exporter
         self._prepare_close = prepare_close
-        self._process_id = os.getpid()
+        self._start()
+        atexit.register(self.close)
+        # After the queue of the SDK, which starts its own thread in a child, and empties itself.
+        call_in_children(self._restart_in_child)
+
+    def _start(self) -> None:
         self._close_requested = threading.Event()
         self._closed = threading.Event()
         # Started now, because Python starts no thread while it shuts down.
         threading.Thread(target=self._close_on_request, name="toolbus-spans", daemon=True).start()
-        atexit.register(self.close)
+
+    def _restart_in_child(self) -> None:
+        """Send the spans of a forked child, also those of one that ends within the delay."""
+        self._exporter.restart_in_child()
+        self._start()
+        # A child of `multiprocessing` ends without `atexit`, by finalizers of its own: those that
+        # exist at the fork are removed, and after that these functions run.
+        processes = sys.modules.get("multiprocessing.util")
+        if processes is not None:
+            processes.register_after_fork(self, SpanPipeline._close_with_process)
+
+    def _close_with_process(self) -> None:
+        from multiprocessing.util import Finalize
+
+        # The lowest priority: finalizers of the program may still record spans.
+        Finalize(None, self.close, exitpriority=-1_000)
 
     @classmethod
     def from_environment(cls, service_name: str, *, instance_id: str | None = None) -> SpanPipeline:
@@ -333,7 +374,7 @@ class SpanPipeline:
         Gives up at once where no collector listens.
         """
         atexit.unregister(self.close)
-        if os.getpid() != self._process_id or self._close_requested.is_set():
+        if self._close_requested.is_set():
             return
         self._prepare_close()
         self._close_requested.set()

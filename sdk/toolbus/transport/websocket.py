@@ -27,6 +27,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import DATA_OPCODES, Frame, Opcode
 from websockets.protocol import Event, Side, State
 
+from toolbus.forked_children import keep_from_children
 from toolbus.transport.framing import FrameCutter, masking, unmasked
 from toolbus.transport.send_queue import NotifyingTicket, SendQueue, Ticket
 
@@ -157,6 +158,7 @@ class MessageConnection(Connection):
         """Start without the queue that websockets keeps for its own readers."""
         super().connection_made(transport)
         self.recv_messages = NO_QUEUE  # type: ignore[assignment]
+        keep_from_children(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         """Read data, and record whether it held more than one message."""

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -224,22 +225,34 @@ async def test_a_welcome_without_an_identity_is_no_welcome(facts: dict[str, Any]
                 pass
 
 
-async def test_redirect_to_another_origin_gets_no_token() -> None:
-    """Before 16.1, websockets itself would send it."""
-    requests: asyncio.Queue[bytes] = asyncio.Queue()
+@pytest.mark.parametrize("by_proxy", [False, True])
+async def test_redirect_to_another_origin_is_not_followed(
+    by_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token would be sent there; before 16.1, websockets itself would do so."""
+    requests: list[bytes] = []
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        requests.put_nowait(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
         writer.close()
 
-    async with await asyncio.start_server(record, "127.0.0.1", 0) as other:
-        port = other.sockets[0].getsockname()[1]
-        moved = (
-            f"HTTP/1.1 301 Moved\r\nLocation: ws://127.0.0.1:{port}/\r\nContent-Length: 0\r\n\r\n"
-        )
-        async with other_service(moved.encode()) as url:
-            await join_error(url)
-        request = await requests.get()
-    assert request.startswith(b"GET / ")
-    assert b"a.b.c" not in request
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            if (await reader.readuntil(b"\r\n\r\n")).startswith(b"CONNECT "):
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 301 Moved\r\nLocation: {elsewhere}\r\n".encode() + HTML)
+            await writer.drain()
+
+    async with (
+        await asyncio.start_server(record, "127.0.0.1", 0) as other,
+        await asyncio.start_server(redirect, "127.0.0.1", 0) as moved,
+    ):
+        elsewhere = f"ws://127.0.0.1:{other.sockets[0].getsockname()[1]}/"
+        url = f"ws://127.0.0.1:{moved.sockets[0].getsockname()[1]}"
+        if by_proxy:
+            monkeypatch.setenv("http_proxy", url.replace("ws", "http"))
+            url = "ws://toolbus.test:7717"
+        error = await join_error(url)
+    assert error.message.endswith("another service answers there (HTTP 301)")
+    assert requests == []

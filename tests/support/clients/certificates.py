@@ -67,12 +67,13 @@ _SIGNS = x509.KeyUsage(
 
 
 def make_pki(folder: Path, password: bytes | None = None) -> Pki:
-    """Make an authority, and a certificate signed by it for 127.0.0.1."""
+    """Make an authority, and a certificate signed by it for 127.0.0.1 and several.test."""
     folder.mkdir(exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _certificate("our CA", authority_key, authority_key)
     own = authority.add_extension(_SIGNS, critical=True).sign(authority_key, hashes.SHA256())
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    here = x509.SubjectAlternativeName([address, x509.DNSName("several.test")])
     cert = _certificate("server", key, authority_key)
     signed = cert.add_extension(here, critical=False).sign(authority_key, hashes.SHA256())
     encryption = (

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from toolbus import SkillEntry, SkillText, ToolFailed, Toolkit, skill_viewer
 from toolbus.bounded_logging import bounded_logger
+from toolbus.forked_children import call_in_children
 from toolbus_toolkits.skills.front_matter import require_yaml
 from toolbus_toolkits.skills.gates import GateFacts
 from toolbus_toolkits.skills.listing_text import listing_text
@@ -69,8 +70,12 @@ class Skills:
         self._config = frozenset(config)
         sources = standard_sources(self._environ) if paths is None else paths
         self._scanners = [SkillScanner(each) for each in checked_sources(sources)]
-        self._lock = threading.Lock()
+        self._renew_lock()
+        call_in_children(self._renew_lock)  # another thread may hold it at a fork
         self._logged: set[SkippedSkill] = set()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def list(self) -> tuple[Skill, ...]:
         """Return the skills as they are now, by name."""

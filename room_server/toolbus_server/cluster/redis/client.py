@@ -28,6 +28,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as AnswerTimeout
 
 from toolbus_server.cluster.redis.error_text import safe_message
+from toolbus_server.cluster.redis.resolver import ResolvingConnection
 from toolbus_server.cluster.redis.resp_connection import RespConnection
 
 __all__ = ["ANSWER_S", "RedisClient", "RedisUnavailable", "Subscriber"]
@@ -134,11 +135,15 @@ class RedisClient:
     async def _connect_once(self) -> None:
         """Connect once, and stay until one of the two connections ends."""
         self._was_connected = False
-        commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
-        inbox: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        commands: ResolvingConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        inbox: ResolvingConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(_OPEN_S):
-                subscribed = await self._open(commands, inbox)
+            try:
+                async with asyncio.timeout(_OPEN_S):
+                    subscribed = await self._open(commands, inbox)
+            except TimeoutError:
+                commands.avoid_address()
+                raise
             await _first_to_end(
                 self._commands.ended, subscribed.ended, self._run_subscriber(), self._watch()
             )

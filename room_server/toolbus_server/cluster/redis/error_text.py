@@ -19,6 +19,7 @@ from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionE
 
 from toolbus.diagnostics.checks import CheckFailed
 from toolbus.diagnostics.exit_codes import ExitCode
+from toolbus.transport.addresses import UnreachableHost, open_streams
 from toolbus_server.cluster.redis.acl import acl_rule
 
 __all__ = ["connect_error", "safe_message"]
@@ -69,6 +70,7 @@ _CAUSES = (
         _TLS_FILES,
     ),
     _Cause(ConnectionRefusedError, "", "no server listens at {address}", _CHECK_ADDRESS, _DOWN),
+    _Cause(UnreachableHost, "", "no server answers at {address} ({error})", _CHECK_ADDRESS, _DOWN),
     _Cause(
         socket.gaierror,
         "takes longer",
@@ -148,9 +150,8 @@ async def _first_bytes(connection: Connection, tls: ssl.SSLContext | None) -> by
     """Return what a server sends first, or its TLS error; b"" for nothing, None if unreachable."""
     address = connection.host, connection.port
     try:
-        async with asyncio.timeout(_PROBE_S):
-            reader, writer = await asyncio.open_connection(*address, ssl=tls)
-    except (OSError, TimeoutError):
+        reader, writer = await open_streams(*address, timeout_s=_PROBE_S, tls=tls)
+    except OSError:
         return None
     try:
         if tls is None:  # over TLS a request could hide why the server closes the connection

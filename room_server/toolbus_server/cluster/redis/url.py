@@ -19,8 +19,9 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from toolbus.transport.name_lookup import HostResolver
 from toolbus_server.cluster.redis.resolver import (
-    HostResolver,
+    LOOKUP_S,
     ResolvingConnection,
     ResolvingSentinelConnection,
     ResolvingSentinelSSLConnection,
@@ -102,7 +103,7 @@ def _plain_pool(url: str) -> ConnectionPool:
     options = {**_OPTIONS, **parse_url(url)}
     is_tls = options.pop("connection_class", None) is SSLConnection
     kind = ResolvingSSLConnection if is_tls else ResolvingConnection
-    return ConnectionPool(kind, **options | _ALWAYS | {"resolver": HostResolver()})
+    return ConnectionPool(kind, **options | _ALWAYS | {"resolver": HostResolver(LOOKUP_S)})
 
 
 def _sentinel_pool(url: str) -> SentinelConnectionPool:
@@ -122,7 +123,7 @@ def _sentinel_pool(url: str) -> SentinelConnectionPool:
     user, _, password = credentials.partition(":")
     options |= {"username": unquote(user)} if user else {}
     options |= {"password": unquote(password)} if password else {}
-    options["resolver"] = resolver = HostResolver()
+    options["resolver"] = resolver = HostResolver(LOOKUP_S)
     is_tls = options.pop("ssl", False)
     kind = ResolvingSentinelSSLConnection if is_tls else ResolvingSentinelConnection
     options["connection_class"] = kind

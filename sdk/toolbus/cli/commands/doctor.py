@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 import time
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import VARIABLES, RoomSettings
+from toolbus.transport.addresses import connect_to_host
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import PROTOCOL_HEADER
 
@@ -221,8 +223,7 @@ async def _check_port(context: _Context) -> str:
     url = context.target.url
     start = f"`{serve_command(url)}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            head = await _http_response(url, f"/rooms/{context.target.room}")
+        head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
@@ -253,9 +254,8 @@ async def _check_ready(context: _Context) -> str:
     assert context.target is not None
     url = context.target.url
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            head = await _http_response(url, "/readyz")
-    except (OSError, TimeoutError):
+        head = await _http_response(url, "/readyz")
+    except OSError:
         raise CheckFailed(f"{url} does not answer /readyz", "", status="skip") from None
     status, _, rest = head.partition("\r\n")
     text = rest.partition("\r\n\r\n")[2].strip().partition("\n")[0]
@@ -268,27 +268,38 @@ async def _check_ready(context: _Context) -> str:
 
 
 async def _http_response(url: str, path: str) -> str:
-    """Request a path without a token, and return the response."""
+    """Request a path without a token, and return the response.
+
+    Addresses are chosen as for a websocket: one that does not answer gives way to the next.
+    """
     parts = urlsplit(url)
+    host = parts.hostname or ""
     secure = parts.scheme == "wss"
-    port = parts.port or (443 if secure else 80)
-    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
-    try:
-        request = (
-            f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
-            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
+    request = (
+        f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
+    )
+
+    async def ask(sock: socket.socket) -> bytes:
+        name = host if secure else None
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=secure or None, server_hostname=name
         )
-        writer.write(request.encode())
-        response = b""
-        while not _is_complete(response) and len(response) < _MAX_RESPONSE_BYTES:
-            part = await reader.read(4_096)
-            if not part:
-                break
-            response += part
-        return response.decode("latin-1")
-    finally:
-        writer.close()
+        try:
+            writer.write(request.encode())
+            response = b""
+            while not _is_complete(response) and len(response) < _MAX_RESPONSE_BYTES:
+                part = await reader.read(4_096)
+                if not part:
+                    break
+                response += part
+            return response
+        finally:
+            writer.close()
+
+    port = parts.port or (443 if secure else 80)
+    return (await connect_to_host(host, port, ask, timeout_s=_TIMEOUT_S)).decode("latin-1")
 
 
 def _is_complete(response: bytes) -> bool:

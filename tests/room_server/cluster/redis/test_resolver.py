@@ -1,124 +1,66 @@
-"""Host names of Redis: lookups that hang, fail or answer late, in bounded time."""
+"""Host names of Redis: lookups that hang, and several addresses, in bounded time."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 
 from support.nodes.relayed import joined_nodes, node_of
+from support.parts.name_server import NAME, NameServer, full_listener, name_server
 from support.redis.relay import redis_relay
 from support.redis.server import RedisServer
 from support.rooms.events import until
-from toolbus_server.cluster.redis import resolver as module
+from toolbus_server.cluster.redis import client as client_module
+from toolbus_server.cluster.redis import url as module
 from toolbus_server.cluster.redis.health_check import examine_redis
-from toolbus_server.cluster.redis.resolver import HostResolver
-from toolbus_server.cluster.redis.url import pool_of
 
 TIME_S = 60
-NAME = "redis.test"
-_real = socket.getaddrinfo
-
-
-class NameServer:
-    """Answers for one name: at once, with an error, or when it is released."""
-
-    def __init__(self) -> None:
-        self.addresses = ["127.0.0.1"]
-        self.error: OSError | None = None
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-        self.lookups = 0
-
-    def getaddrinfo(self, host: Any, port: Any, *rest: Any, **options: Any) -> Any:
-        if host != NAME:
-            return _real(host, port, *rest, **options)
-        self.lookups += 1
-        self.may_answer.wait(TIME_S)
-        if self.error is not None:
-            raise self.error
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in self.addresses]
 
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
     """Answer for `NAME` in place of the system's resolver."""
-    server = NameServer()
     monkeypatch.setattr(module, "LOOKUP_S", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", server.getaddrinfo)
-    yield server
-    server.may_answer.set()
+    with name_server(monkeypatch) as server:
+        yield server
 
 
-async def test_hung_lookup_is_awaited_once_and_takes_no_worker_thread(names: NameServer) -> None:
-    names.may_answer.clear()
-    resolver = HostResolver()
-    async with asyncio.timeout(TIME_S):
-        asked = (resolver.addresses(NAME) for _ in range(100))
-        ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(end) for end in ends} == {socket.gaierror}
-        assert names.lookups == 1
-        assert await resolver.addresses("127.0.0.1") == ("127.0.0.1",)
-        for _ in range(100):
-            await asyncio.get_running_loop().getaddrinfo("localhost", 80)
-        names.may_answer.set()
-        await until(lambda: not resolver._running)
-        assert await resolver.addresses(NAME) == ("127.0.0.1",)
+@contextmanager
+def silent_listener(address: str, port: int) -> Iterator[None]:
+    """Accept connections and never answer."""
+    with socket.create_server((address, port)):
+        yield
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (None, ("127.0.0.1",)),
-        (socket.gaierror(socket.EAI_AGAIN, "try again"), ("127.0.0.1",)),
-        (socket.gaierror(socket.EAI_NONAME, "no such name"), None),
-    ],
-)
-async def test_last_addresses_are_used_unless_the_name_is_gone(
-    names: NameServer,
-    caplog: pytest.LogCaptureFixture,
-    error: OSError | None,
-    expected: tuple[str, ...] | None,
+@pytest.mark.parametrize("first", [full_listener, silent_listener, None])
+async def test_a_node_joins_by_the_address_that_answers(
+    names: NameServer, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, first: Any
 ) -> None:
-    resolver = HostResolver()
-    async with asyncio.timeout(TIME_S):
-        assert await resolver.addresses(NAME) == ("127.0.0.1",)
-        names.error = error
-        if error is None:
-            names.may_answer.clear()
-        for _ in range(3):
-            if expected is None:
-                with pytest.raises(socket.gaierror):
-                    await resolver.addresses(NAME)
-            else:
-                assert await resolver.addresses(NAME) == expected
-    assert caplog.text.count("its last address 127.0.0.1 is used") == (expected is not None)
+    monkeypatch.setattr(client_module, "_OPEN_S", 1.0)
+    names.addresses = ["127.0.0.2", "127.0.0.1"]
+    url = redis.url.replace("127.0.0.1", NAME)
+    with first("127.0.0.2", redis.port) if first else nullcontext():
+        async with asyncio.timeout(TIME_S), joined_nodes(url) as (server,):
+            assert node_of(server).is_joined.is_set()
 
 
-async def test_lookup_without_a_thread_fails_and_the_next_one_succeeds(
+async def test_doctor_has_each_address_of_a_redis_with_its_reason(
     names: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    resolver = HostResolver()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(socket.gaierror, match="can't start new thread"):
-            await resolver.addresses(NAME)
-    assert await resolver.addresses(NAME) == ("127.0.0.1",)
-
-
-async def test_each_address_of_a_name_is_tried(names: NameServer, redis: RedisServer) -> None:
-    names.addresses = ["127.0.0.2", "127.0.0.1"]
-    connection: Any = pool_of(redis.url.replace("127.0.0.1", NAME)).make_connection()  # type: ignore[no-untyped-call]
-    async with asyncio.timeout(TIME_S):
-        await connection.connect()
-        await connection.disconnect()
+    monkeypatch.setitem(module._OPTIONS, "socket_connect_timeout", 0.5)
+    names.addresses = ["127.0.0.2", "127.0.0.3"]
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+        with full_listener("127.0.0.2", port):
+            async with asyncio.timeout(TIME_S):
+                reach = (await examine_redis(f"redis://{NAME}:{port}"))[0]
+    reasons = "127.0.0.2: no answer within 0.5 s, 127.0.0.3: connection refused"
+    assert reach.found == f"no server answers at {NAME}:{port} ({reasons})"
 
 
 @pytest.mark.redis
