@@ -99,8 +99,10 @@ def _related(error: BaseException) -> list[BaseException]:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception:  # the class has an error
+        return str.__str__(str(error))  # the text may be of a subclass with methods of its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of its `__str__`, such as SystemExit
         return "<no message>"
 
 

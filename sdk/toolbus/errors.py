@@ -223,9 +223,10 @@ class QuotaExceeded(RoomException):
 class ToolFailed(RoomException):
     """The tool's function started and raised an exception.
 
-    A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. The
-    text of any other exception stays at the host; its class is sent, in `details["cause"]`. If the
-    server refused a call of the tool, `details["refused"]` has the missing grant.
+    A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. Of
+    any other exception the class is sent, in `details["cause"]`, and its text only where `errors=`
+    of the tool or its toolkit says so, then in `details["text"]` too. If the server
+    refused a call of the tool, `details["refused"]` has the missing grant.
     """
 
     code = "tool_failed"

@@ -247,6 +247,12 @@ CALL_NEWS = {
 # name: (kind, number, sender, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
+    "welcome_development": (
+        "welcome",
+        1,
+        [SERVER],
+        [4, ALICE[0], "lab", "9c0b7a6d5e4f3021", {**WELCOME_FACTS, "errors": "text"}],
+    ),
     "result": ("result", 2, [CLIENT, SERVER], [7, pack([1, {"city": "Oslo"}])]),
     "result_of_register": (
         "result",

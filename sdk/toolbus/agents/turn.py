@@ -220,7 +220,9 @@ class Turn:
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
-            self._facts = TurnFacts(agent, sender, self._view, self._groups.check)
+            self._facts = TurnFacts(
+                agent, sender, self._view, self._groups.check, self._room._wants_error_text
+            )
             runs = TurnRuns(self._facts, self._middlewares, span, self._records)
             await self._enter(stack)
             stack.push_async_callback(runs.end)

@@ -272,7 +272,7 @@ def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"
         )
-    if isinstance(cause, str) and cause.isidentifier():
+    if isinstance(cause, str) and cause.isidentifier() and "text" not in error.details:
         return f"the host has logged this {cause[:64]}: ask its operator"
     if error.retryable:
         return "the tool reports that a later retry may succeed"

@@ -54,6 +54,7 @@ _PASSED_ON = (
     "max_concurrency",
     "affinity",
     "cache_ttl_s",
+    "errors",
     "middlewares",
 )
 """The options that are those of `Tool`."""

@@ -76,6 +76,8 @@ class Tool(ToolDefinition, ABC):
         approval: A person should approve each call. Readers see it; the host does not enforce it.
         cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
             unless the tool is `read_only`.
+        errors: What callers get of an exception: "text", its class and its text, or "class", its
+            class alone; by default as the toolkit says.
         middlewares: What runs around each call, the first outermost.
     """
 

@@ -36,6 +36,7 @@ from toolbus.errors import (
 )
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
+from toolbus.tools.error_text import SentErrors, checked_errors, described
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.left_out import LeftOut, entries_of
 from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
@@ -87,6 +88,8 @@ class Toolkit:
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
         records: Where each call is recorded, with what middlewares did, and refused ones too.
+        errors: What callers get of the exceptions of its tools, unless a tool says otherwise:
+            "text", "class", or by default what the room's server asks for; see `failure_of`.
         left_out: Tools of somebody else, such as an MCP server, that cannot be hosted.
         unchecked: Parts of such tools' schemas that are not checked here, each named by its tool.
 
@@ -107,6 +110,7 @@ class Toolkit:
         version: str = "",
         middlewares: Iterable[Middleware] = (),
         records: Records | None = None,
+        errors: SentErrors | None = None,
         left_out: Iterable[LeftOut] = (),
         unchecked: Iterable[LeftOut] = (),
     ) -> None:
@@ -141,6 +145,8 @@ class Toolkit:
         )
         self.records: Records | None = checked_records(records, f"toolkit {name!r}")
         """Where its calls are recorded; may be set before it is hosted."""
+        self.errors: SentErrors | None = checked_errors(errors, f"toolkit {name!r}")
+        """What callers get of the exceptions of tools that do not say it themselves."""
         self.log_filters: Sequence[logging.Filter] = ()
         """What `toolbus host` and `RemoteToolkit` add to the handlers of the root logger while they
         host it, such as one that removes credentials; may be set before it is hosted."""
@@ -166,6 +172,17 @@ class Toolkit:
         if found is None:
             raise NotFound(cut(f"there is no tool {self.name}.{name}"))
         return found
+
+    def sends_error_text(self, tool: str, *, by_default: bool) -> bool:
+        """Whether the callers of a tool get the text of its exceptions.
+
+        Args:
+            tool: Its name.
+            by_default: What the room's server asks for, where neither tool nor toolkit says it.
+        """
+        found = self._tools.get(tool)
+        chosen = (None if found is None else found.errors) or self.errors
+        return by_default if chosen is None else chosen == "text"
 
     def with_tools(self, *tools: Tool | Callable[..., Any]) -> Self:
         """Return a toolkit with further tools: another definition, with another digest.
@@ -424,9 +441,10 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
 
     An error that toolbus itself recorded, before the function was entered or after it had ended, is
     returned unchanged. Any other exception is the tool's, also an error of toolbus from a nested
-    call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`,
-    and with the missing grant if the server refused a nested call. An attachment that this process
-    cannot read is `InvalidArguments`.
+    call: it becomes `ToolFailed`, with the text of the exception only if the tool raised
+    `ToolFailed` or the run sends the texts of exceptions, and with the missing grant in place of
+    the text if the server refused a nested call. An attachment that this process cannot read is
+    `InvalidArguments`.
     `CancelledError` and `KeyboardInterrupt` are raised again.
     """
     if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
@@ -445,8 +463,9 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
             details=_sendable(exception.details),
             retry_after_s=exception.retry_after_s,
         )
-    cause = cut(type(exception).__name__)
-    message, details = f"the tool raised {cause}", {"cause": cause}
+    # The text of a refused nested call may name a tool that this caller may not see (ERR-9).
+    with_text = refused is None and run.sends_error_text
+    message, details = described(exception, with_text=with_text)
     if isinstance(exception, RoomException):
         details["code"] = exception.code
     if refused is None:
