@@ -127,7 +127,8 @@ class PermissionDenied(RoomException):
 class InvalidArguments(RoomException):
     """An argument, option or name is invalid.
 
-    For a violated schema `details` has `path` and `message`.
+    For a violated schema `details` has `path` and `message`, and, if several values are invalid,
+    `all`: a list with `path` and `message` of each, up to 32, the first included.
     """
 
     code = "invalid_arguments"

@@ -497,6 +497,13 @@ BODIES: dict[str, tuple[str, Any]] = {
     "chunk_file_last_piece": ("chunk", [3, "", "", b"\r\n\x1a\n", False]),
     "chunk_link": ("chunk", [4, "Radar", "https://example.org/radar?x=1"]),
     "details": ("details", REFUSED_DETAILS),
+    "details_of_several": (
+        "details",
+        {
+            **REFUSED_DETAILS,
+            "all": [REFUSED_DETAILS, {"path": "/city", "message": '"city" is required'}],
+        },
+    ),
     "caller_context": ("caller_context", {"thread": "t-1"}),
     "answer_of_describe": (
         "answer",

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
+from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import (
     ApprovalDenied,
     ApprovalExpired,
@@ -149,6 +150,8 @@ def state_of(error: RoomException) -> ResultState:
 def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
     label = "interrupted" if state == "interrupted" else f"error {error.code}"
     told = f"{label}: {error.message.rstrip('.')}."
+    if further := further_values(error):
+        told = f"{told} Also: {'; '.join(further)}."
     return " ".join(filter(None, (told, _RAN[executed], _next_step(error, executed, state))))
 
 

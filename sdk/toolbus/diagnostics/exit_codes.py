@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from toolbus.auth.grants import GRANTS
 from toolbus.auth.participant_names import MAX_NAME_CHARS
+from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
 
@@ -272,7 +273,7 @@ def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"
         )
-    if isinstance(cause, str) and cause.isidentifier() and "text" not in error.details:
+    if isinstance(cause, str) and cause.isidentifier():
         return f"the host has logged this {cause[:64]}: ask its operator"
     if error.retryable:
         return "the tool reports that a later retry may succeed"
@@ -339,5 +340,6 @@ def failure_lines(
     text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
     if not local:
         text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
+    further = [f"  also: {each}" for each in further_values(error)]
     step = one_line(_next_step(error, target or CallTarget()))
-    return [f"toolbus: {text}", *([f"  next: {step}"] if step else [])]
+    return [f"toolbus: {text}", *further, *([f"  next: {step}"] if step else [])]
