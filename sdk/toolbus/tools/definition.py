@@ -139,6 +139,8 @@ class ToolDefinition:
             raise ValueError(f"{self._label}: {error_text(error)}") from None
         except ValueError as error:
             raise ValueError(f"{self._label}: {error}") from error
+        if not isinstance(getattr(type(self), "input_schema", None), property):
+            self.input_schema = schema  # as the manifest has it: with its type and `defs`
         return self._compiled
 
     def _check_cache(self) -> None:
