@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -68,6 +69,7 @@ __all__ = [
     "too_large",
 ]
 
+_MAX_METHODS = 8
 MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 """The largest body of a result; its frame adds a few bytes of kind, id and length."""
 MAX_MIXED_BYTES = MAX_JOINED_BYTES
@@ -500,10 +502,10 @@ def checked_records(value: Records | None, label: str) -> Records | None:
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     if not isinstance(tools, Iterable):
-        raise TypeError(
-            f"toolkit {toolkit!r}: tools must be a list of tools;"
-            f' did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
-        )
+        is_tool = isinstance(tools, Tool) or (callable(tools) and not isinstance(tools, type))
+        form = f'did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
+        hint = form if is_tool else _right_form(tools)
+        raise TypeError(f"toolkit {toolkit!r}: tools must be a list of tools; {hint}")
     for each in tools:
         made = _as_tool(toolkit, each)
         if made.name in found:
@@ -563,8 +565,35 @@ def _origin(tool: Tool) -> str:
 def _as_tool(toolkit: str, value: object) -> Tool:
     if isinstance(value, Tool):
         return value
-    if isinstance(value, type):
-        raise TypeError(f"toolkit {toolkit!r}: {value.__name__} is a class: pass an instance of it")
-    if callable(value):
+    if callable(value) and not isinstance(value, type):
         return FunctionTool(value)
-    raise TypeError(f"toolkit {toolkit!r}: {shown(value)} is not a function or a Tool")
+    raise TypeError(f"toolkit {toolkit!r}: {_right_form(value)}")
+
+
+def _is_method(attribute: object) -> bool:
+    return callable(attribute) or isinstance(attribute, classmethod)
+
+
+def _right_form(value: object) -> str:
+    """Say what is wrong about a value that is listed as a tool, and what to write."""
+    if isinstance(value, type) and issubclass(value, Tool):
+        return f"{value.__name__} is a class: pass an instance of it, {value.__name__}(...)"
+    if isinstance(value, Toolkit):
+        return f"the toolkit {value.name!r} is not a tool: list its tools, *toolkit.tools"
+    owner = value if isinstance(value, type) else type(value)
+    if owner.__module__ in ("builtins", "types"):
+        return f"{shown(value)} is not a function or a Tool"
+    methods = [
+        name
+        for name in dir(owner)
+        if not name.startswith("_") and _is_method(inspect.getattr_static(owner, name, None))
+    ]
+    is_class = owner is value
+    what = f"{owner.__name__} is a class" if is_class else f"an object of {owner.__name__}"
+    if not methods:
+        return cut(f"{what}, and no function or Tool; it has no methods to list either")
+    made = f"{owner.__name__[:1].lower()}{owner.__name__[1:]}"
+    first = f"{made} = {owner.__name__}(...), then " if is_class else ""
+    listed = ", ".join(f"{made}.{name}" for name in methods[:_MAX_METHODS])
+    more = ", ..." if len(methods) > _MAX_METHODS else ""
+    return f"{what} is no tool: list its methods: {first}tools=[{listed}{more}]"
