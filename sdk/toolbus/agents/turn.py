@@ -34,6 +34,7 @@ from toolbus.agents.turn_assembly import (
     ToolkitNames,
     available_toolkits,
     callable_tools,
+    checked_required,
     checked_toolkits,
     tool_infos,
     usable_tools,
@@ -125,7 +126,8 @@ class Turn:
         always: Local toolkits that are in every turn; `LocalToolkit(toolkit, alias)` gives one
             another name. Their tools, like those of a toolkit that is its own builder, are started
             with the agent's room.
-        required: Toolkits of others; of one that names tools, only those are listed.
+        required: Toolkits of others, each a `RequiredToolkit` or a name; of one that names tools,
+            only those are listed.
         builders: The available builders.
         tools: Without a message, the agent's own requests: objects of its builders' types. With
             one, the requests of the message if they are not its body's `tools`; they too are
@@ -156,7 +158,7 @@ class Turn:
         *,
         message: Message | None = None,
         always: Iterable[Toolkit | LocalToolkit] = (),
-        required: Iterable[RequiredToolkit] = (),
+        required: Iterable[RequiredToolkit | str] = (),
         builders: Iterable[AnyBuilder] = (),
         tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None = None,
         model: Any = None,
@@ -181,7 +183,7 @@ class Turn:
             *self._groups.toolkits,
         )
         self._required = (
-            *checked_toolkits("required", required, RequiredToolkit),
+            *checked_required("required", required),
             *self._groups.required,
         )
         if not isinstance(builders, Iterable):
