@@ -92,6 +92,7 @@ class FunctionTool(Tool):
     has no JSON Schema or an option does not fit it.
     """
 
+    input_schema: dict[str, Any]
     _extended: ExtendedModel | None = None
 
     def __init__(
