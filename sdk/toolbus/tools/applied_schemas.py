@@ -13,10 +13,11 @@ from urllib.parse import unquote
 from toolbus.tools.schema_parts import IN_PLACE, Holds
 from toolbus.wire import BadBody, pack_body
 
-__all__ = ["are_few_applied"]
+__all__ = ["MAX_APPLIED", "left_after"]
 
-_MAX_APPLIED = 2_000
-"""Each takes less than 1 us, and may make one error with a copy of the part."""
+MAX_APPLIED = 2_000
+"""How often subschemas may be applied. Each takes about 1 us, and may make one error with a copy
+of the part."""
 _MAX_VALUE_BYTES = 16 * 1024
 """Of the value, packed: as many are copied for one error at most, so 32 MiB for all."""
 _NOT_COUNTED = frozenset({"$dynamicRef", "$recursiveRef", "dependencies"})
@@ -27,36 +28,42 @@ class _TooManyError(Exception):
     """There are more, or a reference leads where it is not followed."""
 
 
-def are_few_applied(schema: Any, value: Any) -> bool:
-    """Whether all violations of a value can be found in little time and memory.
+def left_after(schema: Any, value: Any, left: int) -> int:
+    """Return how many of so many applications are left after those to a value.
+
+    It is 0 if there are more of them, if they cannot be counted, or if the value is large.
 
     Args:
         schema: The schema; references within it are followed.
-        value: A JSON value.
+        value: The value.
+        left: At most `MAX_APPLIED`.
     """
+    if left == 0:
+        return 0
+    counter = _Counter(schema, left)
     try:
         if len(pack_body(value)) > _MAX_VALUE_BYTES:
-            return False
-        _Counter(schema).count(schema, value)
+            return 0
+        counter.count(schema, value)
     except (BadBody, _TooManyError, RecursionError):
-        return False
-    return True
+        return 0
+    return counter.left
 
 
 class _Counter:
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, left: int) -> None:
         self._root = root
-        self._left = _MAX_APPLIED
+        self.left: int = left
 
     def count(self, schema: Any, value: Any) -> None:
         """Count a subschema and those in it. Raises `_TooManyError`."""
         if not isinstance(schema, dict):
             return
         required = schema.get("required")
-        self._left -= 1 + (len(required) if isinstance(required, list) else 0)
+        self.left -= 1 + (len(required) if isinstance(required, list) else 0)
         # An "$id" within the schema changes what its references mean.
         is_other = "$id" in schema and schema is not self._root
-        if self._left < 0 or is_other or not _NOT_COUNTED.isdisjoint(schema):
+        if self.left < 0 or is_other or not _NOT_COUNTED.isdisjoint(schema):
             raise _TooManyError
         if "$ref" in schema:
             self.count(self._target(schema["$ref"]), value)

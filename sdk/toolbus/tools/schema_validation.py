@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, json_pointer, plain_json
 from toolbus.errors import InvalidArguments, InvalidResult
-from toolbus.tools.applied_schemas import are_few_applied
+from toolbus.tools.applied_schemas import MAX_APPLIED, left_after
 from toolbus.tools.schema_parts import SUBSCHEMAS, UNEVALUATED, Holds
 
 __all__ = [
@@ -191,7 +191,7 @@ class JsonCheck:
         yield first
         try:
             finder = self._finder()
-            if are_few_applied(self._schema, value):
+            if left_after(self._schema, value, MAX_APPLIED):
                 for error in finder.iter_errors(value):
                     yield from _violations(error, place)
             elif isinstance(value, dict):
@@ -207,6 +207,7 @@ class JsonCheck:
                 self._of_one = _compiled(_without_branches(schema))
             except ValueError:  # a reference leads to what was left out
                 self._of_one = _ACCEPTS_ALL
+        left = MAX_APPLIED
         required = self._schema.get("required")
         for name in required if isinstance(required, list) else ():
             if name not in value:
@@ -215,8 +216,8 @@ class JsonCheck:
             one = {name: item}
             if self._of_one.is_valid(one):
                 continue
-            is_cheap = are_few_applied(self._schema, one)
-            found = self._of_one.iter_errors(one) if is_cheap else _first_error(self._of_one, one)
+            left = left_after(self._schema, one, left)
+            found = self._of_one.iter_errors(one) if left else _first_error(self._of_one, one)
             for error in found:
                 yield from _violations(error, place)
 
