@@ -50,6 +50,7 @@ class OddError(Exception):
         return str(self) if kind == "loops" else kind
 
 
+LONG = "b" * 3_000
 INNER = ValueError()
 INNER.args = (INNER,)
 INNER.__cause__ = INNER
@@ -61,6 +62,14 @@ TEXTS: dict[str, tuple[BaseException, str]] = {
     "lines": (ValueError("one\n\ttwo\r"), ": one\n\ttwo"),
     "hidden": (ValueError("a\x1b[31m\u202e\x00\udc80"), ": a\\x1b[31m\\u202e\\x00\\udc80"),
     "none": (ValueError(), ""),
+    "group": (
+        ExceptionGroup("two", [ValueError("a"), ExceptionGroup("in", [OddError(5)])]),
+        ": two (2 sub-exceptions); the tool raised ValueError: a; the tool raised OddError",
+    ),
+    "wide": (
+        ExceptionGroup("wide", [ValueError(LONG)] * 9_000),
+        f": wide (9000 sub-exceptions){f'; the tool raised ValueError: {LONG}' * 2}"[:4_065] + "…",
+    ),
     "exit": (SystemExit("bye"), ": bye"),
     "odd_text": (OddError(OddText("odd")), ": odd"),
     "not_text": (OddError(5), ""),
@@ -179,4 +188,5 @@ def test_text_about_a_refused_nested_call_is_never_sent() -> None:
     inner = PermissionDenied("no grant for hidden.tool", details=facts)
     outer = ToolFailed("refused: hidden.tool", details={"refused": facts})
     assert "text" not in failure_of(inner, run).details
+    assert "hidden" not in failure_of(ExceptionGroup("a", [inner, outer]), run).message
     assert "hidden" not in failure_of(outer, run).message
