@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from toolbus import RequiredToolkit, RoomClient, Turn
+from toolbus import RoomClient, Turn
 
 
 def model(tools: Any, messages: list[Any]) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def model(tools: Any, messages: list[Any]) -> dict[str, Any]:
 
 async def main() -> None:
     async with RoomClient(name="agent") as room:
-        async with Turn(room, required=[RequiredToolkit("words")]) as turn:
+        async with Turn(room, required=["words"]) as turn:
             messages: list[Any] = ["the cat and the hat"]
             while "answer" not in (reply := model(turn.tools, messages)):
                 messages.append(await turn.call(reply["tool"], reply["arguments"]))

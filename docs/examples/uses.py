@@ -53,7 +53,7 @@ async def main() -> None:
     ):
         asked = [
             ToolUse("1", "local__note", {"text": "buy a hat"}),
-            ToolUse("2", "words__count", {"text": "the cat and the hat", "top": 1}),
+            ToolUse("2", "words__count", '{"text": "the cat and the hat", "top": 1}'),
             ToolUse("3", "words__count", {"text": 7}),
         ]
         for result in await turn.run(asked):

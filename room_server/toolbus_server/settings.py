@@ -78,6 +78,11 @@ class ServerSettings:
 
     The lease that an ended predecessor left ends at once.
     """
+    asks_for_error_text: bool = False
+    """Whether hosts send their callers the texts of exceptions, unless a toolkit says otherwise.
+
+    For development: only hosts on this machine follow it.
+    """
     metrics: bool = True
     """Whether `/metrics` is served."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 
+from toolbus.errors import ToolFailed
 from toolbus.untrusted_text import one_line, printable
 
 __all__ = ["bounded_logger", "traceback_text"]
@@ -65,11 +66,23 @@ def traceback_text(error: BaseException) -> str:
 
 def _full_form(error: BaseException, related: list[BaseException]) -> str:
     try:
-        return "".join(
-            traceback.format_exception(type(error), error, error.__traceback__, limit=-_MAX_FRAMES)
-        )
+        shown = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES)
+        _cut_logged(shown, error, _MAX_RELATED)
+        return "".join(shown.format())
     except Exception:  # an attribute of the exception is not what Python expects there
         return _short_form(error, related)
+
+
+def _cut_logged(shown: traceback.TracebackException, error: BaseException, left: int) -> None:
+    """Leave out what a failed call in a chain was caused by: that was logged as it happened."""
+    for link in ("__cause__", "__context__"):
+        inner, shown_inner = getattr(error, link), getattr(shown, link)
+        if inner is None or shown_inner is None or left == 0:
+            continue
+        if isinstance(inner, ToolFailed) and "cause" in inner.details:
+            shown_inner.__cause__ = shown_inner.__context__ = None
+        else:
+            _cut_logged(shown_inner, inner, left - 1)
 
 
 def _short_form(error: BaseException, related: list[BaseException]) -> str:
@@ -99,8 +112,10 @@ def _related(error: BaseException) -> list[BaseException]:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception:  # the class has an error
+        return str.__str__(str(error))  # the text may be of a subclass with methods of its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of its `__str__`, such as SystemExit
         return "<no message>"
 
 

@@ -127,7 +127,8 @@ class PermissionDenied(RoomException):
 class InvalidArguments(RoomException):
     """An argument, option or name is invalid.
 
-    For a violated schema `details` has `path` and `message`.
+    For a violated schema `details` has `path` and `message`, and, if several values are invalid,
+    `all`: a list with `path` and `message` of each, up to 32, the first included.
     """
 
     code = "invalid_arguments"
@@ -223,9 +224,10 @@ class QuotaExceeded(RoomException):
 class ToolFailed(RoomException):
     """The tool's function started and raised an exception.
 
-    A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. The
-    text of any other exception stays at the host; its class is sent, in `details["cause"]`. If the
-    server refused a call of the tool, `details["refused"]` has the missing grant.
+    A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. Of
+    any other exception the class is sent, in `details["cause"]`, and its text only where `errors=`
+    of the tool or its toolkit says so, then in `details["text"]` too. If the server
+    refused a call of the tool, `details["refused"]` has the missing grant.
     """
 
     code = "tool_failed"

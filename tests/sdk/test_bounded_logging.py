@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import ToolFailed
 
 FORGED = "2026-01-01 00:00:00,000 INFO toolbus: forged \x1b[2J\x9b\u202e"
 
@@ -97,6 +98,21 @@ def test_an_exception_is_logged_escaped_indented_and_cut(
     assert all(line.startswith("  ") and line.isprintable() for line in lines)
     assert first.isprintable()
     assert len(text) < 12_000
+
+
+def test_what_a_failed_call_was_caused_by_is_not_logged_again() -> None:
+    def work() -> None:
+        failed = ToolFailed("the tool raised ValueError", details={"cause": "ValueError"})
+        failed.__cause__ = ValueError("logged before")
+        try:
+            raise failed
+        finally:
+            raise LookupError("outer")
+
+    text = logged(work)
+    assert "LookupError: outer" in text
+    assert "ToolFailed: the tool raised ValueError" in text
+    assert "logged before" not in text
 
 
 @pytest.mark.parametrize("message", ["%s", "%d"])

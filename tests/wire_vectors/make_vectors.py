@@ -247,6 +247,12 @@ CALL_NEWS = {
 # name: (kind, number, sender, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
+    "welcome_development": (
+        "welcome",
+        1,
+        [SERVER],
+        [4, ALICE[0], "lab", "9c0b7a6d5e4f3021", {**WELCOME_FACTS, "errors": "text"}],
+    ),
     "result": ("result", 2, [CLIENT, SERVER], [7, pack([1, {"city": "Oslo"}])]),
     "result_of_register": (
         "result",
@@ -491,6 +497,13 @@ BODIES: dict[str, tuple[str, Any]] = {
     "chunk_file_last_piece": ("chunk", [3, "", "", b"\r\n\x1a\n", False]),
     "chunk_link": ("chunk", [4, "Radar", "https://example.org/radar?x=1"]),
     "details": ("details", REFUSED_DETAILS),
+    "details_of_several": (
+        "details",
+        {
+            **REFUSED_DETAILS,
+            "all": [REFUSED_DETAILS, {"path": "/city", "message": '"city" is required'}],
+        },
+    ),
     "caller_context": ("caller_context", {"thread": "t-1"}),
     "answer_of_describe": (
         "answer",

@@ -110,6 +110,7 @@ class ServeOptions:
             trusted_proxies=tuple(_networks(self.trusted_proxies)),
             redis=self.redis,
             node=self.node,
+            asks_for_error_text=self.dev,
             metrics=self.metrics == "on",
         )
 

@@ -137,7 +137,9 @@ class RoomServer:
             self.node,
             issuers=lambda: {key.iss for key in self.admission.keys},
         )
-        self._services = SessionServices(self.admission, administration, loop, time.time)
+        self._services = SessionServices(
+            self.admission, administration, loop, time.time, self._settings.asks_for_error_text
+        )
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)
         if self.node is not None:

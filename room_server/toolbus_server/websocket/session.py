@@ -101,6 +101,8 @@ class SessionServices:
     loop: asyncio.AbstractEventLoop
     now: Callable[[], float]
     """Seconds since the epoch."""
+    asks_for_error_text: bool
+    """Whether hosts are asked to send the texts of exceptions."""
 
 
 class Session:
@@ -159,6 +161,7 @@ class Session:
             "role": participant.role,
             "api": participant.scope.to_claims(),
             "limits": self._hub.limits.to_wire(),
+            **({"errors": "text"} if self._services.asks_for_error_text else {}),
             "heartbeat_ms": int((self._transport.ping_interval or 0) * 1000),
         }
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitRequest
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.agents.skill_listing import SkillListing, checked_listings
-from toolbus.agents.turn_assembly import checked_toolkits
+from toolbus.agents.turn_assembly import checked_required, checked_toolkits
 from toolbus.agents.turn_skills import TurnSkills
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import cut, shown
@@ -48,8 +48,8 @@ class ToolGroup:
     toolkits: Sequence[Toolkit | LocalToolkit] = ()
     """Toolkits that run in this process, started with the turn."""
     _: KW_ONLY
-    required: Sequence[RequiredToolkit] = ()
-    """Toolkits of others; the turn waits for them whether the group is active or not."""
+    required: Sequence[RequiredToolkit | str] = ()
+    """Toolkits of others, or their names; the turn waits for them also while it is inactive."""
     builders: Sequence[AnyBuilder] = ()
     """Builders; what they build for a turn belongs to the group."""
     skills: Sequence[SkillListing] = ()
@@ -78,11 +78,15 @@ class ToolGroup:
             f"group {self.name}: toolkits", self.toolkits, Toolkit, LocalToolkit
         )
         object.__setattr__(self, "toolkits", local)
-        required = checked_toolkits(f"group {self.name}: required", self.required, RequiredToolkit)
+        required = checked_required(f"group {self.name}: required", self.required)
         object.__setattr__(self, "required", required)
         object.__setattr__(self, "builders", tuple(self.builders))
         skills = checked_listings(f"group {self.name}: skills", self.skills)
         object.__setattr__(self, "skills", skills)
+
+
+def _required_by(group: ToolGroup) -> tuple[RequiredToolkit, ...]:
+    return cast("tuple[RequiredToolkit, ...]", group.required)  # as `__post_init__` made them
 
 
 def checked_groups(groups: Iterable[ToolGroup]) -> tuple[ToolGroup, ...]:
@@ -125,7 +129,7 @@ class ActiveGroups:
         )
         """The local toolkits of all groups, and those that read skills and switch groups."""
         self.required: tuple[RequiredToolkit, ...] = tuple(
-            chain.from_iterable(each.required for each in self)
+            chain.from_iterable(_required_by(each) for each in self)
         )
         """The required toolkits of all groups."""
         self.builders: tuple[AnyBuilder, ...] = tuple(
@@ -136,7 +140,7 @@ class ActiveGroups:
         self._of_builder: dict[str, str] = {}
         for group in self:
             names = [each.name for each in group.toolkits]
-            names += [each.alias or each.name for each in group.required]
+            names += [each.alias or each.name for each in _required_by(group)]
             self._of_toolkit |= dict.fromkeys(names, group.name)
             self._of_builder |= {each.name: group.name for each in group.builders}
 

@@ -13,15 +13,19 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
+from toolbus.chunks.json_values import packed_json
+from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import (
     ApprovalDenied,
     ApprovalExpired,
     Executed,
+    InvalidArguments,
     PermissionDenied,
     RoomException,
 )
+from toolbus.room.call_form import argument_object
 
-__all__ = ["ResultState", "ToolResult", "ToolUse", "state_of"]
+__all__ = ["ResultState", "ToolResult", "ToolUse", "arguments_of", "state_of"]
 
 ResultState: TypeAlias = Literal["ok", "failed", "denied", "interrupted"]
 """How a use ended."""
@@ -57,8 +61,9 @@ class ToolUse:
     """The id that the model's provider gave it; the result has the same."""
     name: str
     """`toolkit.tool`, or the name that `Turn.provider_name` gave it."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Values by parameter."""
+    arguments: Mapping[str, Any] | str | None = field(default_factory=dict)
+    """Values by parameter, or the JSON text of them that the API of a model sends; empty text is no
+    arguments."""
     attachment: Any = None
     """An upload, as `attachment` of `Room.invoke`."""
     input: Any = None
@@ -141,6 +146,37 @@ class ToolResult:
         return f"{before}{_words(self.error, self.executed, self.state)}"
 
 
+def arguments_of(use: ToolUse) -> dict[str, Any]:
+    """Return the arguments of a use as a dict, read from JSON text if they are that.
+
+    Raises `InvalidArguments` for a text that is not one JSON object, with its place as `line`,
+    `column` and `position` in `details`, and for a value that cannot be sent, with its path: of
+    two equal keys the last one counts, and NaN and infinities are refused (FRAME-7).
+    """
+    text = use.arguments
+    if not isinstance(text, str):
+        return argument_object(text)
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+        packed_json("arguments", value)  # raises for what JSON text can have and a call cannot
+    except json.JSONDecodeError as error:
+        failure = _not_readable(f"the arguments are not JSON: {error}")
+        failure.details |= {"line": error.lineno, "column": error.colno, "position": error.pos}
+        raise failure from None  # not chained: the exception of the parser keeps the whole text
+    except (ValueError, RecursionError):
+        words = "the arguments are nested too deeply, or have a number with too many digits"
+        raise _not_readable(words) from None
+    if not isinstance(value, dict | None):
+        raise _not_readable("the arguments must be one JSON object")
+    return value or {}
+
+
+def _not_readable(message: str) -> InvalidArguments:
+    return InvalidArguments(message, details={"path": "", "message": message})
+
+
 def state_of(error: RoomException) -> ResultState:
     """Return the state of a call that ended with an error and was not interrupted."""
     return "denied" if isinstance(error, _DENIALS) and error.executed == "no" else "failed"
@@ -149,6 +185,8 @@ def state_of(error: RoomException) -> ResultState:
 def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
     label = "interrupted" if state == "interrupted" else f"error {error.code}"
     told = f"{label}: {error.message.rstrip('.')}."
+    if further := further_values(error):
+        told = f"{told} Also: {'; '.join(further)}."
     return " ".join(filter(None, (told, _RAN[executed], _next_step(error, executed, state))))
 
 

@@ -29,11 +29,12 @@ from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
-from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn_assembly import (
     ToolkitNames,
     available_toolkits,
     callable_tools,
+    checked_required,
     checked_toolkits,
     tool_infos,
     usable_tools,
@@ -52,7 +53,7 @@ from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.auth.grants import ToolRights
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.chunks.json_values import cut, shown
+from toolbus.chunks.json_values import shown
 from toolbus.errors import (
     NotFound,
     PermissionDenied,
@@ -91,6 +92,12 @@ TurnTool = ToolInfo
 
 _OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 """The options of `Turn.invoke`."""
+_MAX_NAME_CHARS = 129
+"""Of an unknown name that is compared with others: two names of 64 and a dot."""
+_MAX_COMPARED = 1_000
+"""Names that an unknown one is compared with, 10 us for each."""
+_MAX_LISTED_CHARS = 1_000
+"""Of the names in the error for an unknown one."""
 
 
 class Turn:
@@ -119,7 +126,8 @@ class Turn:
         always: Local toolkits that are in every turn; `LocalToolkit(toolkit, alias)` gives one
             another name. Their tools, like those of a toolkit that is its own builder, are started
             with the agent's room.
-        required: Toolkits of others; of one that names tools, only those are listed.
+        required: Toolkits of others, each a `RequiredToolkit` or a name; of one that names tools,
+            only those are listed.
         builders: The available builders.
         tools: Without a message, the agent's own requests: objects of its builders' types. With
             one, the requests of the message if they are not its body's `tools`; they too are
@@ -150,7 +158,7 @@ class Turn:
         *,
         message: Message | None = None,
         always: Iterable[Toolkit | LocalToolkit] = (),
-        required: Iterable[RequiredToolkit] = (),
+        required: Iterable[RequiredToolkit | str] = (),
         builders: Iterable[AnyBuilder] = (),
         tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None = None,
         model: Any = None,
@@ -175,7 +183,7 @@ class Turn:
             *self._groups.toolkits,
         )
         self._required = (
-            *checked_toolkits("required", required, RequiredToolkit),
+            *checked_required("required", required),
             *self._groups.required,
         )
         if not isinstance(builders, Iterable):
@@ -220,7 +228,9 @@ class Turn:
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
-            self._facts = TurnFacts(agent, sender, self._view, self._groups.check)
+            self._facts = TurnFacts(
+                agent, sender, self._view, self._groups.check, self._room._wants_error_text
+            )
             runs = TurnRuns(self._facts, self._middlewares, span, self._records)
             await self._enter(stack)
             stack.push_async_callback(runs.end)
@@ -416,7 +426,8 @@ class Turn:
         given = GivenOptions(timeout_s, attachment, input, caller_context, on_progress)
         call_id = f"{self._call_prefix}{next(self._call_numbers):08x}"
         values = CollectedValues(tool)
-        call = self._prepared(call_id, tool, arguments, given, values)
+        read = partial(self._read_call, tool, arguments)
+        call = self._prepared(call_id, tool, read, given, values)
         chunk = await runs.chunk(call)
         return values.as_one if call.entry.info.streaming else chunk
 
@@ -510,7 +521,8 @@ class Turn:
         self, use: ToolUse, given: GivenOptions, collected: CollectedChunks
     ) -> PreparedUse:
         try:
-            call = self._prepared(use.id, use.name, use.arguments, given, collected)
+            read = partial(self._read_use, use)
+            call = self._prepared(use.id, use.name, read, given, collected)
             return PreparedUse(use, call)
         except RoomException as error:
             return PreparedUse(use, error=error)
@@ -519,28 +531,47 @@ class Turn:
         self,
         call_id: str,
         name: str,
-        arguments: Mapping[str, Any] | None,
+        read: Callable[[], tuple[TurnEntry, dict[str, Any]]],
         given: GivenOptions,
         collected: CollectedChunks,
     ) -> TurnCall:
         """Make a call, or record that it is refused and raise the `RoomException`."""
         try:
-            entry = self._entry(name)
-            values = argument_object(arguments)
+            entry, values = read()
             options = call_options(given, self._timeout_s)
         except RoomException as error:
             if self._runs is not None:
                 self._runs.refused(name, call_id, error)
             raise
-        return TurnCall(call_id, entry, dict(values), options, collected)
+        return TurnCall(call_id, entry, values, options, collected)
 
-    def _entry(self, name: str) -> TurnEntry:
-        """Return a tool by its name, or by that for providers. Raises `NotFound`."""
-        entry = self._entries.get(name)
+    def _read_call(
+        self, name: str, arguments: Mapping[str, Any] | None
+    ) -> tuple[TurnEntry, dict[str, Any]]:
+        """Return the tool and the arguments of a program's call."""
+        entry = self._entry(name)
         if entry is None:
-            tool = self._provider_names.tool_of(name)
-            if tool is None:
-                raise _not_in_turn(name, self._entries)
+            raise _not_in_turn(name, self._entries)
+        return entry, argument_object(arguments)
+
+    def _read_use(self, use: ToolUse) -> tuple[TurnEntry, dict[str, Any]]:
+        """Return the tool and the arguments of a use.
+
+        The error for an unknown name has the names that the model was given: those of active
+        groups, and for providers unless the name has a dot, which no such name has.
+        """
+        entry = self._entry(use.name)
+        if entry is None:
+            known = [each.name for each in self.tools]
+            if "." not in use.name:
+                known = [self.provider_name(name) for name in known]
+            raise _not_in_turn(use.name, known)
+        return entry, arguments_of(use)
+
+    def _entry(self, name: str) -> TurnEntry | None:
+        """Return a tool by its name, or by that for providers; None if there is none."""
+        entry = self._entries.get(name)
+        if entry is None and (tool := self._provider_names.tool_of(name)) is not None:
             entry = self._entries[tool]
         return entry
 
@@ -592,9 +623,19 @@ def _asked_for(
 
 
 def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
+    """Make the error for an unknown tool; near names come first, and the text is bounded."""
     names = list(present)
-    near = [each for each in names if each.endswith(f".{tool}")]
-    near = near or get_close_matches(str(tool), names, n=1, cutoff=0.8)
+    asked = str(tool)[:_MAX_NAME_CHARS]
+    near = [each for each in names if each.endswith((f".{asked}", f"__{asked}"))]
+    near = near or get_close_matches(asked, names[:_MAX_COMPARED], n=3, cutoff=0.8)
+    shown_names: list[str] = []
+    left = _MAX_LISTED_CHARS
+    for name in dict.fromkeys([*near, *names]):
+        left -= len(name) + 2
+        if left < 0:
+            break
+        shown_names.append(name)
+    more = len(names) - len(shown_names)
+    listed = ", ".join(shown_names) + (f", and {more:,} more" if more else "")
     hint = f"did you mean {near[0]}? Its" if near else "its"
-    text = f"{shown(tool)} is not in this turn; {hint} tools: {cut(', '.join(names) or 'none')}"
-    return NotFound(text)
+    return NotFound(f"{shown(tool)} is not in this turn; {hint} tools: {listed or 'none'}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from toolbus.agents.builders import ToolkitRequest, run_concurrently
 from toolbus.agents.local_toolkit import LocalToolkit
@@ -32,6 +32,7 @@ __all__ = [
     "ToolkitNames",
     "available_toolkits",
     "callable_tools",
+    "checked_required",
     "checked_toolkits",
     "tool_infos",
     "usable_tools",
@@ -216,6 +217,18 @@ def tool_infos(
     of = {} if info is None else {"owner": info.owner, "issuer": info.issuer, "digest": info.digest}
     for tool in tools:
         yield ToolInfo.of(manifest, tool, **of)
+
+
+def checked_required(
+    option: str, values: Iterable[RequiredToolkit | str]
+) -> tuple[RequiredToolkit, ...]:
+    """Return required toolkits, made of a name where that is all there is to say.
+
+    Raises `TypeError` unless it is a list of them, and `ValueError` for what is no name.
+    """
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        values = [RequiredToolkit(each) if isinstance(each, str) else each for each in values]
+    return checked_toolkits(option, cast("Iterable[RequiredToolkit]", values), RequiredToolkit)
 
 
 def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple[T, ...]:

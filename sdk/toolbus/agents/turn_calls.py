@@ -59,6 +59,8 @@ class TurnFacts:
     """Makes the room of a call that ends at a time by the loop's clock."""
     check_active: Callable[[str, str], None]
     """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
+    wants_error_text: Callable[[], bool]
+    """Whether the room's server asks for the texts of exceptions."""
 
 
 class CallOptions(NamedTuple):
@@ -216,6 +218,7 @@ class LocalDispatch:
             source=source,
             put=put,
             state=self._state(),
+            wants_error_text=facts.wants_error_text,
         )
         if source is None:
             return await self._toolkit.run(inner, facts.view)
@@ -323,6 +326,7 @@ class _Wrapped:
 
     def __init__(self, call: TurnCall, facts: TurnFacts) -> None:
         self._call = call
+        self._facts = facts
         options, clock = call.options, asyncio.get_running_loop().time
         deadline_at = clock() + options.timeout_s
         self._context = ToolContext(
@@ -354,13 +358,13 @@ class _Wrapped:
                 return await self._collected(chunks)
         except TimeoutError as error:
             if not limit.expired():
-                raise failure_of(error, self._run) from error
+                raise self._failure_of(error) from error
             text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
             raise DeadlineExceeded(text, executed=call.executed) from None
         except (Exception, SystemExit) as error:
             if error is call.input_error:
                 raise
-            failure = failure_of(error, self._run)
+            failure = self._failure_of(error)
             if call.attempts and failure.executed == "maybe":
                 # What the chain could not know while the attempt ran.
                 if failure is error or call.executed == "yes":
@@ -368,6 +372,11 @@ class _Wrapped:
             if failure is error:
                 raise
             raise failure from error
+
+    def _failure_of(self, error: BaseException) -> RoomException:
+        """Return the error for the caller; of a middleware it has the text as the room's has."""
+        self._run.sends_error_text = self._facts.wants_error_text()
+        return failure_of(error, self._run)
 
     async def _collected(self, chunks: AsyncIterator[Chunk]) -> Chunk:
         """Pass the chunks of a stream on, or return the one of a tool that returns one."""

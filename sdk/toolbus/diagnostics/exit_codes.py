@@ -14,6 +14,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
+from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
 
@@ -341,5 +342,6 @@ def failure_lines(
     text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
     if not local:
         text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
+    further = [f"  also: {each}" for each in further_values(error)]
     step = one_line(_next_step(error, target or CallTarget()))
-    return [f"toolbus: {text}", *([f"  next: {step}"] if step else [])]
+    return [f"toolbus: {text}", *further, *([f"  next: {step}"] if step else [])]

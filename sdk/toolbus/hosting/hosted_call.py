@@ -43,6 +43,8 @@ class CallRunner(CallHost, Protocol):
 
     owner_of: Callable[[], str]
     """Returns the name of this host, for records."""
+    wants_error_text: Callable[[], bool]
+    """Whether the server asks for the texts of exceptions."""
 
     async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a function on a thread."""
@@ -220,6 +222,12 @@ class HostedCall(ToolRun):
         """Run a function on one of the runner's threads."""
         result: T = await self._runner.run_in_thread(self, function)
         return result
+
+    @property
+    def sends_error_text(self) -> bool:  # type: ignore[override]
+        """Whether the caller gets the text of an exception."""
+        by_default = self._runner.wants_error_text()
+        return self.hosted.toolkit.sends_error_text(self.dispatch.tool, by_default=by_default)
 
     @property
     def executed(self) -> Executed:

@@ -58,6 +58,8 @@ class InProcessCall:
     """Receives the chunks of a streaming tool, and waits while its reader is behind."""
     state: dict[str, Any] | None = None
     """The toolkit's part of the agent's state."""
+    wants_error_text: Callable[[], bool] = lambda: False
+    """Whether the room's server asks for the texts of exceptions."""
     _threads_of: Callable[[], ThreadPoolExecutor] = field(init=False)
     """Returns the threads that the toolkit's functions run on."""
     _loop: asyncio.AbstractEventLoop = field(init=False)
@@ -302,6 +304,8 @@ class InProcessToolkit:
 
     def _reported_error(self, call: InProcessCall, error: BaseException) -> RoomException:
         """Return the error for the caller, and log the tool's own error."""
+        by_default = call.wants_error_text()
+        call.run.sends_error_text = self._toolkit.sends_error_text(call.tool, by_default=by_default)
         failure = failure_of(error, call.run)
         if failure is not error and not isinstance(error, RoomException):
             _logger.error("tool %s.%s raised", self._toolkit.name, call.tool, exc_info=error)

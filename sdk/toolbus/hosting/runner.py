@@ -96,6 +96,7 @@ class Runner:
             `SharedPlaces`.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
         owner_of: Returns the name of this host, for records of calls.
+        wants_error_text: Whether the server asks for the texts of exceptions.
     """
 
     __slots__ = (
@@ -119,6 +120,7 @@ class Runner:
         "loop",
         "owner_of",
         "room_of",
+        "wants_error_text",
     )
 
     def __init__(  # noqa: PLR0913 - each is one fact of a host, by keyword
@@ -131,6 +133,7 @@ class Runner:
         max_in_flight: int = MAX_IN_FLIGHT,
         loop_is_ending: Callable[[], bool] = lambda: False,
         owner_of: Callable[[], str] = lambda: "",
+        wants_error_text: Callable[[], bool] = lambda: False,
     ) -> None:
         self.connection: OutgoingConnection | None = connection
         """The connection that frames are sent on."""
@@ -156,6 +159,8 @@ class Runner:
         self._loop_is_ending = loop_is_ending
         self.owner_of: Callable[[], str] = owner_of
         """Returns the name of this host, for records of calls."""
+        self.wants_error_text: Callable[[], bool] = wants_error_text
+        """Whether the server asks for the texts of exceptions."""
         # A call must not inherit the span that is current while we connect.
         self._context = copy_context()
         self._context.run(attach, Context())

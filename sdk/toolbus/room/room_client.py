@@ -45,7 +45,7 @@ from toolbus.room.registrations import (
 from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
-from toolbus.settings import RoomSettings, Token
+from toolbus.settings import RoomSettings, Token, is_loopback
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
@@ -204,6 +204,7 @@ class RoomClient(Room):
             tracing=tracing,
             loop_is_ending=lambda: link.loop_is_ending,
             owner_of=lambda: self._full_name,
+            wants_error_text=self._wants_error_text,
         )
         calls = ConnectionCalls(core, table, runner)
         registrations, attributes = (
@@ -230,6 +231,17 @@ class RoomClient(Room):
         if welcome is None:
             raise Unavailable("the room is not joined", executed="no", retryable=False)
         return welcome
+
+    def _wants_error_text(self) -> bool:
+        """Whether the server asks hosts for the texts of exceptions; False after the room's end.
+
+        Only a server on this machine may ask: another one would learn what authors of tools kept
+        from it.
+        """
+        parts, settings = self._parts, self._settings
+        if parts is None or parts.welcome is None or settings is None:
+            return False
+        return parts.welcome.facts.get("errors") == "text" and is_loopback(settings.url)
 
     @property
     def room(self) -> str:

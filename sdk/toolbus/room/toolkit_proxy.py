@@ -21,6 +21,7 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     refuse_unknown,
 )
+from toolbus.room.method_signatures import documentation_of, signature_of
 from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
@@ -222,8 +223,12 @@ class ToolkitProxy(TypedToolkitProxy):
             return self.stream(name, self._mapping(name, positional), **arguments)
 
         method: Callable[..., Any] = stream_tool if self._tools[name].streaming else call_tool
-        method.__name__ = name
-        method.__doc__ = self._tools[name].description
+        described = self._tools[name]
+        method.__name__, method.__qualname__ = name, f"{self._info.name}.{name}"
+        method.__doc__ = documentation_of(described)
+        setattr(method, "__signature__", signature_of(described, Chunks))  # noqa: B010 - typed so
+        # Kept: what is shown of it takes 80 us to make, a fifth of a call.
+        self.__dict__[name] = method
         return method
 
     def _mapping(self, tool: str, positional: tuple[Any, ...]) -> Mapping[str, Any] | None:

@@ -22,6 +22,7 @@ from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.stack_dump import StackDump
 from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
+from toolbus.tools.error_text import SentErrors
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
@@ -59,6 +60,7 @@ class RemoteToolkit(Toolkit):
         public: Whether the whole room sees it.
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
         records: Where each call is recorded, refused ones too.
+        errors: What callers get of the exceptions of its tools, as for `Toolkit`.
         supersede: True takes over from other definitions whatever their versions; False refuses to
             be hosted beside one, with `DefinitionConflict`.
 
@@ -82,6 +84,7 @@ class RemoteToolkit(Toolkit):
         shared_with: Sequence[str] = (),
         supersede: bool | None = None,
         records: Records | None = None,
+        errors: SentErrors | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -94,6 +97,7 @@ class RemoteToolkit(Toolkit):
             version=version,
             middlewares=middlewares,
             records=records,
+            errors=errors,
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")

@@ -184,6 +184,7 @@ class ExtendedModel:
             raise TypeError(f"{label}: extended must be a pydantic model class, not {shown(model)}")
         self._what = f"{label}: extended {model.__name__}"
         self._schema, self._fields, self._convert = _read_model(model, self._what)
+        self._added_defs: frozenset[str] = frozenset()
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -222,10 +223,27 @@ class ExtendedModel:
         if required := [*schema.get("required", ()), *self._schema.get("required", ())]:
             merged["required"] = required
         defs = dict(schema.get("$defs", {}))
+        self._added_defs = frozenset(self._schema.get("$defs", {})) - defs.keys()
         for name, definition in self._schema.get("$defs", {}).items():
             if defs.setdefault(name, definition) != definition:
                 raise ValueError(f"{self._what}: $defs has another definition of {name!r}")
         return {**merged, "$defs": defs} if defs else merged
+
+    def removed_from(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema that `added_to` returned, without the fields."""
+        own = self.properties
+        kept = {
+            "properties": {k: v for k, v in schema.get("properties", {}).items() if k not in own},
+            "required": [each for each in schema.get("required", ()) if each not in own],
+            "$defs": {
+                k: v for k, v in schema.get("$defs", {}).items() if k not in self._added_defs
+            },
+        }
+        merged = {**schema, **kept}
+        for keyword in ("required", "$defs"):
+            if not merged[keyword]:
+                del merged[keyword]
+        return merged
 
     def around(self, convert: Convert, passed: frozenset[str] | None) -> Convert:
         """Return a conversion that converts the fields, and all other arguments by `convert`.

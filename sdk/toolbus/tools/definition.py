@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, shown
 from toolbus.diagnostics.user_code_errors import error_text
+from toolbus.tools.error_text import SentErrors, checked_errors
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
 
@@ -56,6 +57,7 @@ class ToolDefinition:
     external: bool = False
     approval: bool = False
     cache_ttl_s: float | None = None
+    errors: SentErrors | None = None
 
     schemas_are_checked: bool = False
     """Whether its author has checked that the schemas compile, and changes them no more.
@@ -90,6 +92,7 @@ class ToolDefinition:
         external: bool | None = None,
         approval: bool | None = None,
         cache_ttl_s: float | None = None,
+        errors: SentErrors | None = None,
         middlewares: Sequence[Any] | None = None,
     ) -> None:
         given = {key: value for key, value in locals().items() if value is not None}
@@ -118,6 +121,7 @@ class ToolDefinition:
         if not isinstance(self.name, str):
             raise TypeError(f"{self._label}: name must be text, not {type(self.name).__name__}")
         self._check_cache()
+        checked_errors(self.errors, self._label)
         schema = self._merged_schema()
         _check_affinity(self.affinity, schema, self._label)
         if self.output_schema is not None:
@@ -135,6 +139,8 @@ class ToolDefinition:
             raise ValueError(f"{self._label}: {error_text(error)}") from None
         except ValueError as error:
             raise ValueError(f"{self._label}: {error}") from error
+        if not isinstance(getattr(type(self), "input_schema", None), property):
+            self.input_schema = schema  # as the manifest has it: with its type and `defs`
         return self._compiled
 
     def _check_cache(self) -> None:

@@ -54,6 +54,7 @@ _PASSED_ON = (
     "max_concurrency",
     "affinity",
     "cache_ttl_s",
+    "errors",
     "middlewares",
 )
 """The options that are those of `Tool`."""
@@ -91,6 +92,7 @@ class FunctionTool(Tool):
     has no JSON Schema or an option does not fit it.
     """
 
+    input_schema: dict[str, Any]
     _extended: ExtendedModel | None = None
 
     def __init__(
@@ -162,21 +164,19 @@ class FunctionTool(Tool):
             text = "add it, preset it, or give the parameter a default"
             raise TypeError(f"{label} requires {name!r}, and args_schema does not: {text}")
         convert = signature.convert
+        if self._extended is not None:
+            self.input_schema = self._extended.removed_from(self.input_schema)
         if extended is not None or self._extended is not None:
             self._extended = extended
         if extended is not None:
             extended.check_names(signature.given, signature.reserved)
-            self._merged_schema()  # raises if a name is there already
+            self.input_schema = extended.added_to(self.input_schema)
             passed = None if signature.takes_any else signature.parameters
             convert = extended.around(convert, passed)
         if signature.open_names is not None:
             added = () if extended is None else extended.properties
             convert = signature.open_names.before(convert, frozenset(added))
         self._convert = convert
-
-    def _merged_schema(self) -> dict[str, Any]:
-        schema = super()._merged_schema()
-        return schema if self._extended is None else self._extended.added_to(schema)
 
     def _check_upload(self) -> None:
         upload = self._signature.input_parameter
@@ -223,8 +223,8 @@ class FunctionTool(Tool):
             return (yield from super().read_steps(arguments))
         if self._sliced is None:
             schema = (self._compiled or self._compile()).manifest.input_schema
-            is_own = super()._merged_schema() == self._signature.input_schema
-            signature = self._signature if is_own else None
+            own = schema if self._extended is None else self._extended.removed_from(schema)
+            signature = self._signature if own == self._signature.input_schema else None
             self._sliced = SlicedParameters(schema, signature)
             yield
         return (yield from self._sliced.read_steps(self.read_arguments, arguments))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overloa
 from pydantic import BaseModel
 
 from toolbus.chunks.json_values import cut, shown
+from toolbus.tools.error_text import SentErrors
 from toolbus.tools.signature import name_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ToolFields(TypedDict, total=False):
     max_concurrency: int | None
     affinity: str
     cache_ttl_s: float | None
+    errors: SentErrors | None
     middlewares: Sequence[Middleware]
 
 
@@ -105,6 +107,9 @@ class ToolOptions:
     """Which calls stay with one host: "none", "caller", or the name of an argument."""
     cache_ttl_s: float | None = None
     """Seconds that a cache may serve a result again for equal arguments; only for `read_only`."""
+    errors: SentErrors | None = None
+    """What callers get of an exception: "text", its class and its text, or "class", its class
+    alone; by default as the toolkit says, else "class", and "text" on a development server."""
     middlewares: Sequence[Middleware] = ()
     """What runs around each call, the first outermost."""
 

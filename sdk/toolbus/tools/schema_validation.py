@@ -8,8 +8,9 @@ values, so arguments are not written to logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, json_pointer, plain_json
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.tools.applied_schemas import MAX_APPLIED, left_after
 from toolbus.tools.schema_parts import SUBSCHEMAS, UNEVALUATED, Holds
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Violation",
     "converted",
     "invalid_arguments",
+    "violations_in",
 ]
 
 T = TypeVar("T")
@@ -53,10 +56,40 @@ class UnknownArgument(Exception):
     """An argument whose name the schema accepts and the function does not; its text is the name."""
 
 
-def invalid_arguments(violation: Violation) -> InvalidArguments:
-    """Make the error for arguments that break their schema."""
-    message = f"{violation.path}: {violation.message}" if violation.path else violation.message
-    return InvalidArguments(message, details=violation.details)
+MAX_VIOLATIONS = 32
+"""How many invalid values one error names."""
+_MAX_VIOLATIONS_BYTES = 16 * 1024
+"""Of their paths and messages: with more than 32 KiB an error would lose its details (ERR-7)."""
+
+
+def invalid_arguments(violations: Iterable[Violation]) -> InvalidArguments:
+    """Make the error for arguments that break their schema.
+
+    Args:
+        violations: The first is that of the message; those beyond `MAX_VIOLATIONS` are left out.
+            None at all is a value that is not JSON.
+    """
+    # The first one comes again among all, and pydantic has one for each branch of a union.
+    different = [*dict.fromkeys(islice(violations, 4 * MAX_VIOLATIONS))][:MAX_VIOLATIONS]
+    different = different or [Violation("", "the value is not JSON")]
+    first, left = different[0], _MAX_VIOLATIONS_BYTES
+    named: list[dict[str, Any]] = []
+    for each in different:
+        left -= len(f"{each.path}{each.message}".encode(errors="replace"))
+        if left < 0:
+            break
+        named.append(each.details)
+    message = f"{first.path}: {first.message}" if first.path else first.message
+    details = first.details
+    if len(named) > 1:
+        details["all"] = named
+    return InvalidArguments(message, details=details)
+
+
+def violations_in(error: InvalidArguments) -> list[Violation]:
+    """Return what `invalid_arguments` made an error of."""
+    details = error.details
+    return [Violation(each["path"], each["message"]) for each in details.get("all", [details])]
 
 
 def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_pointer) -> T:
@@ -67,21 +100,22 @@ def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_p
         arguments: What it gets.
         place: Makes the JSON pointer of a violation from the keys that lead to it.
 
-    Raises `InvalidArguments` with the first violation's path and message.
+    Raises `InvalidArguments`.
     """
     try:
         return convert(arguments)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        path = place(_existing(first["loc"], arguments))
-        raise invalid_arguments(Violation(path, cut(first["msg"]))) from None
-    except UnknownArgument as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid_arguments(
-            Violation(place([str(error)]), cut(f'"{error}" is not known'))
+            Violation(place(_existing(each["loc"], arguments)), cut(each["msg"]))
+            for each in problems
         ) from None
+    except UnknownArgument as error:
+        unknown = Violation(place([str(error)]), cut(f'"{error}" is not known'))
+        raise invalid_arguments([unknown]) from None
     except Exception as error:
         text = f"the arguments cannot be converted: {type(error).__name__}"
-        raise invalid_arguments(Violation(place([]), cut(text))) from error
+        raise invalid_arguments([Violation(place([]), cut(text))]) from error
 
 
 def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
@@ -109,13 +143,15 @@ class JsonCheck:
         deferred: Compile it for the first value, because it is known to compile.
     """
 
-    __slots__ = ("_ready", "_schema", "_single", "fits")
+    __slots__ = ("_of_one", "_ready", "_schema", "_single", "fits")
 
     def __init__(self, schema: dict[str, Any], *, deferred: bool = False) -> None:
         self._schema = schema
         self._ready = None if deferred else _compiled(schema)
         self._single: jsonschema_rs.Validator | None = None
         """Finds the first violation, and no others; see `_without_branches`."""
+        self._of_one: jsonschema_rs.Validator | None = None
+        """Finds the first violation of one property alone."""
         self.fits: Callable[[Any], bool] = (
             self._fits_first if self._ready is None else self._ready.is_valid
         )
@@ -137,6 +173,53 @@ class JsonCheck:
         except ValueError as error:
             return _not_json(value) or Violation(place([]), cut(str(error)))
         return Violation(place([]), "the value does not match the schema")
+
+    def violations(self, value: Any, place: Place = json_pointer) -> Iterator[Violation]:
+        """Yield violations, the first as `violation` returns it; the same one may come again.
+
+        All are found where that is cheap. Else it is the first one of each property, of 256
+        properties at most; what concerns several properties together is then found only if it is
+        the first.
+
+        Args:
+            value: The value.
+            place: Makes the JSON pointer of a violation from the keys that lead to it.
+        """
+        first = self.violation(value, place)
+        if first is None:
+            return
+        yield first
+        try:
+            finder = self._finder()
+            if left_after(self._schema, value, MAX_APPLIED):
+                for error in finder.iter_errors(value):
+                    yield from _violations(error, place)
+            elif isinstance(value, dict):
+                yield from self._of_each_property(value, place)
+        except ValueError:  # it is not JSON
+            return
+
+    def _of_each_property(self, value: dict[str, Any], place: Place) -> Iterator[Violation]:
+        """Yield violations of properties, each looked at alone, and the names that are missing."""
+        if self._of_one is None:
+            schema = {key: held for key, held in self._schema.items() if key in _OF_ONE_PROPERTY}
+            try:
+                self._of_one = _compiled(_without_branches(schema))
+            except ValueError:  # a reference leads to what was left out
+                self._of_one = _ACCEPTS_ALL
+        left = MAX_APPLIED
+        required = self._schema.get("required")
+        for name in required if isinstance(required, list) else ():
+            if name not in value:
+                yield _missing([name], place)
+        for name, item in islice(value.items(), _MAX_PROPERTIES):
+            one = {name: item}
+            if self._of_one.is_valid(one):
+                continue
+            left = left_after(self._schema, one, left)
+            found = self._of_one.iter_errors(one) if left else _first_error(self._of_one, one)
+            for error in found:
+                yield from _violations(error, place)
 
     def violation_except(self, value: Any, places: frozenset[str]) -> Violation | None:
         """Return the first violation that is not due to the values at some places.
@@ -232,11 +315,35 @@ def _is_due_to(error: jsonschema_rs.ValidationError, places: frozenset[str]) -> 
     return isinstance(error.kind, _OF_CONTENT) and any(place.startswith(around) for place in places)
 
 
+def _first_error(
+    validator: jsonschema_rs.Validator, value: Any
+) -> Iterator[jsonschema_rs.ValidationError]:
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        yield error
+
+
+def _missing(path: Sequence[str | int], place: Place) -> Violation:
+    return Violation(place(path), cut(f'"{path[-1]}" is required'))
+
+
+def _violations(error: jsonschema_rs.ValidationError, place: Place) -> Iterator[Violation]:
+    """Yield what an error is about: each of the names that are not known."""
+    match error.kind:
+        case _Kind.AdditionalProperties(names):
+            for name in names[:MAX_VIOLATIONS]:
+                path = place([*error.instance_path, name])
+                yield Violation(path, cut(f'"{name}" is not known'))
+        case _:
+            yield _violation(error, place)
+
+
 def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
     path = error.instance_path
     match error.kind:
         case _Kind.Required(name):
-            return Violation(place([*path, name]), cut(f'"{name}" is required'))
+            return _missing([*path, name], place)
         case _Kind.AdditionalProperties([name, *_]):
             return Violation(place([*path, name]), cut(f'"{name}" is not known'))
         case _Kind.Not({"not": {"anyOf": _}}):
@@ -246,6 +353,15 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
     return Violation(place(path), cut(error.message))
 
 
+_MAX_PROPERTIES = 256
+"""Properties that are looked at each alone; a check of one takes some microseconds."""
+_OF_ONE_PROPERTY = frozenset(
+    {
+        *("$schema", "$defs", "definitions", "type", "properties", "patternProperties"),
+        *("additionalProperties", "propertyNames"),
+    }
+)
+"""What a schema says of one property, whatever others there are, and where references lead."""
 _MAX_SEARCHED = 256 * 1024
 """Characters of a schema times those of a value for which making all errors takes 0.1 s at most."""
 _FITS_NONE = "is not valid under any of the schemas listed in the"

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from toolbus.chunks.json_values import json_pointer
+from toolbus.errors import InvalidArguments
 from toolbus.tools.schema_validation import (
     JsonCheck,
     Place,
     Violation,
     converted,
     invalid_arguments,
+    violations_in,
 )
 from toolbus.tools.signature import ARGUMENTS_CONFIG, FunctionSignature
 from toolbus.wire.body_steps import Steps, count_containers
@@ -95,10 +97,20 @@ class SlicedParameters:
         rest = {name: value for name, value in arguments.items() if name not in sliced}
         converted_at_once = [rest[name] for name in rest.keys() - self._unconverted]
         yield from _limit(converted_at_once, "")
-        read = read_rest({**rest, **{name: type(value)() for name, value in sliced.items()}})
+        read: dict[str, Any] = {}
+        found: list[Violation] = []
+        try:
+            read = read_rest({**rest, **{name: type(value)() for name, value in sliced.items()}})
+        except InvalidArguments as error:
+            found += violations_in(error)
         for name, value in sliced.items():
             yield
-            read[name] = yield from _read_items(self._sliced[name], name, value)
+            try:
+                read[name] = yield from _read_items(self._sliced[name], name, value)
+            except InvalidArguments as error:
+                found += violations_in(error)
+        if found:
+            raise invalid_arguments(found)
         return read
 
 
@@ -129,8 +141,7 @@ def _read_at_once(sliced: _Sliced, items: Any, place: Place) -> Any:
     except ValueError:  # not JSON
         fits = False
     if not fits:
-        wrong = sliced.check.violation(items, place)
-        raise invalid_arguments(wrong or Violation(place([]), "the value is not JSON"))
+        raise invalid_arguments(sliced.check.violations(items, place))
     return converted(sliced.convert, items, place)
 
 
@@ -163,4 +174,4 @@ def _limit(values: Any, path: str) -> Steps[None]:
     if count > MAX_CONTAINERS_AT_ONCE:
         most = MAX_CONTAINERS_AT_ONCE
         message = f"more than {most} objects and lists to convert at once: send fewer"
-        raise invalid_arguments(Violation(path, message))
+        raise invalid_arguments([Violation(path, message)])

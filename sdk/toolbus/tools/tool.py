@@ -76,6 +76,8 @@ class Tool(ToolDefinition, ABC):
         approval: A person should approve each call. Readers see it; the host does not enforce it.
         cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
             unless the tool is `read_only`.
+        errors: What callers get of an exception: "text", its class and its text, or "class", its
+            class alone; by default as the toolkit says.
         middlewares: What runs around each call, the first outermost.
     """
 
@@ -115,7 +117,8 @@ class Tool(ToolDefinition, ABC):
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema and return them in the form for `execute`.
 
-        Raises `InvalidArguments` with the first violation's path and message.
+        Raises `InvalidArguments` with the first violation's path and message, and, if there are
+        several, with up to 32 of them in `details["all"]`.
         """
         check = (self._compiled or self._compile()).arguments
         try:
@@ -123,9 +126,7 @@ class Tool(ToolDefinition, ABC):
                 return arguments
         except ValueError:  # not JSON; the violation is found below
             pass
-        raise invalid_arguments(
-            check.violation(arguments) or Violation("", "the value is not JSON")
-        )
+        raise invalid_arguments(check.violations(arguments))
 
     def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Do as `read_arguments`, for large arguments and in steps where that is possible."""

@@ -95,6 +95,8 @@ class ToolRun(ABC):
     """The packed size of large arguments, which are validated in slices; else 0."""
     _on_threads: set[object] | None = None
     """One token for each function that has not ended on its thread; for local runs."""
+    sends_error_text: bool = False
+    """Whether the caller gets the text of an exception; known when the run has failed."""
     input_error: OSError | None = None
     """What opening the attachment of a local call raised: its tool was not entered."""
     recording: Recording | None = None

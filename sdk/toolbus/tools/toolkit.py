@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ from toolbus.errors import (
 )
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
+from toolbus.tools.error_text import SentErrors, checked_errors, described
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.left_out import LeftOut, entries_of
 from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
@@ -67,6 +69,7 @@ __all__ = [
     "too_large",
 ]
 
+_MAX_METHODS = 8
 MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 """The largest body of a result; its frame adds a few bytes of kind, id and length."""
 MAX_MIXED_BYTES = MAX_JOINED_BYTES
@@ -87,6 +90,8 @@ class Toolkit:
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
         records: Where each call is recorded, with what middlewares did, and refused ones too.
+        errors: What callers get of the exceptions of its tools, unless a tool says otherwise:
+            "text", "class", or by default what the room's server asks for; see `failure_of`.
         left_out: Tools of somebody else, such as an MCP server, that cannot be hosted.
         unchecked: Parts of such tools' schemas that are not checked here, each named by its tool.
 
@@ -107,6 +112,7 @@ class Toolkit:
         version: str = "",
         middlewares: Iterable[Middleware] = (),
         records: Records | None = None,
+        errors: SentErrors | None = None,
         left_out: Iterable[LeftOut] = (),
         unchecked: Iterable[LeftOut] = (),
     ) -> None:
@@ -141,6 +147,8 @@ class Toolkit:
         )
         self.records: Records | None = checked_records(records, f"toolkit {name!r}")
         """Where its calls are recorded; may be set before it is hosted."""
+        self.errors: SentErrors | None = checked_errors(errors, f"toolkit {name!r}")
+        """What callers get of the exceptions of tools that do not say it themselves."""
         self.log_filters: Sequence[logging.Filter] = ()
         """What `toolbus host` and `RemoteToolkit` add to the handlers of the root logger while they
         host it, such as one that removes credentials; may be set before it is hosted."""
@@ -166,6 +174,17 @@ class Toolkit:
         if found is None:
             raise NotFound(cut(f"there is no tool {self.name}.{name}"))
         return found
+
+    def sends_error_text(self, tool: str, *, by_default: bool) -> bool:
+        """Whether the callers of a tool get the text of its exceptions.
+
+        Args:
+            tool: Its name.
+            by_default: What the room's server asks for, where neither tool nor toolkit says it.
+        """
+        found = self._tools.get(tool)
+        chosen = (None if found is None else found.errors) or self.errors
+        return by_default if chosen is None else chosen == "text"
 
     def with_tools(self, *tools: Tool | Callable[..., Any]) -> Self:
         """Return a toolkit with further tools: another definition, with another digest.
@@ -424,9 +443,10 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
 
     An error that toolbus itself recorded, before the function was entered or after it had ended, is
     returned unchanged. Any other exception is the tool's, also an error of toolbus from a nested
-    call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`,
-    and with the missing grant if the server refused a nested call. An attachment that this process
-    cannot read is `InvalidArguments`.
+    call: it becomes `ToolFailed`, with the text of the exception only if the tool raised
+    `ToolFailed` or the run sends the texts of exceptions, and with the missing grant in place of
+    the text if the server refused a nested call. An attachment that this process cannot read is
+    `InvalidArguments`.
     `CancelledError` and `KeyboardInterrupt` are raised again.
     """
     if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
@@ -445,8 +465,9 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
             details=_sendable(exception.details),
             retry_after_s=exception.retry_after_s,
         )
-    cause = cut(type(exception).__name__)
-    message, details = f"the tool raised {cause}", {"cause": cause}
+    # The text of a refused nested call may name a tool that this caller may not see (ERR-9).
+    with_text = refused is None and run.sends_error_text
+    message, details = described(exception, with_text=with_text)
     if isinstance(exception, RoomException):
         details["code"] = exception.code
     if refused is None:
@@ -481,10 +502,10 @@ def checked_records(value: Records | None, label: str) -> Records | None:
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     if not isinstance(tools, Iterable):
-        raise TypeError(
-            f"toolkit {toolkit!r}: tools must be a list of tools;"
-            f' did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
-        )
+        is_tool = isinstance(tools, Tool) or (callable(tools) and not isinstance(tools, type))
+        form = f'did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
+        hint = form if is_tool else _right_form(tools)
+        raise TypeError(f"toolkit {toolkit!r}: tools must be a list of tools; {hint}")
     for each in tools:
         made = _as_tool(toolkit, each)
         if made.name in found:
@@ -544,8 +565,35 @@ def _origin(tool: Tool) -> str:
 def _as_tool(toolkit: str, value: object) -> Tool:
     if isinstance(value, Tool):
         return value
-    if isinstance(value, type):
-        raise TypeError(f"toolkit {toolkit!r}: {value.__name__} is a class: pass an instance of it")
-    if callable(value):
+    if callable(value) and not isinstance(value, type):
         return FunctionTool(value)
-    raise TypeError(f"toolkit {toolkit!r}: {shown(value)} is not a function or a Tool")
+    raise TypeError(f"toolkit {toolkit!r}: {_right_form(value)}")
+
+
+def _is_method(attribute: object) -> bool:
+    return callable(attribute) or isinstance(attribute, classmethod)
+
+
+def _right_form(value: object) -> str:
+    """Say what is wrong about a value that is listed as a tool, and what to write."""
+    if isinstance(value, type) and issubclass(value, Tool):
+        return f"{value.__name__} is a class: pass an instance of it, {value.__name__}(...)"
+    if isinstance(value, Toolkit):
+        return f"the toolkit {value.name!r} is not a tool: list its tools, *toolkit.tools"
+    owner = value if isinstance(value, type) else type(value)
+    if owner.__module__ in ("builtins", "types"):
+        return f"{shown(value)} is not a function or a Tool"
+    methods = [
+        name
+        for name in dir(owner)
+        if not name.startswith("_") and _is_method(inspect.getattr_static(owner, name, None))
+    ]
+    is_class = owner is value
+    what = f"{owner.__name__} is a class" if is_class else f"an object of {owner.__name__}"
+    if not methods:
+        return cut(f"{what}, and no function or Tool; it has no methods to list either")
+    made = f"{owner.__name__[:1].lower()}{owner.__name__[1:]}"
+    first = f"{made} = {owner.__name__}(...), then " if is_class else ""
+    listed = ", ".join(f"{made}.{name}" for name in methods[:_MAX_METHODS])
+    more = ", ..." if len(methods) > _MAX_METHODS else ""
+    return f"{what} is no tool: list its methods: {first}tools=[{listed}{more}]"

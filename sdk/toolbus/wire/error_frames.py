@@ -9,11 +9,12 @@ from toolbus.errors import ERRORS, Executed, RoomException
 from toolbus.wire.codec import BadBody, pack_body, unpack_body
 from toolbus.wire.frames import Failed
 
-__all__ = ["exception_of", "failed"]
+__all__ = ["MAX_MESSAGE_CHARS", "exception_of", "failed"]
 
 T = TypeVar("T")
 _EXECUTED: tuple[str, ...] = get_args(Executed)
-_MAX_MESSAGE_CHARS = 4_096
+MAX_MESSAGE_CHARS = 4_096
+"""The longest message of an error (PROTOCOL.md, ERR-7)."""
 _MAX_DETAILS_BYTES = 32_768
 _MAX_PAUSE_S = 86_400.0
 
@@ -55,7 +56,7 @@ def _executed(value: object) -> str:
 
 def _text(message: object) -> str:
     text = str.__str__(message) if isinstance(message, str) else str(message)
-    return text[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return text[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
 def _pause_ms(pause_s: object) -> int | None:

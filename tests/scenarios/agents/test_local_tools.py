@@ -443,7 +443,7 @@ async def test_changed_definition_is_refused_by_the_turn_that_read_another() -> 
 
     async with running_server() as server, server.room("agent") as agent:
         async with server.room("host") as old, old.host(version("1")):
-            async with Turn(agent, required=[RequiredToolkit("words")]) as turn:
+            async with Turn(agent, required=["words"]) as turn:
                 async with server.room("host") as new, new.host(version("2")):
                     for name, arguments in (("greet", {"name": "bob"}), ("letters", {"text": "a"})):
                         with pytest.raises(DefinitionChanged):

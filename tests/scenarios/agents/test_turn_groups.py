@@ -12,7 +12,6 @@ from support.rooms.turns import agent_and_host
 from toolbus import (
     AgentState,
     NotFound,
-    RequiredToolkit,
     ToolGroup,
     ToolInactive,
     Toolkit,
@@ -46,7 +45,7 @@ FILES = ToolGroup(
     "files",
     "Writes files, and counts words.",
     [Toolkit("disk", [write], rules=["Write little."])],
-    required=[RequiredToolkit("words")],
+    required=["words"],
     builders=[Toolkit("extra", [write])],
     instructions="Ask before you write.",
     active=True,

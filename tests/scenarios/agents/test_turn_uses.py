@@ -17,6 +17,7 @@ from toolbus import (
     Chunk,
     FileChunk,
     FunctionTool,
+    InvalidArguments,
     Next,
     NotFound,
     RequiredToolkit,
@@ -24,6 +25,7 @@ from toolbus import (
     TextChunk,
     ToolCall,
     ToolFailed,
+    ToolGroup,
     Toolkit,
     ToolResult,
     ToolUse,
@@ -31,6 +33,7 @@ from toolbus import (
     Unavailable,
     tool,
 )
+from toolbus.agents.tool_use import arguments_of
 from toolbus.wire import MAX_FRAME_BYTES
 
 KITS = ("near", "far")
@@ -182,7 +185,7 @@ async def test_uses_run_side_by_side_only_where_that_is_safe() -> None:
                 assert work.running == len(expected)
                 work.let(len(expected))
             results = await running
-            assert [each.value for each in results] == [use.arguments["word"] for use in asked]
+            assert [each.value for each in results] == [arguments_of(use)["word"] for use in asked]
 
 
 # Interruption
@@ -384,16 +387,63 @@ async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() ->
                 assert len(kept.chunks) == 4
 
 
-@pytest.mark.parametrize("text", ['{"upto": 2}', "null", "upto", ""])
-async def test_arguments_of_a_use_that_are_text_are_a_failed_result(text: Any) -> None:
-    near = Toolkit("near", [FunctionTool(lambda upto: upto, name="count")])
-    async with agent_and_host() as (_, agent):
-        async with Turn(agent, always=[near]) as turn:
+async def test_arguments_of_a_use_may_be_the_json_text_that_an_api_sends() -> None:
+    """FRAME-7 for JSON text: equal keys, numbers, depth."""
+    near = Toolkit("near", [FunctionTool(lambda upto=0: upto, name="count")])
+    deep = f'{{"upto": {"[" * 40}{"]" * 40}}}'
+    read = {"": 0, " \n": 0, "null": 0, "{}": 0, '{"upto": 2}': 2, '{"upto": 1, "upto": 3}': 3}
+    refused = {
+        '{"upto": 2': "not JSON: Expecting ',' delimiter: line 1 column 11 (char 10).",
+        '{\n"upto": two}': "not JSON: Expecting value: line 2 column 9 (char 10).",
+        "x" * 2**20: "not JSON: Expecting value: line 1 column 1 (char 0).",
+        '{"upto": "' + "x" * 2**20: "not JSON: Unterminated string starting at: line 1 column 10",
+        '{"upto": NaN}': "/upto: ",
+        '{"upto": [1e999]}': "/upto/0: ",
+        f'{{"upto": {2**64}}}': "/upto: ",
+        '{"upto": "\\ud800"}': "/upto: ",
+        deep: "/upto/0",
+        "[" * 2**20: "the arguments are nested too deeply",
+        "9" * 2**20: "the arguments are nested too deeply, or have a number with too many digits",
+        "[1]": "the arguments must be one JSON object",
+        '"{}"': "the arguments must be one JSON object",
+    }
+    async with agent_and_host() as (_, agent), Turn(agent, always=[near]) as turn:
+        for text, value in read.items():
             (result,) = await turn.run([ToolUse("1", "near__count", text)])
-            assert ends([result])[0][1:3] == ("failed", "invalid_arguments")
-            assert "not str: read JSON text with json.loads" in result.for_model()
-            with pytest.raises(NotFound, match=r"'count' is .*; did you mean near.count\? Its"):
-                await turn.call("count", upto=2)
+            assert result.value == value
+        for text, words in refused.items():
+            (result,) = await turn.run([ToolUse("1", "near__count", text)])
+            assert (result.state, result.executed) == ("failed", "no")
+            assert result.error is not None
+            assert result.error.code == "invalid_arguments"
+            assert words in result.for_model()
+            assert len(result.for_model()) < 500
+        with pytest.raises(InvalidArguments, match="not str: read JSON text with json"):
+            await turn.invoke("near.count", '{"upto": 2}')  # type: ignore[arg-type]
+
+
+async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first() -> None:
+    async def do() -> None: ...
+
+    kits = [Toolkit(f"kit-{n}", [FunctionTool(do, name=f"tool_{n}")]) for n in range(300)]
+    hidden = ToolGroup("more", "More.", toolkits=[Toolkit("hidden", [FunctionTool(do)])])
+    async with agent_and_host() as (_, agent):
+        async with Turn(agent, always=kits, groups=[hidden]) as turn:
+            for name, near in (
+                ("kit-7__tool7", "kit-7__tool_7"),
+                ("tool_7", "kit-7__tool_7"),
+                ("kit-7.tool7", "kit-7.tool_7"),
+                ("x" * 2**20, ""),
+            ):
+                (result,) = await turn.run([ToolUse("1", name)])
+                words = result.for_model()
+                assert f"did you mean {near}? Its tools: {near}, " in words or not near
+                assert "more. The tool did not run. Call only tools that are listed." in words
+                assert ("kit-0.tool_0" in words) is ("." in name)
+                assert "hidden" not in words
+                assert len(words) < 1_500
+            with pytest.raises(NotFound, match=r"did you mean kit-7.tool_7\? Its"):
+                await turn.call("tool_7")
 
 
 async def test_anything_but_uses_is_a_type_error() -> None:

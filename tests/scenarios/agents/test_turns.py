@@ -145,7 +145,8 @@ async def test_hidden_tools_of_a_required_toolkit_are_named(
         ({"always": ["kit"]}, r"always must contain Toolkit\('kit'\), not str"),
         ({"always": Toolkit("kit")}, "always must be a list of Toolkit, not Toolkit"),
         ({"required": RequiredToolkit("kit")}, "required must be a list of RequiredToolkit, not"),
-        ({"required": ["kit"]}, r"required must contain RequiredToolkit\('kit'\), not str"),
+        ({"required": "kit"}, "required must be a list of RequiredToolkit, not str"),
+        ({"required": [7]}, "required must contain RequiredToolkit, not int"),
     ],
 )
 def test_option_that_is_no_list_of_toolkits_is_a_type_error(

@@ -26,7 +26,6 @@ from toolbus import (
     RoomException,
     TooLarge,
     Toolkit,
-    Turn,
     Unavailable,
     tool,
 )
@@ -346,12 +345,6 @@ async def test_share_without_names_is_refused_before_it_is_sent() -> None:
         with pytest.raises(ValueError, match="write name:bob, role:bob or"):
             async with ann.host(KIT, public=False, shared_with=["bob"]):
                 pass
-
-
-async def test_required_toolkits_of_a_turn_are_of_that_type() -> None:
-    async with room_of("ann") as (ann,):
-        with pytest.raises(TypeError, match=r"RequiredToolkit\('words'\), not str"):
-            Turn(ann, required=["words"])  # type: ignore[list-item]  # the mistake
 
 
 @pytest.mark.parametrize("made_of", ["bytes", "pieces"])

@@ -34,6 +34,11 @@ class Thinking(BaseModel):
     thinking: str = Field(description="What you know, and what you do next.")
 
 
+class WithDefs(BaseModel):
+    where: Weather
+    why: str
+
+
 class StrictDay(BaseModel):
     model_config = ConfigDict(strict=True)
     at: date = Field(alias="from")
@@ -214,9 +219,36 @@ async def test_extended_model_can_be_replaced_and_taken_away() -> None:
     assert "thinking" in made.manifest().input_schema["properties"]
     with pytest.raises(ValueError, match="another definition of 'Weather'"):
         FunctionTool(rows).with_extended(OtherDefs)
-    assert FunctionTool(plain, extended=Thinking).with_extended(None).manifest() == (
-        FunctionTool(plain).manifest()
-    )
+    for function in (plain, rows):
+        assert FunctionTool(function, extended=WithDefs).with_extended(None).manifest() == (
+            FunctionTool(function).manifest()
+        )
+
+
+def test_input_schema_is_that_of_the_manifest_before_and_after_it_is_made() -> None:
+    class Careful(FunctionTool):
+        def __init__(self) -> None:
+            super().__init__(plain, extended=WithDefs)
+            self.input_schema["properties"]["city"]["maxLength"] = 7
+
+    class Own(Tool):
+        name = "own"
+        input_schema = {"properties": {"a": {}}}  # noqa: RUF012 - as people write it
+
+        async def execute(self, context: ToolContext, /, **arguments: Any) -> Any: ...
+
+    class Made(Own):
+        @property
+        def input_schema(self) -> dict[str, Any]:  # type: ignore[override]
+            return {"type": "object", "properties": {"b": {}}}
+
+    made = FunctionTool(rows, extended=Thinking)
+    for each in (made, made.with_extended(WithDefs), made.with_extended(None), Careful(), Made()):
+        assert each.input_schema == each.manifest().input_schema == each.input_schema
+    kit = Toolkit("kit", [Own(defs={"c": {}})])
+    assert kit.tools[0].input_schema == kit.manifest().tools[0].input_schema
+    assert Careful().with_extended(None).input_schema["properties"]["city"]["maxLength"] == 7
+    assert "type" not in Own.input_schema
 
 
 async def test_large_arguments_of_an_extended_tool_are_read_in_steps() -> None:

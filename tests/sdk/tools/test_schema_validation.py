@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
+from toolbus import InvalidArguments
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.schema_validation import JsonCheck
+from toolbus.wire.body_steps import run_steps
 
 
 @pytest.mark.parametrize(
@@ -115,10 +117,69 @@ def test_formats_are_checked_and_times_need_no_offset() -> None:
         assert refusal(lasting, {"for": wrong})[0] == "/for"
 
 
+class Order(BaseModel):
+    name: str
+    count: Annotated[int, AfterValidator(odd_only)] = 1
+    parts: list[Order] = []
+
+
+def book(city: str, days: int = 1, orders: list[Order] | None = None) -> None: ...
+
+
+MIB = 2**20
+ORDER: dict[str, Any] = {"name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths"),
+    [
+        ({"city": "Oslo", "days": "2"}, []),
+        ({"days": "2"}, ["/city", "/days"]),
+        ({"city": 1, "days": "2", "a": 1, "b": 2}, ["/city", "/days", "/a", "/b"]),
+        ({"city": "x" * MIB, "days": "x" * MIB, "unknown": 1}, ["/days", "/unknown"]),
+        ({"city": 1, "days": ["x"] * MIB}, ["/city", "/days"]),
+        ({"city": 1, "orders": [{"name": 2, "count": ""}] * 2_000}, ["/city", "/orders/0/name"]),
+        (
+            {"city": "x", "orders": [{"name": 1}, ORDER, {"parts": [ORDER, {"name": 2, "z": 1}]}]},
+            ["/orders/0/name", "/orders/2/name", "/orders/2/parts/1/name"],
+        ),
+        (  # what fits the schema and does not convert
+            {"city": "x", "orders": [{**ORDER, "count": 2}, ORDER, {**ORDER, "count": 4}]},
+            ["/orders/0/count", "/orders/2/count"],
+        ),
+        (dict.fromkeys(map(str, range(9_000)), 1), ["/city", *(f"/{n}" for n in range(31))]),
+    ],
+)
+def test_all_invalid_arguments_are_named(arguments: dict[str, Any], paths: list[str]) -> None:
+    """ERR-6."""
+    assert sorted(all_paths(FunctionTool(book), arguments)) == sorted(paths)
+
+
+def all_paths(made: FunctionTool, arguments: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidArguments) as refused:
+        run_steps(made.read_steps(arguments))
+    found: list[dict[str, str]] = refused.value.details.pop("all", [])
+    assert not found or found[0] == refused.value.details
+    return [each["path"] for each in found]
+
+
+def test_invalid_arguments_are_named_in_16_kib() -> None:
+    found = all_paths(FunctionTool(book), {f"é€{number}" * 70: 1 for number in range(99)})
+    assert 8 < len(found) < 32
+
+
+def test_large_list_that_is_read_in_slices_is_named_beside_other_arguments() -> None:
+    def add(numbers: list[int], times: int) -> None: ...
+
+    arguments = {"numbers": [*[1] * 5_000, "x"], "times": "y"}
+    assert all_paths(FunctionTool(add), arguments) == ["/times", "/numbers/5000"]
+
+
 TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 NULL: dict[str, Any] = {"type": "null"}
 NODE: dict[str, Any] = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
 TREE = {"anyOf": [NULL, {**NODE, "type": "object"}, {**NODE, "required": ["k"], "maximum": 0}]}
+TWICE = {"properties": {"left": {"allOf": [{"$ref": "#"}] * 9}}, "required": ["gone"]}
 NAMES = [str(number) for number in range(500)]
 
 
@@ -154,3 +215,20 @@ def test_one_violation_is_found_and_no_others(
     assert found.path == path
     for places in (frozenset({"/x"}), frozenset({path})):
         JsonCheck(schema).violation_except(value, places)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TWICE,
+        {**TWICE, "$id": "x:y"},
+        {"properties": {"left": {"required": [str(number) for number in range(5_000)]}}},
+        {"properties": {"left": {"$id": "x:z", "$ref": "#/$defs/a", "$defs": {"a": TWICE}}}},
+    ],
+)
+def test_all_violations_are_not_searched_where_a_schema_multiplies_them(schema: Any) -> None:
+    """Else these take minutes."""
+    value = {**nested(1), "left": nested(9), "right": nested(9)}
+    schema = {**schema, "additionalProperties": {"maximum": 0}}
+    found = {each.path for each in JsonCheck(schema).violations(value)}
+    assert len(found) in (2, 3)

@@ -127,7 +127,12 @@ MANY = [FunctionTool(double, name=f"double{number}") for number in range(1_001)]
     [
         ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
         ("a", MANY, ValueError, "'a' has 1,001 tools, at most 1,000 are allowed"),
-        ("a", [Empty], TypeError, "Empty is a class"),
+        ("a", [Empty], TypeError, r"Empty is a class: pass an instance of it, Empty\(...\)"),
+        ("a", [Shelf], TypeError, r"shelf = Shelf\(...\), then tools=\[shelf.books\]"),
+        ("a", [Shelf()], TypeError, r"an object of Shelf is no tool.*tools=\[shelf.books\]"),
+        ("a", Shelf(), TypeError, r"must be a list of tools; an object of Shelf.*\[shelf.books\]"),
+        ("a", [object()], TypeError, "object.* is not a function or a Tool"),
+        ("a", [Toolkit("b")], TypeError, r"the toolkit 'b' is not a tool: .*\*toolkit.tools"),
         ("a", ["double"], TypeError, "'double' is not a function or a Tool"),
         ("My Kit", [], ValueError, "'My Kit' is not a toolkit name.*did you mean 'my-kit'?"),
         ("", [], ValueError, "'' is not a toolkit name: a lower-case letter"),

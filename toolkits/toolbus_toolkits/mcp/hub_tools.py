@@ -89,6 +89,7 @@ class McpToolkit(Toolkit):
             title="MCP servers",
             description="MCP servers, each of which is a toolkit of its own in this room too.",
             rules=["Call list first: it names the servers and their tools."],
+            errors="class",  # what a library raises may have the value of a credential
         )
         self._hub = hub
         self.log_filters = (RedactingFilter(hub.access.credentials),)

@@ -235,6 +235,7 @@ class McpServer:
             rules=[words] if words.strip() else [],
             left_out=made.left_out,
             unchecked=made.unchecked,
+            errors="class",  # what a library raises may have the value of a credential
         )
         self._toolkit.log_filters = (RedactingFilter(self._access.credentials),)
         for text in _notes_of(made):

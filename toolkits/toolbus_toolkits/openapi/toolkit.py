@@ -156,6 +156,7 @@ class OpenApiToolkit(Toolkit):
             version=api.version[:128],
             left_out=maker.left_out,
             unchecked=maker.unchecked,
+            errors="class",  # what a library raises may have the value of a credential
         )
         made.size_hint = fitted.hint
         made.has_short_texts = fitted.is_cut

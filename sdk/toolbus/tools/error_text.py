@@ -1,0 +1,87 @@
+"""Whether the text of a tool's exception goes to its caller, and in which form.
+
+An exception comes from code that its author did not write for callers: its text may be of any
+length, contain anything, or not be available at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal, TypeAlias, cast
+
+from toolbus.chunks.json_values import cut, shown
+from toolbus.errors import RoomException
+from toolbus.tools.nested_refusals import refused_call
+from toolbus.untrusted_text import one_line, printable
+from toolbus.wire.error_frames import MAX_MESSAGE_CHARS
+
+__all__ = ["SentErrors", "checked_errors", "described"]
+
+_MAX_MEMBERS = 8
+"""Of a group of exceptions, whose texts are sent."""
+_MAX_GROUPS = 64
+"""Groups and members that are looked at."""
+
+SentErrors: TypeAlias = Literal["text", "class"]
+"""What a caller gets of an exception: its class and its text, or its class alone."""
+
+
+def checked_errors(value: Any, label: str) -> SentErrors | None:
+    """Return the value of an option `errors`. Raises `ValueError` for any other value."""
+    if value is not None and value not in ("text", "class"):
+        raise ValueError(f"{label}: errors must be 'text', 'class' or None, not {shown(value)}")
+    return cast("SentErrors | None", value)
+
+
+def described(error: BaseException, *, with_text: bool) -> tuple[str, dict[str, Any]]:
+    """Return the message for the caller of a tool that raised an exception, and the details.
+
+    The text is escaped and cut, so that the message has at most `MAX_MESSAGE_CHARS`. It comes after
+    the words of this library; `details["text"]` is the text alone, which marks it as the tool's.
+    """
+    cause = one_line(cut(type(error).__name__))
+    message, details = f"the tool raised {cause}", {"cause": cause}
+    text = _text_of(error, _MAX_MEMBERS) if with_text else ""
+    if not text:
+        return message, details
+    text = printable(text, MAX_MESSAGE_CHARS - len(message) - 2)
+    return f"{message}: {text}", {**details, "text": text}
+
+
+def _text_of(error: BaseException, members: int = 0) -> str:
+    """Return the text of an exception, and of so many members of a group.
+
+    It is empty if its class cannot make one.
+    """
+    try:
+        # The method of `str` itself: the text may be of a subclass, whose methods may do anything.
+        text = str.__str__(str(error)).strip()
+        if members and isinstance(error, BaseExceptionGroup):
+            # What a `TaskGroup` raises says nothing by itself.
+            leaves = islice(_leaves(error), members)
+            described_ones = (described(each, with_text=_may_be_sent(each)) for each in leaves)
+            text = "; ".join([text, *(message for message, _ in described_ones)])
+        return text
+    except KeyboardInterrupt:  # somebody wants the program to end
+        raise
+    except BaseException:  # of its `__str__`: any exception, also SystemExit and RecursionError
+        return ""
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    """Yield the exceptions of a group that are no groups, up to a number of groups."""
+    pending: list[BaseException] = [group]
+    for _ in range(_MAX_GROUPS):
+        if not pending:
+            return
+        each = pending.pop()
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions[:_MAX_GROUPS][::-1]
+        else:
+            yield each
+
+
+def _may_be_sent(error: BaseException) -> bool:
+    """Whether a text names no tool of a refused nested call, which this caller may not see."""
+    return not isinstance(error, RoomException) or refused_call(error) is None
