@@ -18,9 +18,9 @@ from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
+from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.loop_watchdog import LoopWatchdog
-from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool

@@ -20,7 +20,7 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.service.remote_toolkit import serve_toolkits
-from toolbus.service.waiting_start import keep_trying, may_end_by_itself
+from toolbus.room.waiting_start import keep_trying, may_end_by_itself
 from toolbus.settings import RoomSettings
 
 URL = "ws://127.0.0.1:7"
