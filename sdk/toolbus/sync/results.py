@@ -143,8 +143,8 @@ class AsyncStream(Protocol):
 class Stream(Generic[T]):
     """Chunks of a call, or events: `with room.stream("logs.tail") as chunks:`.
 
-    Read it with `for chunk in chunks:`, which waits for each. The call is sent, or the subscription made, when the block is entered. Leaving the block ends
-    it. One thread at a time reads it.
+    Read it with `for chunk in chunks:`, which waits for each. The call is sent, or the subscription
+    made, when the block is entered. Leaving the block ends it. One thread at a time reads it.
     """
 
     def __init__(self, run: Run, source: AsyncStream, read: Callable[[Any], T]) -> None:

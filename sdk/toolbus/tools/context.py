@@ -156,8 +156,8 @@ class ToolContext:
             counts = context.call_sync("words.count", text=text)
 
         Raises:
-            RoomException: The call failed; `executed` says whether the tool ran. `Cancelled` if this
-                call was cancelled meanwhile.
+            RoomException: The call failed; `executed` says whether the tool ran. `Cancelled` if
+                this call was cancelled meanwhile.
             RuntimeError: This thread runs an event loop: await `context.room.call(...)` there.
             TypeError: The call has another form; the message shows the right one.
         """
