@@ -14,7 +14,6 @@ from time import monotonic
 from typing import TypeVar
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency import event_loop
 
 __all__ = ["LoopEnded", "LoopThread", "begin_on", "is_in_loop", "result_of"]
 
@@ -132,16 +131,27 @@ class LoopThread:
 
     def _run(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         try:
-            event_loop.run(self._main(started))
+            # Not uvloop: a loop of its own that a callback's SystemExit ends cannot be closed, so
+            # that calls would wait for it for ever; and it serves threads, whose switches cost more
+            # than the loop.
+            with asyncio.Runner() as runner:
+                try:
+                    runner.run(self._until_stopped(started))
+                finally:
+                    runner.run(self._end())
         except BaseException as error:  # a callback's SystemExit ends only this thread
             if not started.done():
                 started.set_exception(error)
                 return
             _logger.exception("the event loop of thread %s has ended", self._thread.name)
 
-    async def _main(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
+    async def _until_stopped(
+        self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]
+    ) -> None:
         started.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
+
+    async def _end(self) -> None:
         try:
             await self._at_end()
         except Exception:

@@ -19,8 +19,8 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.service.remote_toolkit import serve_toolkits
 from toolbus.room.waiting_start import keep_trying, may_end_by_itself
+from toolbus.service.remote_toolkit import serve_toolkits
 from toolbus.settings import RoomSettings
 
 URL = "ws://127.0.0.1:7"
