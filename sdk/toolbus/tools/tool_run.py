@@ -252,7 +252,7 @@ class LocalRun(ToolRun):
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         token, tokens = object(), self._on_threads or set()
         self._on_threads = tokens
         tokens.add(token)
