@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from toolbus import ToolContext, Toolkit, tool
+from toolbus import ToolContext, Toolkit, Turn, tool
 from toolbus.errors import Cancelled, DeadlineExceeded, NotFound, RoomException, ToolFailed
-from toolbus_server.testing import TestServer
+from toolbus_server.testing import TestServer, room_of
 
 
 @tool
@@ -59,7 +59,7 @@ class Kit:
         self.inner_ended = asyncio.Event()
         self.thread_ended = threading.Event()
 
-    def toolkit(self, **limits: Any) -> Toolkit:
+    def toolkit(self, name: str = "kit", **limits: Any) -> Toolkit:
         @tool
         async def hold() -> None:
             """Wait until the call is cancelled."""
@@ -79,7 +79,7 @@ class Kit:
                     self.ended.append(error)
             self.thread_ended.set()
 
-        return Toolkit("kit", [who, outer, pieces, hold, waits, missing, on_loop])
+        return Toolkit(name, [who, outer, pieces, hold, waits, missing, on_loop])
 
 
 async def test_sync_tool_calls_with_the_principal_and_deadline_of_its_call(
@@ -126,6 +126,20 @@ async def test_nested_call_of_a_thread_ends_with_the_call_of_its_tool(
         assert await asyncio.to_thread(kit.thread_ended.wait, 30)
     assert len(kit.ended) == 2
     assert {type(each) for each in kit.ended} <= {Cancelled, DeadlineExceeded}
+
+
+async def test_nested_call_of_a_thread_ends_with_the_call_of_a_turn() -> None:
+    near, far = Kit(), Kit()
+    async with room_of("host", "agent") as (host, agent), host.host(far.toolkit()):
+        async with Turn(agent, always=[near.toolkit("near")]) as turn:
+            call = asyncio.create_task(turn.call("near.waits"))
+            await far.begun.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await far.inner_ended.wait()
+            assert await asyncio.to_thread(near.thread_ended.wait, 30)
+    assert [type(each) for each in near.ended] == [Cancelled, Cancelled]
 
 
 async def test_call_sync_outside_a_host_is_as_in_one() -> None:
