@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 import toolbus
+import toolbus.sync
 import toolbus.wire
 import toolbus_server
 
-PACKAGES = [toolbus, toolbus.wire, toolbus_server]
+PACKAGES = [toolbus, toolbus.sync, toolbus.wire, toolbus_server]
 IDS = [package.__name__ for package in PACKAGES]
 OURS = ("toolbus", "toolbus_server")
 

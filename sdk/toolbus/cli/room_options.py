@@ -148,7 +148,7 @@ class CommandRoom(RoomClient):
     @property
     def is_connected(self) -> bool:
         """Whether the connection is open; a lost connection is reopened automatically."""
-        return self._joined.connection.is_ready
+        return self._entered.connection.is_ready
 
     @property
     def lock(self) -> LockFile | None:

@@ -21,6 +21,7 @@ from toolbus.client.affinity import AffinityCache
 from toolbus.client.connection import Connection
 from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
+    check_loop,
     read_reply,
     recorded_end,
     request_encoding_error,
@@ -307,6 +308,7 @@ class Caller:
             request.websocket.send_message(encode(Cancel(RequestId(request.id), "cancelled")))
 
     async def _wait_until_ready(self, deadline_at: float) -> None:
+        check_loop(self._loop)
         try:
             async with asyncio.timeout_at(deadline_at):
                 await self._connection.ready()

@@ -30,6 +30,7 @@ from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 
 __all__ = [
     "NotEnteredProxy",
+    "check_loop",
     "decode_reply",
     "read_reply",
     "recorded_end",
@@ -65,6 +66,20 @@ class NotEnteredProxy:
 
     def __getattr__(self, name: str) -> Any:
         message = "the room is not entered: async with RoomClient(...) as room"
+        raise Unavailable(message, executed="no", retryable=False)
+
+
+def check_loop(own: asyncio.AbstractEventLoop) -> None:
+    """Raise `Unavailable` unless the event loop of a client runs in this thread.
+
+    Futures, timers and the socket belong to that loop: used from another one, a call would be sent
+    and its reply would wake up nobody.
+    """
+    if asyncio.get_running_loop() is not own:
+        message = (
+            "this client belongs to another event loop: connect a client in each loop, or use"
+            " toolbus.sync.RoomClient from any thread; a sync tool has context.call_sync"
+        )
         raise Unavailable(message, executed="no", retryable=False)
 
 

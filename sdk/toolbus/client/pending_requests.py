@@ -7,6 +7,7 @@ before the reply are passed on.
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.inbound_stream import InboundStream
+from toolbus.client.local_errors import check_loop
 from toolbus.concurrency.timers import Alarm
 from toolbus.errors import ConnectionLost, DeadlineExceeded, Executed, RoomException
 from toolbus.wire import Credit, Failed, Progress, Result, StreamChunk, exception_of
@@ -66,7 +68,12 @@ class PendingRequests:
         return len(self._pending)
 
     def open(self, deadline_at: float) -> PendingRequest:
-        """Open a request with a new id; it ends by itself at its deadline by the loop's clock."""
+        """Open a request with a new id; it ends by itself at its deadline by the loop's clock.
+
+        Raises `Unavailable` in another loop: every request passes here before it is sent.
+        """
+        if get_running_loop() is not self._loop:
+            check_loop(self._loop)
         self._last_id += 1
         pending = PendingRequest(self._last_id, self._loop.create_future(), deadline_at)
         self._pending[pending.id] = pending
@@ -77,7 +84,11 @@ class PendingRequests:
     def open_stream(
         self, stream: InboundStream, deadline_at: float, websocket: Any
     ) -> PendingRequest:
-        """Open a request whose chunks and end go to a stream; infinity is no deadline."""
+        """Open a request whose chunks and end go to a stream; infinity is no deadline.
+
+        Raises `Unavailable` in another loop.
+        """
+        check_loop(self._loop)
         self._last_id += 1
         pending = PendingRequest(self._last_id, stream, deadline_at, websocket)
         self._pending[pending.id] = pending

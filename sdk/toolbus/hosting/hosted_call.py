@@ -94,6 +94,11 @@ class HostedCall(ToolRun):
         """The tool's own `timeout_s` has passed."""
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:  # type: ignore[override]  # always has one
+        """The loop of the host."""
+        return self._runner.loop
+
+    @property
     def clock(self) -> Callable[[], float]:
         """The loop's clock."""
         return self._runner.loop.time

@@ -21,7 +21,7 @@ from toolbus.auth.grants import ApiScope
 from toolbus.client.call_options import is_time, waiting_seconds
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
-from toolbus.client.local_errors import NotEnteredProxy, room_closed_error
+from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed_error
 from toolbus.client.pending_requests import PendingRequests
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
@@ -45,7 +45,8 @@ from toolbus.room.registrations import (
 from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
-from toolbus.settings import RoomSettings, Token, is_loopback
+from toolbus.room.waiting_start import keep_trying
+from toolbus.settings import RoomSettings, Token, check_url, is_loopback
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # few programs watch calls or have a lock file
 __all__ = ["RoomClient"]
 
 _REPLY_TIMEOUT_S = 10.0
+_MAX_SHOWN_CHARS = 128  # of a room or a name in `repr`
 _UNENTERED: Any = NotEnteredProxy()
 
 
@@ -91,6 +93,11 @@ class RoomClient(Room):
     token or the room, `Unavailable` if no server can be reached, and `RuntimeError` if the room is
     already entered.
 
+    Where no block fits, as in a notebook, `room = await RoomClient(...).connect()` and
+    `await room.aclose()` do the same. It belongs to the event loop that it is connected in: used
+    from another one it raises `Unavailable` before anything is sent. `toolbus.sync.RoomClient` is
+    for programs without an event loop, and for many threads.
+
     Args:
         url: The server, as `ws://HOST:PORT`.
         room: The room's name; "main" unless set elsewhere.
@@ -107,15 +114,19 @@ class RoomClient(Room):
             refused with `DefinitionChanged`. False is no lock file, whatever the settings say.
         wait_for_host_s: Seconds that a call waits in all, within its deadline, if its toolkit has
             no host now; 0 does not wait. The option of that name sets it for one call.
+        wait: Whether entering waits for a server that cannot be reached yet, or accepts nothing
+            now: True without a limit, or for at most so many seconds. The log says so once.
     """
 
     __slots__ = (
         "_choices",
         "_full_name",
+        "_is_entering",
         "_locked",
         "_parts",
         "_settings",
         "_tracing",
+        "_wait",
         "_wait_for_host_s",
     )
 
@@ -131,12 +142,15 @@ class RoomClient(Room):
         tracing: Tracing | None = None,
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
         wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S,
+        wait: bool | float = False,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
         self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
         self._locked = locked
         self._wait_for_host_s = wait_for_host_s
+        self._wait = wait
+        self._is_entering = False
         self._parts: _Parts | None = None
         self._full_name = ""  # once joined; records of calls name it after the end, too
         self._settings: RoomSettings | None = None
@@ -147,8 +161,44 @@ class RoomClient(Room):
         self._is_forwarding = False
 
     async def __aenter__(self) -> Self:
-        if self._parts is not None:
-            raise RuntimeError("this room is already entered")
+        if self._parts is not None or self._is_entering:
+            raise RuntimeError(
+                "this room is already entered: one client has one connection; make another client,"
+                " or leave the room first (`await room.aclose()`, or the end of its block)"
+            )
+        if not isinstance(self._wait, bool) and not is_time(self._wait):
+            raise ValueError("wait must be True, False or a number of seconds, 0 or more")
+        self._is_entering = True
+        try:
+            await keep_trying(self._enter, self, self._wait, doing="join")
+        finally:
+            self._is_entering = False
+        return self
+
+    async def connect(self) -> Self:
+        """Join the room as `async with` does, without a block; return this client.
+
+            room = await RoomClient("ws://127.0.0.1:7717", token=token).connect()
+            ...
+            await room.aclose()
+
+        Raises:
+            RuntimeError: It is connected already.
+            Exception: What entering raises, see the class.
+        """
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Leave the room, as the end of the block does.
+
+        Called again, or before `connect`, it does nothing.
+
+        Raises:
+            Unavailable: The client was connected in another event loop, which still runs.
+        """
+        await self.__aexit__(None, None, None)
+
+    async def _enter(self) -> None:
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
         parts = self._parts = self._make_parts(self._settings)
         try:
@@ -157,7 +207,6 @@ class RoomClient(Room):
         except BaseException:
             self._parts = None
             raise
-        return self
 
     async def __aexit__(
         self,
@@ -167,6 +216,10 @@ class RoomClient(Room):
     ) -> None:
         parts = self._parts
         if parts is not None:
+            if parts.core.loop.is_closed():  # and the connection with it
+                self._parts = None
+                return
+            check_loop(parts.core.loop)
             self._parts = None
             try:
                 await parts.calls.stop()
@@ -219,15 +272,23 @@ class RoomClient(Room):
         return _Parts(core, link, renewal, table, runner, calls, *rest)
 
     @property
-    def _joined(self) -> _Parts:
+    def _entered(self) -> _Parts:
+        """The parts while it is connected, for reading from any thread."""
         if self._parts is None:
             _ = self._core.loop  # raises if the room was never entered
             raise room_closed_error()
         return self._parts
 
     @property
+    def _joined(self) -> _Parts:
+        """The parts while it is connected, for work in its event loop."""
+        parts = self._entered
+        check_loop(parts.core.loop)
+        return parts
+
+    @property
     def _welcome(self) -> Welcome:
-        welcome = self._joined.welcome
+        welcome = self._entered.welcome
         if welcome is None:
             raise Unavailable("the room is not joined", executed="no", retryable=False)
         return welcome
@@ -265,6 +326,33 @@ class RoomClient(Room):
     def grants(self) -> ApiScope:
         """The grants of the token, as the server reported them; unknown ones are left out."""
         return ApiScope.known_of(self._welcome.facts["api"])
+
+    @property
+    def _state(self) -> str:
+        parts = self._parts
+        if parts is None or parts.welcome is None:
+            if self._is_entering:
+                return "connecting"
+            return "not connected" if self._core is _UNENTERED else "closed"
+        if parts.connection.error is not None:
+            return "ended"
+        return "connected" if parts.connection.is_ready else "reconnecting"
+
+    def __repr__(self) -> str:
+        """Show server, room, name and state; never the token, and no address that is malformed."""
+        chosen = dict(self._choices)
+        if self._settings is not None:
+            chosen |= {"url": self._settings.url, "room": self._settings.room}
+        chosen["name"] = self._full_name or chosen["name"]
+        try:
+            check_url(str(chosen["url"]))
+        except ValueError:  # what is before an @ may be a password
+            chosen["url"] = None
+        facts = [str(chosen["url"])] if chosen["url"] else []
+        for what in ("room", "name"):
+            if chosen[what]:
+                facts.append(f"{what} {str(chosen[what])[:_MAX_SHOWN_CHARS]!r}")
+        return f"<{type(self).__name__} {', '.join([*facts, self._state])}>"
 
     async def closed(self) -> None:
         """Wait until this participant has left the room for good.
@@ -383,7 +471,7 @@ class RoomClient(Room):
 
     @property
     def _hosted_calls(self) -> Collection[HostedCall]:
-        return self._joined.runner.running_calls
+        return self._entered.runner.running_calls
 
     # Tokens and administration
 

@@ -18,9 +18,9 @@ from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
+from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.stack_dump import StackDump
-from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.middleware import Middleware

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException, Unavailable
@@ -147,6 +148,27 @@ class ToolContext:
         and `caller` have chosen: a tool that decides by names has to accept each of them.
         """
         return self._run.forwarded_for
+
+    @overload
+    def call_sync(self, tool: str, arguments: Mapping[str, Any] | None = None, /) -> Any: ...
+    @overload
+    def call_sync(self, tool: str, /, **arguments: Any) -> Any: ...
+    def call_sync(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+        """Call a tool from a sync tool, and wait for the plain value; as `await room.call(...)`.
+
+        It waits on the thread of the tool, or on one that the tool started, while the call runs on
+        the host's event loop. It is nested in this call: it has the same principal, ends within the
+        same deadline, and is cancelled with it.
+
+            counts = context.call_sync("words.count", text=text)
+
+        Raises:
+            RoomException: The call failed; `executed` says whether the tool ran. `Cancelled` if
+                this call was cancelled meanwhile.
+            RuntimeError: This thread runs an event loop: await `context.room.call(...)` there.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        return self._run.call_nested(partial(self.room.call, tool, arguments, **named))
 
     async def forward(
         self,

@@ -5,16 +5,19 @@ For the runners of tools. What the author of a tool sees is `ToolContext`, which
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
+from toolbus.concurrency.loop_thread import LoopEnded, begin_on, is_in_loop, result_of
 from toolbus.concurrency.worker_threads import WorkerThreads
-from toolbus.errors import Executed, InvalidResult, RoomException
+from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing
@@ -32,6 +35,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_IN_LOOP = (
+    "call_sync is for the thread of a sync tool: this thread runs an event loop, which it would"
+    " block; await context.room.call(...)"
+)
 _Error = TypeVar("_Error", bound=RoomException)
 
 RunSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -91,6 +98,8 @@ class ToolRun(ABC):
     """Whether the call was cancelled."""
     tracks_entry: bool = False
     """Set where only a runner in this process can enter the function: see `executed_so_far`."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop that the run belongs to, if it has one yet."""
     argument_bytes: int = 0
     """The packed size of large arguments, which are validated in slices; else 0."""
     _on_threads: set[object] | None = None
@@ -130,8 +139,49 @@ class ToolRun(ABC):
         return ()
 
     def cancel(self) -> None:
-        """Set `cancelled`. Safe from any thread; it stops nothing by itself."""
+        """Set `cancelled`, and end the nested calls that threads wait for. Safe from any thread."""
         self.cancelled = True
+        for nested in self._nested_calls.copy():
+            nested.cancel()
+
+    @property
+    def _nested_calls(self) -> set[Future[Any]]:
+        """The nested calls that threads wait for."""
+        # Made by the first use, in one step: a tool may use several threads, and few tools use any.
+        nested: set[Future[Any]] = vars(self).setdefault("_nested", set())
+        return nested
+
+    def call_nested(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Make a nested call from a thread, and wait for its end there.
+
+        Raises:
+            RuntimeError: This thread runs an event loop.
+            Cancelled: The run was cancelled; the nested call is cancelled too.
+            Unavailable: The event loop has ended.
+            Exception: What the call raises.
+        """
+        if is_in_loop():
+            raise RuntimeError(_IN_LOOP)
+        if self.loop is None:  # a tool that is run without a loop, as in a unit test
+
+            async def alone() -> T:
+                return await start()
+
+            return asyncio.run(alone())
+        try:
+            nested = begin_on(self.loop, start)
+            self._nested_calls.add(nested)
+            try:
+                if self.cancelled:  # between two calls, or before this one was in the set
+                    nested.cancel()
+                return result_of(nested, self.loop)
+            finally:
+                self._nested_calls.discard(nested)
+        except CancelledError:
+            raise Cancelled("the call of this tool was cancelled", executed="maybe") from None
+        except LoopEnded:
+            text = "the event loop of this tool has ended"
+            raise Unavailable(text, executed="maybe", retryable=False) from None
 
     @abstractmethod
     async def run_sync(self, function: Callable[[], T]) -> T:
@@ -216,6 +266,7 @@ class LocalRun(ToolRun):
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
+        self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         token, tokens = object(), self._on_threads or set()
         self._on_threads = tokens
         tokens.add(token)

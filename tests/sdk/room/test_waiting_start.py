@@ -19,8 +19,8 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
+from toolbus.room.waiting_start import keep_trying, may_end_by_itself
 from toolbus.service.remote_toolkit import serve_toolkits
-from toolbus.service.waiting_start import keep_trying, may_end_by_itself
 from toolbus.settings import RoomSettings
 
 URL = "ws://127.0.0.1:7"
@@ -112,3 +112,18 @@ async def test_wait_that_is_no_bool_is_refused() -> None:
     wrong: Any = "off"
     with pytest.raises(TypeError, match="wait must be True, False or None, not str"):
         await serve_toolkits([], wait=wrong)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_number_limits_the_wait_and_names_the_last_reason(hangs: bool) -> None:
+    made = Started(*[away(url=URL) for _ in range(100)], wait="off")
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Unavailable) as refused:
+        on_virtual_clock(keep_trying(hang if hangs else made.start, made.room, 30))
+    reason = "the server did not answer" if hangs else "away"
+    assert refused.value.message == f"{reason}; waited for 30 s"
+    assert refused.value.details == ({} if hangs else {"url": URL})
+    assert hangs or 0 < made.at[-1] - made.at[0] <= 30

@@ -1,0 +1,99 @@
+"""Keeps trying to join a room, or to host there, while the cause of a failure may end by itself.
+
+A server may start after its hosts and callers, restart, drain, or be cut off from the other nodes.
+A refused token, room or name, and an address that is not that of a toolbus server, stay as they
+are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import ConnectionLost, RoomException, Unavailable
+
+if TYPE_CHECKING:  # it waits with this, too
+    from toolbus.room.room_client import RoomClient
+
+__all__ = ["keep_trying", "may_end_by_itself"]
+
+T = TypeVar("T")
+
+_logger = bounded_logger(__name__)
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_BUSY_STATUSES = frozenset({408, 429})
+_SERVER_ERRORS = 500
+_NOT_YET = "cannot %s at %s yet, trying again until it succeeds (%s)"
+_DONE = {"host": "hosting in room %s now", "join": "joined room %s now"}
+_LASTING_CAUSES = frozenset({"token_from", "certificate"})
+
+
+async def keep_trying(
+    start: Callable[[], Awaitable[T]],
+    room: RoomClient,
+    wait: bool | float | None = None,
+    *,
+    doing: Literal["host", "join"] = "host",
+) -> T:
+    """Call a function until it succeeds, with pauses that grow as those of a reconnect do.
+
+    The first failure is logged as a warning with the server's address, further ones as information.
+
+    Args:
+        start: Joins the room and hosts there.
+        room: The room.
+        wait: False or 0 makes one attempt, a number tries for so many seconds, True without a
+            limit; None does what the room's settings say.
+        doing: What the function does, for the log.
+
+    Raises:
+        RoomException: An error of the function that does not end by itself, or is not waited for;
+            after a limit the last one.
+    """
+    pause_s, level = _FIRST_PAUSE_S, logging.WARNING
+    last: RoomException | None = None
+    limit_s = wait if wait and not isinstance(wait, bool) else None
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            while True:
+                try:
+                    started = await start()
+                except RoomException as error:
+                    settings = room._settings
+                    if settings is None or not may_end_by_itself(error):
+                        raise
+                    if not (settings.wait if wait is None else wait):
+                        raise
+                    _logger.log(level, _NOT_YET, doing, settings.url, error)
+                    last = error
+                else:
+                    break
+                await asyncio.sleep(random.uniform(0, pause_s))
+                pause_s, level = min(2 * pause_s, _LONGEST_PAUSE_S), logging.INFO
+    except TimeoutError:
+        if not limit.expired():  # the function's own
+            raise
+        reason = "the server did not answer" if last is None else last.message
+        details = None if last is None else last.details
+        text = f"{reason}; waited for {limit_s:g} s"
+        raise Unavailable(text, executed="no", details=details) from None
+    if level == logging.INFO:
+        _logger.warning(_DONE[doing], room.room)
+    return started
+
+
+def may_end_by_itself(error: RoomException) -> bool:
+    """Whether joining or hosting may succeed later although nothing is changed here."""
+    if isinstance(error, ConnectionLost):
+        return True
+    if not isinstance(error, Unavailable) or not error.retryable:
+        return False
+    status = error.details.get("status")
+    if isinstance(status, int):
+        return status in _BUSY_STATUSES or status >= _SERVER_ERRORS
+    return _LASTING_CAUSES.isdisjoint(error.details)
