@@ -28,9 +28,9 @@ from toolbus.cli.factory_options import HostCommand
 README = next(page for page in pages() if page.name == "README.md")
 TYPED = [page for page in pages() if page.running is not None]
 EACH_PAGE = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-ELSEWHERE = ("make ", "docker ", "kubectl ")
-"""Commands that cannot be typed here: `make test` within itself, and those that need a container
-engine.
+ELSEWHERE = ("make ", "docker ", "kubectl ", "python3 -m venv ")
+"""Commands that cannot be typed here: `make test` within itself, those that need a container
+engine, and those that install a release.
 """
 MAX_README_LINES = 200
 VARIABLE = re.compile(r"\bTOOLBUS_[A-Z_]+\b")
@@ -176,6 +176,17 @@ def _check_clone_command(command: str) -> None:
             pass
         case _:
             pytest.fail(f"nothing here checks {command!r}")
+
+
+def test_extras_that_a_page_installs_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = {
+        extra
+        for page in pages()
+        for extras in re.findall(r"pip install '?toolbus\[([^]]*)\]", page.text)
+        for extra in extras.split(",")
+    }
+    assert {"server", "otel"} <= found <= set(project["optional-dependencies"])
 
 
 @pytest.mark.long
