@@ -107,6 +107,7 @@ class _Watchdog:
             threading.Thread(target=self._run, name="toolbus-watchdog", daemon=True).start()
 
     def _beat(self) -> None:
+        self._thread_id = threading.get_ident()  # a loop that was stopped may run on another one
         self._beat_at = time.monotonic()
         if self.users:
             self._loop.call_later(_TICK_S, self._beat)
