@@ -42,10 +42,13 @@ disk that hangs delays the caller by no more than this.
 class _Work(Generic[T]):
     """A function that waits for a thread or runs on one, and the future of its result."""
 
-    __slots__ = ("asked_at", "ended", "function", "has_begun", "loop", "undo")
+    __slots__ = ("asked_at", "ended", "function", "has_begun", "loop", "name", "undo")
 
-    def __init__(self, function: Callable[[], T], undo: Callable[[T], object] | None) -> None:
+    def __init__(
+        self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""
+    ) -> None:
         self.function = function
+        self.name = name
         self.undo = undo
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[T] = self.loop.create_future()
@@ -127,7 +130,8 @@ class WorkerThreads:
 
         Raises what the function raises, and `RuntimeError` if the system allows no thread.
         """
-        work = self._start(partial(copy_context().run, function, *arguments), undo)
+        name = getattr(function, "__qualname__", type(function).__name__)
+        work = self._start(partial(copy_context().run, function, *arguments), undo, name)
         timer = work.loop.call_later(_LONG_S, self._report, work)
         try:
             return await asyncio.shield(work.ended)
@@ -159,8 +163,10 @@ class WorkerThreads:
         if not ended.cancelled() and ended.exception() is None and work.undo is not None:
             self._start(partial(work.undo, ended.result()), None).ended.add_done_callback(_retrieve)
 
-    def _start(self, function: Callable[[], T], undo: Callable[[T], object] | None) -> _Work[T]:
-        work = _Work(function, undo)
+    def _start(
+        self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""
+    ) -> _Work[T]:
+        work = _Work(function, undo, name)
         with self._changed:
             self._waiting.append(work)
             if len(self._waiting) <= self._idle:
@@ -188,8 +194,10 @@ class WorkerThreads:
         self._report_at = now + _REPORT_EVERY_S
         waits = len(self._waiting)
         _logger.warning(
-            "%s: work has not ended after %.3g s: %d of %d threads are busy, %d more wait for one",
+            "%s: %s has not ended after %.3g s: %d of %d threads are busy, and %d functions wait"
+            " for one",
             self.purpose,
+            work.name,
             now - work.asked_at,
             self._threads - self._idle,
             self.limit,

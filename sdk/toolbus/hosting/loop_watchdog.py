@@ -9,14 +9,16 @@ is found on the stack of the loop's thread, when it blocks.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
@@ -39,6 +41,20 @@ _TICK_S = BLOCKED_S / 4
 _OWN_CODE = str(Path(__file__).parents[1])
 
 _LOOP_FRAMES = {("events", "_run"), ("base_events", "run_forever"), ("runners", "run")}
+
+_WAITING = (
+    asyncio.Future,
+    asyncio.TaskGroup,
+    CoroutineType,
+    AsyncGeneratorType,
+    list,
+    tuple,
+    set,
+    dict,
+)
+"""What lies between a task and those that it waits for; of an event loop, all tasks are reached."""
+_WAITING_NAMES = frozenset({"async_generator_asend", "anext_awaitable", "coroutine_wrapper"})
+_MAX_SEARCHED = 2_000
 
 _call_codes: set[CodeType] = set()
 _watchdogs: dict[asyncio.AbstractEventLoop, _Watchdog] = {}
@@ -91,6 +107,7 @@ class _Watchdog:
             threading.Thread(target=self._run, name="toolbus-watchdog", daemon=True).start()
 
     def _beat(self) -> None:
+        self._thread_id = threading.get_ident()  # a loop that was stopped may run on another one
         self._beat_at = time.monotonic()
         if self.users:
             self._loop.call_later(_TICK_S, self._beat)
@@ -138,17 +155,20 @@ class _Watchdog:
             write = _logger.warning
         write(
             "%s has blocked the event loop for %.3g s, at %s; %s",
-            f"tool {block.tool}" if block.tool else self._without_tool(),
+            f"tool {block.tool}" if block.tool else self._outside_calls(),
             blocked_s,
             block.place,
             advice,
         )
 
-    def _without_tool(self) -> str:
-        """Return what blocks if that is no call: its task, and the calls that run meanwhile."""
+    def _outside_calls(self) -> str:
+        """Return what blocks if that is no call itself: a task of a call, or any other task."""
         task = asyncio.current_task(self._loop)
         name = "a callback" if task is None else f"the task {task.get_name()!r}"
         calls = {call for view in tuple(self.users.values()) for call in tuple(view)}
+        waiting = {call.method for call in calls if task and call.task and _awaits(call.task, task)}
+        if len(waiting) == 1:
+            return f"{name} of tool {waiting.pop()}"
         return f"{name}, beside {describe_calls(calls)}," if calls else name
 
 
@@ -201,6 +221,24 @@ class _Block(NamedTuple):
                 own = _line(frame)
             frame = frame.f_back
         return cls("", _place(own, innermost))
+
+
+def _awaits(task: asyncio.Task[Any], searched: asyncio.Task[Any]) -> bool:
+    """Whether a suspended task waits for another one, as by `gather` or in a `TaskGroup`.
+
+    Looks at what the coroutines of the task hold, since asyncio does not say who waits for a task.
+    """
+    seen = {id(task)}
+    pending: deque[object] = deque([task])
+    while pending and len(seen) < _MAX_SEARCHED:
+        for found in gc.get_referents(pending.popleft()):
+            if found is searched:
+                return True
+            is_part = isinstance(found, _WAITING) or type(found).__name__ in _WAITING_NAMES
+            if is_part and id(found) not in seen:
+                seen.add(id(found))
+                pending.append(found)
+    return False
 
 
 def _place(own: str, innermost: str) -> str:

@@ -66,12 +66,35 @@ async def counts() -> int:
     return total
 
 
+async def child() -> None:
+    block_until()
+
+
+@tool
+async def gathers() -> None:
+    await asyncio.gather(asyncio.sleep(0), child())
+
+
+@tool
+async def groups() -> AsyncIterator[int]:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(child())
+    yield 1
+
+
 @tool
 async def spawns() -> None:
-    async def child() -> None:
-        block_until()
+    started = [asyncio.create_task(child())]
+    await asyncio.wait(started)
 
-    await asyncio.gather(child())
+
+@tool
+async def nothing() -> None: ...
+
+
+@tool
+async def holds() -> None:
+    await asyncio.Event().wait()
 
 
 class Blocker(Tool):
@@ -83,7 +106,8 @@ class Blocker(Tool):
         block_until()
 
 
-KIT = Toolkit("work", [sleeps, yields, counts, spawns, Blocker()])
+CHILDREN = [gathers, groups, spawns]
+KIT = Toolkit("work", [sleeps, yields, counts, nothing, holds, *CHILDREN, Blocker()])
 HERE = re.escape(f"{Path(__file__)}:")
 TOOL = rf"WARNING tool work\.{{}} has blocked the event loop for [\d.]+ s, at {HERE}\d+ in {{}}; "
 CASES = [
@@ -91,15 +115,18 @@ CASES = [
     ("yields", TOOL.format("yields", "block_until")),
     ("counts", TOOL.format("counts", "counts")),
     ("blocker", TOOL.format("blocker", "block_until")),
-    ("spawns", rf"WARNING the task 'Task-\d+'.* has blocked .* at {HERE}\d+ in block_until; "),
 ]
+
+
+async def called(room: RoomClient, name: str) -> None:
+    async with room.stream(f"work.{name}") as chunks:
+        async for _ in chunks:
+            pass
 
 
 async def called_hosted(room: RoomClient, name: str) -> None:
     async with room.host(KIT):
-        async with room.stream(f"work.{name}") as chunks:
-            async for _ in chunks:
-                pass
+        await called(room, name)
 
 
 async def called_in_turn(room: RoomClient, name: str) -> None:
@@ -119,10 +146,24 @@ async def test_blocked_loop_is_logged_in_one_line_with_tool_and_place(
             assert re.match(line, lines[0]), lines[0]
 
 
-async def test_call_beside_a_block_of_none_is_named(lines: list[str]) -> None:
+@pytest.mark.parametrize("function", CHILDREN)
+async def test_tool_of_a_task_that_blocks_is_named(lines: list[str], function: Any) -> None:
     async with room_of("ann") as (ann,), asyncio.timeout(60), ann.host(KIT):
-        await ann.call("work.spawns")
-        assert "beside 1 call (work.spawns), has blocked" in lines[0]
+        held = asyncio.create_task(ann.call("work.holds"))
+        await called(ann, function.__name__)
+        held.cancel()
+    pattern = rf"WARNING the task 'Task-\d+' of tool work\.{function.__name__} has .* at {HERE}\d+"
+    assert re.match(pattern, lines[0]), lines[0]
+
+
+async def test_calls_beside_a_block_of_none_are_named(lines: list[str]) -> None:
+    async with room_of("ann") as (ann,), asyncio.timeout(60), ann.host(KIT):
+        held = asyncio.create_task(ann.call("work.holds"))
+        await ann.call("work.nothing")
+        asyncio.get_running_loop().call_soon(block_until)
+        await asyncio.sleep(0.01)
+        held.cancel()
+    assert "WARNING a callback, beside 1 call (work.holds), has blocked" in lines[0]
 
 
 async def test_long_block_is_logged_once_more_and_the_next_one_anew(

@@ -100,7 +100,7 @@ async def test_work_that_takes_long_is_logged(
 ) -> None:
     monkeypatch.setattr(worker_threads, "_LONG_S", 0.0)
     running = asyncio.create_task(WorkerThreads("test", 1).run(gate.hold))
-    await until(lambda: "test: work has not ended after " in caplog.text)
+    await until(lambda: "test: Gate.hold has not ended after " in caplog.text)
     gate.open()
     await running
 
