@@ -12,15 +12,19 @@ inherit neither, and this module does not concern them.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
+import sys
+import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["call_in_children", "keep_from_children", "keep_handler_from_children"]
+__all__ = ["call_in_children", "end_child", "keep_from_children", "keep_handler_from_children"]
 
 # By descriptor. A socket may be closed and its number be used for something else before a fork: the
 # identity of the file says whether it is still the one that was noted. So nothing is removed, and
@@ -28,6 +32,8 @@ __all__ = ["call_in_children", "keep_from_children", "keep_handler_from_children
 _sockets: dict[int, tuple[int, int]] = {}
 _handlers: dict[int, Any] = {}
 """Our handlers of signals, as `signal.getsignal` returned them."""
+_masks: dict[int, Any] = {}
+"""The signals that a thread blocked before it began to fork, by the thread."""
 
 
 def keep_from_children(sock: Any) -> None:
@@ -70,14 +76,47 @@ def call_in_children(method: Callable[[], None]) -> None:
     os.register_at_fork(after_in_child=call)
 
 
+def end_child(error: BaseException) -> NoReturn:
+    """End a forked child as an exception that nothing handles ends a program."""
+    code: object = error.code if isinstance(error, SystemExit) else 1
+    status = code if isinstance(code, int) else int(code is not None)
+    try:
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        elif not isinstance(code, int | None):
+            sys.stderr.write(f"{code}\n")
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(status & 0xFF)
+
+
 def _identity(descriptor: int) -> tuple[int, int]:
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 
+def _before_fork() -> None:
+    # A child that is terminated at once would run our handler, which it has until it is reset, and
+    # then live on. So its signals wait for that.
+    if _handlers:
+        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+
+
+def _in_parent() -> None:
+    mask = _masks.pop(threading.get_ident(), None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _in_child() -> None:
+    mask = _masks.get(threading.get_ident())
+    _masks.clear()
     _reset_signals()
     _disconnect_sockets()
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _reset_signals() -> None:
@@ -114,4 +153,4 @@ def _disconnect_sockets() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -9,6 +9,7 @@ can check `context.cancelled`, and its slot is released when it ends.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
 )
+from toolbus.forked_children import end_child
 from toolbus.hosting.call_records import (
     begin_recording,
     end_recording,
@@ -108,6 +110,7 @@ class Runner:
         "_held",
         "_loop_is_ending",
         "_places",
+        "_process_id",
         "_room_name",
         "_running",
         "_sends_parts",
@@ -155,6 +158,7 @@ class Runner:
         self._sends_parts = False
         self._unread = UnreadResults()
         self._abandoned: set[asyncio.Task[None]] = set()
+        self._process_id = os.getpid()
         self._threads = ThreadPoolExecutor(self._places.total, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
         self.owner_of: Callable[[], str] = owner_of
@@ -418,6 +422,7 @@ class Runner:
                 if len(body) > LARGE_RESULT_BYTES:
                     body = await self._send_parts(call, body)
         except BaseException as error:
+            self._end_forked_child(error)
             reason = self._call_error(call, error)
             if reason is error:
                 raise
@@ -488,7 +493,7 @@ class Runner:
         """Run a sync function on a thread and keep the slot until it ends."""
         if call.given_up:
             raise asyncio.CancelledError
-        future = self.loop.run_in_executor(self._threads, function)
+        future = self.loop.run_in_executor(self._threads, self._run_sync, function)
         call.threads += 1
         call.awaited += 1
         future.add_done_callback(lambda _: self._on_thread_end(call))
@@ -501,6 +506,19 @@ class Runner:
             # The thread could not be stopped, but the task that waits for it can be.
             raise asyncio.CancelledError
         return result
+
+    def _run_sync(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except BaseException as error:
+            self._end_forked_child(error)
+            raise
+
+    def _end_forked_child(self, error: BaseException) -> None:
+        # A tool forked, and its child leaves the tool. What follows would be a second host, with
+        # the event loop of the first; a program without a loop would end here.
+        if os.getpid() != self._process_id:
+            end_child(error)
 
     def _on_thread_end(self, call: HostedCall) -> None:
         call.threads -= 1

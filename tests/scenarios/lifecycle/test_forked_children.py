@@ -40,7 +40,7 @@ async def assert_lost_while_a_child_lives(alice: RoomClient, host_pid: int) -> N
 async def test_a_forked_child_has_no_signal_handler_and_no_socket_of_its_host(
     command: list[str],
 ) -> None:
-    """Guarantee "host lost": a child of the host does not hide that it has ended."""
+    """Guarantee "host is killed": a child that it forked does not hide that."""
     with collecting() as collector:
         variables = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,

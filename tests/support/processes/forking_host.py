@@ -41,7 +41,7 @@ async def end_child_of_loop() -> int | None:
 
 
 @tool
-def record_in_child() -> int | None:
+async def record_in_child() -> int | None:
     """Record a span in a process that ends at once."""
     child = _fork.Process(target=_record)
     child.start()
