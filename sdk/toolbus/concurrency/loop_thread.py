@@ -131,9 +131,9 @@ class LoopThread:
 
     def _run(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         try:
-            # Not uvloop: a loop of its own that a callback's SystemExit ends cannot be closed, so
-            # that calls would wait for it for ever; and it serves threads, whose switches cost more
-            # than the loop.
+            # Not uvloop: after a callback's SystemExit it cannot be closed, and who waits for work
+            # on it would not notice its end. Its speed is not missed: passing work to a thread and
+            # back costs more than either loop.
             with asyncio.Runner() as runner:
                 try:
                     runner.run(self._until_stopped(started))
