@@ -21,7 +21,7 @@ from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.loop_watchdog import LoopWatchdog
 from toolbus.service.waiting_start import keep_trying
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit

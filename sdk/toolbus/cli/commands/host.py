@@ -38,7 +38,7 @@ from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.settings import records_file as default_records_file
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
