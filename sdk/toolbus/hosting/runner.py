@@ -44,7 +44,7 @@ from toolbus.hosting.hosted_call import HostedCall, accountable, describe_calls
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
-from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
+from toolbus.telemetry.propagation import CALL_AS_TRACE, CALL_ID, enter_call_as_trace
 from toolbus.telemetry.tracing import (
     HostCall,
     Tracing,
@@ -304,6 +304,7 @@ class Runner:
     async def _run(self, call: HostedCall) -> None:
         call.started = True
         reply: Frame | None = None
+        CALL_ID.set(call.dispatch.call_id)
         try:
             trace = None
             if call.dispatch.traceparent == CALL_AS_TRACE:

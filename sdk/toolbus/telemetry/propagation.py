@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
@@ -17,6 +18,7 @@ from opentelemetry.trace import SpanContext
 
 __all__ = [
     "CALL_AS_TRACE",
+    "CALL_ID",
     "TRACESTATE",
     "RemoteParent",
     "TraceContext",
@@ -36,6 +38,9 @@ __all__ = [
 TRACESTATE: Final = "tracestate"
 CALL_AS_TRACE: Final = ""
 """The `traceparent` of an unrecorded trace that the call begins (PROTOCOL.md, TRACE-4)."""
+
+CALL_ID: Final[ContextVar[str]] = ContextVar("toolbus.call_id", default="")
+"""The id of the hosted call that the current code runs for, for its log lines; empty for none."""
 
 _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
