@@ -311,7 +311,9 @@ class Caller:
             async with asyncio.timeout_at(deadline_at):
                 await self._connection.ready()
         except TimeoutError:
-            raise Unavailable("no connection before the deadline", executed="no") from None
+            reason = f": {self._connection.failure}" if self._connection.failure else ""
+            text = f"no connection before the deadline{reason}"
+            raise Unavailable(text, executed="no") from None
 
     def _request_description(self, plan: CallPlan, websocket: Any) -> None:
         """Request a toolkit's description once, beside the first call to it, without waiting."""

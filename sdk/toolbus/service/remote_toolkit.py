@@ -285,7 +285,6 @@ async def _start(
             stack.enter_context(LoopWatchdog(room._hosted_calls))
             for toolkit in toolkits:
                 await stack.enter_async_context(_hosted(room, toolkit))
-                _logger.info("hosting toolkit %s", toolkit.name)
             return stack.pop_all()
 
     return await keep_trying(start, room, wait)

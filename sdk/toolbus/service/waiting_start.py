@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.errors import ConnectionLost, RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
 
@@ -34,7 +35,7 @@ async def keep_trying(
 ) -> T:
     """Call a function until it succeeds, with pauses that grow as those of a reconnect do.
 
-    The first failure is logged as a warning with the server's address, further ones as information.
+    The first failure is a warning with the server's address, and so is one a minute after it.
 
     Args:
         start: Joins the room and hosts there.
@@ -45,6 +46,7 @@ async def keep_trying(
         RoomException: An error of the function that does not end by itself, or is not waited for.
     """
     pause_s, level = _FIRST_PAUSE_S, logging.WARNING
+    failed = FailedAttempts(asyncio.get_running_loop().time)
     while True:
         try:
             started = await start()
@@ -54,7 +56,10 @@ async def keep_trying(
                 raise
             if not (settings.wait if wait is None else wait):
                 raise
-            _logger.log(level, _NOT_YET, settings.url, error)
+            if since := failed.add():
+                _logger.warning("cannot host at %s after %s (%s)", settings.url, since, error)
+            else:
+                _logger.log(level, _NOT_YET, settings.url, error)
         else:
             break
         await asyncio.sleep(random.uniform(0, pause_s))
