@@ -91,9 +91,9 @@ def chosen_output() -> LogOutput | None:
 
 
 def show_info_of(name: str) -> None:
-    """Show the INFO lines of a logger too, where no option and no program chose its level."""
+    """Show the INFO lines of a logger too, unless an option or the toolkit itself chose a level."""
     logger = logging.getLogger(name)  # noqa: TID251 - a toolkit's own
-    if _chosen is None and logger.level == logging.NOTSET:
+    if _chosen is None and logger.getEffectiveLevel() == logging.WARNING:
         logger.setLevel(logging.INFO)
 
 
