@@ -50,7 +50,8 @@ def level_of(name: str) -> int:
 class LogOutput:
     """What is logged, and how."""
 
-    level: int = logging.WARNING
+    level: int | None = None
+    """From which level on; None is WARNING, and INFO for the loggers of hosted toolkits."""
     as_json: bool = False
 
     def start(self, node: str = "") -> logging.Handler:
@@ -64,7 +65,7 @@ class LogOutput:
         text = logging.Formatter(LOG_FORMAT.replace("%(name)s", f"%(name)s{label}"))
         handler.setFormatter(_JsonFormatter(node) if self.as_json else text)
         logging.root.addHandler(handler)
-        logging.root.setLevel(self.level)
+        logging.root.setLevel(logging.WARNING if self.level is None else self.level)
         for name in _REVEALING:
             logger = logging.getLogger(name)  # noqa: TID251 - not ours
             if logger.level == logging.NOTSET:
@@ -93,7 +94,8 @@ def chosen_output() -> LogOutput | None:
 def show_info_of(name: str) -> None:
     """Show the INFO lines of a logger too, unless an option or the toolkit itself chose a level."""
     logger = logging.getLogger(name)  # noqa: TID251 - a toolkit's own
-    if _chosen is None and logger.getEffectiveLevel() == logging.WARNING:
+    has_level = _chosen is not None and _chosen.level is not None
+    if not has_level and logger.getEffectiveLevel() == logging.WARNING:
         logger.setLevel(logging.INFO)
 
 

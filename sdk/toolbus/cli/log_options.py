@@ -44,14 +44,15 @@ def add_log_options(command: Any) -> None:
     command.invoke = invoke
 
 
-def _level(ctx: Any, chosen: dict[str, Any]) -> int:
-    """Return the level: `--log-level`, else `-v`, else the variable."""
+def _level(ctx: Any, chosen: dict[str, Any]) -> int | None:
+    """Return the level: `--log-level`, else `-v`, else the variable; None without them."""
     if "log_level" in chosen:
         level: int = chosen["log_level"]
         return level
     if "verbose" in chosen:
         return logging.INFO if chosen["verbose"] == 1 else logging.DEBUG
-    return _read_level(os.environ.get(_VARIABLE) or "warning", ctx, hint=_VARIABLE)
+    variable = os.environ.get(_VARIABLE)
+    return _read_level(variable, ctx, hint=_VARIABLE) if variable else None
 
 
 def _read_level(name: str, ctx: Any, hint: str | None = None) -> int:

@@ -138,7 +138,7 @@ class RemoteToolkit(Toolkit):
         """Connect by the `TOOLBUS_*` settings, host the toolkit, return after SIGTERM or Ctrl-C.
 
         A server that cannot be reached, or accepts nothing now, is waited for; the log names its
-        address once.
+        address, and the reason again each minute.
 
         On such a signal it takes no more calls and lets running ones finish, for at most
         `TOOLBUS_DRAIN` seconds (default 10); the log has their number. If one of them does not end

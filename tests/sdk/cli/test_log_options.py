@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,7 +16,8 @@ from typer.testing import CliRunner
 from support.processes.command_line import CommandLine
 from toolbus.cli import app as command_line
 from toolbus.cli.app import COMMANDS, make_app
-from toolbus.log_output import LogOutput, show_info_of
+from toolbus.cli.log_options import _options
+from toolbus.log_output import LEVELS, LogOutput, show_info_of
 from toolbus.telemetry.propagation import CALL_ID, enter_call_as_trace
 
 CALL = "0123456789abcdef0123456789abcdef"
@@ -108,6 +110,14 @@ def test_level_that_is_none_is_a_usage_error_that_names_the_levels(
 def test_every_command_has_the_options(command: str) -> None:
     result = CliRunner().invoke(make_app(), [*command.split(), "--help"], env={"COLUMNS": "200"})
     assert all(option in result.stdout for option in ("--log-level", "-v ", "--log-json"))
+
+
+def test_guide_has_a_row_for_each_option_and_the_names_of_the_levels() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/logs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(-[-\w]+)", guide, re.MULTILINE)
+    assert rows == [each.opts[0] for each in _options()]
+    [row] = [line for line in guide.splitlines() if line.startswith("| `--log-level")]
+    assert re.findall(r"`(\w+)`", row) == list(LEVELS)
 
 
 @pytest.mark.parametrize(
