@@ -126,7 +126,8 @@ class _JsonFormatter(logging.Formatter):
         try:
             message = record.getMessage()
         except Exception as error:
-            message = f"{record.msg} (not formatted: {type(error).__name__})"
+            place = f"{record.filename}:{record.lineno}"
+            message = f"a record of {place} cannot be formatted: {type(error).__name__}"
         facts: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -13,8 +13,6 @@ from math import ceil, inf
 from time import monotonic
 from typing import Any, Self
 
-from opentelemetry.context import get_current
-
 from toolbus.chunks.chunk_types import chunk_steps, read_chunk, read_value
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.affinity import AffinityCache
@@ -38,7 +36,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.telemetry.propagation import TRACESTATE
+from toolbus.telemetry.propagation import TRACESTATE, get_current
 from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
     MAX_FRAME_BYTES,

@@ -18,8 +18,6 @@ from copy import copy
 from time import monotonic
 from typing import Any
 
-from opentelemetry.context import Context, attach
-
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, MixedChunk, fitting
@@ -44,7 +42,13 @@ from toolbus.hosting.hosted_call import HostedCall, accountable, describe_calls
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
-from toolbus.telemetry.propagation import CALL_AS_TRACE, CALL_ID, enter_call_as_trace
+from toolbus.telemetry.propagation import (
+    CALL_AS_TRACE,
+    CALL_ID,
+    Context,
+    attach,
+    enter_call_as_trace,
+)
 from toolbus.telemetry.tracing import (
     HostCall,
     Tracing,

@@ -13,20 +13,23 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import SpanContext
 
 __all__ = [
     "CALL_AS_TRACE",
     "CALL_ID",
     "TRACESTATE",
+    "Context",
     "RemoteParent",
     "TraceContext",
+    "attach",
     "below",
     "current_trace_id",
     "enter_call_as_trace",
     "enter_unsampled",
     "format_traceparent",
+    "get_current",
     "is_sampled",
     "is_unsampled",
     "parse_traceparent",

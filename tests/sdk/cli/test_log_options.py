@@ -52,6 +52,13 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "entry_points", lambda group: [entry])
 
 
+class Unprintable:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 def levels_of(typed: str, **variables: str) -> list[str]:
     before = [*logging.root.handlers], logging.root.level
     result = CliRunner().invoke(make_app(), typed.split(), env=variables)
@@ -126,6 +133,7 @@ def test_guide_has_a_row_for_each_option_and_the_names_of_the_levels() -> None:
         ("two\nlines\r\x1b[2J\u2028\u202e", ()),
         ("%s", ("\udcff",)),
         ("%d", ("no number",)),
+        ("%s", (Unprintable(),)),
         ("x" * 1_000_000, ()),
         ('"}\n{"level": "error"', ()),
     ],

@@ -10,6 +10,7 @@ from opentelemetry import trace
 
 from toolbus.telemetry import configure
 from toolbus.telemetry.light_spans import PipelineProvider
+from toolbus.telemetry.runtime_context import ignoring_unknown_context
 from toolbus.telemetry.tracing import Tracing
 from toolbus.telemetry.variables import corrected_variables
 
@@ -164,6 +165,17 @@ def test_parts_that_fail_for_other_reasons_stop_no_program(
     assert providers == []
     [record] = caplog.records
     assert record.getMessage() == "no spans are sent: setting that up failed with RuntimeError"
+
+
+@pytest.mark.parametrize(("name", "warnings"), [("mine", 1), ("contextvars_context", 0), ("", 0)])
+def test_context_that_is_not_installed_is_hidden_from_the_api(
+    name: str, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_CONTEXT", name)
+    with ignoring_unknown_context():
+        assert ("OTEL_PYTHON_CONTEXT" in os.environ) == (warnings == 0)
+    assert os.environ["OTEL_PYTHON_CONTEXT"] == name
+    assert len(caplog.records) == warnings
 
 
 def test_provider_that_cannot_be_loaded_fails_no_call(
