@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -120,8 +119,8 @@ def _declare(
     """Declare the options, for `_options`."""
 
 
-@cache
 def _options() -> list[Any]:
+    """Make the options; each command has its own, since `app` adds checks to them."""
     declared = typer.Typer(add_completion=False)
     declared.command()(_declare)
     return get_command(declared).params

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from opentelemetry import trace
 
 from toolbus.bounded_logging import bounded_logger, silence
+from toolbus.telemetry.installed_parts import drop_unknown_parts
 
 __all__ = ["asks_for_spans", "corrected_variables", "process_provider"]
 
@@ -151,11 +152,6 @@ _RULES: Mapping[str, _Rule] = {
         "the others are",
         partial(_installed_list, "opentelemetry_resource_detector"),
     ),
-    "OTEL_PYTHON_METER_PROVIDER": _Rule(
-        "the name of an installed provider",
-        "none is",
-        partial(_installed, "opentelemetry_meter_provider"),
-    ),
     "OTEL_TRACES_SAMPLER": _choice(
         "parentbased_always_on",
         "always_on",
@@ -213,6 +209,7 @@ def corrected_variables() -> Iterator[None]:
 
     A child process that starts later gets them as they were, and warns itself.
     """
+    drop_unknown_parts()
     given = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
     right = _corrected(given)
     _apply(right, given)
@@ -267,7 +264,7 @@ def _warn(name: str, rule: _Rule) -> None:
 
 
 def process_provider() -> trace.TracerProvider:
-    """Return this process's tracer provider; one that cannot be loaded by its name counts as none.
+    """Return this process's tracer provider; one that a variable names and that fails is none.
 
     The API logs a traceback and raises at each attempt to load it, which would be at each call.
     """

@@ -9,8 +9,8 @@ import pytest
 from opentelemetry import trace
 
 from toolbus.telemetry import configure
+from toolbus.telemetry.installed_parts import drop_unknown_parts
 from toolbus.telemetry.light_spans import PipelineProvider
-from toolbus.telemetry.runtime_context import ignoring_unknown_context
 from toolbus.telemetry.tracing import Tracing
 from toolbus.telemetry.variables import corrected_variables
 
@@ -87,8 +87,6 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> list[PipelineProvider]:
         ("OTEL_RESOURCE_ATTRIBUTES", "team=\udcff", "the others are used"),
         ("OTEL_SERVICE_NAME", "\udcff", "the name of the program is used"),
         ("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "cloud", "the others are used"),
-        ("OTEL_PYTHON_METER_PROVIDER", "mine", "none is used"),
-        ("OTEL_PYTHON_TRACER_PROVIDER", "mine", "none is used"),
         (f"{PYTHON_OTLP}CREDENTIAL_PROVIDER", "mine", "none is used"),
     ],
 )
@@ -112,7 +110,7 @@ def test_wrong_variable_is_one_warning_and_the_default(
     assert "cret" not in text
     [provider] = providers
     assert Tracing(provider).start_client("words.count", "c1") is not None
-    assert name == "OTEL_PYTHON_TRACER_PROVIDER" or os.environ[name] == value  # for child processes
+    assert os.environ[name] == value  # for child processes
 
 
 @pytest.mark.parametrize(
@@ -167,15 +165,30 @@ def test_parts_that_fail_for_other_reasons_stop_no_program(
     assert record.getMessage() == "no spans are sent: setting that up failed with RuntimeError"
 
 
-@pytest.mark.parametrize(("name", "warnings"), [("mine", 1), ("contextvars_context", 0), ("", 0)])
-def test_context_that_is_not_installed_is_hidden_from_the_api(
-    name: str, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "value", "is_used"),
+    [
+        ("OTEL_PYTHON_CONTEXT", "mine", False),
+        ("OTEL_PYTHON_CONTEXT", "contextvars_context", True),
+        ("OTEL_PROPAGATORS", "tracecontext,mine", False),
+        ("OTEL_PROPAGATORS", "tracecontext, baggage", True),
+        ("OTEL_PROPAGATORS", "none", True),
+        ("OTEL_PYTHON_METER_PROVIDER", "mine", False),
+        ("OTEL_PYTHON_TRACER_PROVIDER", "mine", False),
+    ],
+)
+def test_part_that_is_not_installed_is_one_warning_and_hidden_from_the_api(
+    name: str,
+    value: str,
+    is_used: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setenv("OTEL_PYTHON_CONTEXT", name)
-    with ignoring_unknown_context():
-        assert ("OTEL_PYTHON_CONTEXT" in os.environ) == (warnings == 0)
-    assert os.environ["OTEL_PYTHON_CONTEXT"] == name
-    assert len(caplog.records) == warnings
+    monkeypatch.setenv(name, value)
+    drop_unknown_parts()
+    assert (name in os.environ) == is_used
+    text = f"{name} names what is not installed: the default is used"
+    assert caplog.messages == ([] if is_used else [text])
 
 
 def test_provider_that_cannot_be_loaded_fails_no_call(
