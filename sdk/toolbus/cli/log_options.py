@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
+from copy import copy
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +27,8 @@ _CHOSEN = "toolbus.log"
 
 def add_log_options(command: Any) -> None:
     """Give a command the options; one that is no group logs as they say while it runs."""
-    command.params.extend(_options())
+    # Copies, because `app` adds checks to the options of each command.
+    command.params.extend(copy(option) for option in _options())
     if isinstance(command, TyperGroup):
         return
     run = command.invoke
@@ -119,8 +122,8 @@ def _declare(
     """Declare the options, for `_options`."""
 
 
+@cache
 def _options() -> list[Any]:
-    """Make the options; each command has its own, since `app` adds checks to them."""
     declared = typer.Typer(add_completion=False)
     declared.command()(_declare)
     return get_command(declared).params

@@ -66,12 +66,13 @@ def _one_of(names: tuple[str, ...], value: str) -> str | None:
 
 
 def _address(value: str) -> str | None:
+    value = value.strip()
     try:
         parts = urlsplit(value)
         _ = parts.port  # raises ValueError for a port that is none
     except ValueError:
         return None
-    is_plain = value.isascii() and value.isprintable() and " " not in value
+    is_plain = value.isprintable() and " " not in value
     return value if is_plain and parts.scheme in {"http", "https"} and parts.hostname else None
 
 
@@ -82,10 +83,15 @@ def _file(value: str) -> str | None:
         return None
 
 
+def _entries(value: str) -> list[str]:
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
 def _pairs(is_right: Callable[[str, str], bool], value: str) -> str:
-    found = [each.partition("=") for each in value.split(",")]
-    right = ["".join(each) for each in found if each[1] and is_right(each[0].strip(), each[2])]
-    return ",".join(right)
+    found = [(entry, *entry.partition("=")) for entry in _entries(value)]
+    return ",".join(
+        entry for entry, name, equals, text in found if equals and is_right(name.strip(), text)
+    )
 
 
 def _is_header(name: str, value: str) -> bool:
@@ -109,8 +115,7 @@ def _installed(group: str, value: str) -> str | None:
 
 
 def _installed_list(group: str, value: str) -> str:
-    names = [name.strip() for name in value.split(",")]
-    return ",".join(name for name in names if name == "*" or _installed(group, name))
+    return ",".join(name for name in _entries(value) if name == "*" or _installed(group, name))
 
 
 def _count(lowest: int, default: object) -> _Rule:
@@ -237,7 +242,10 @@ def _corrected(given: Mapping[str, str]) -> dict[str, str]:
             continue
         corrected = rule.correct(value) if value.strip() else None
         is_list = rule.default.startswith("the others")
-        if value.strip() and (corrected is None or (is_list and corrected != value)):
+        is_right = corrected is not None
+        if is_list and corrected is not None:
+            is_right = _entries(corrected) == _entries(value)
+        if value.strip() and not is_right:
             _warn(name, rule)
         if corrected:
             right[name] = corrected
