@@ -1,7 +1,7 @@
 import asyncio
 
 from toolbus import RoomClient
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 
 
 async def main() -> None:

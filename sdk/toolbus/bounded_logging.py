@@ -13,7 +13,7 @@ import traceback
 from toolbus.errors import ToolFailed
 from toolbus.untrusted_text import one_line, printable
 
-__all__ = ["bounded_logger", "traceback_text"]
+__all__ = ["bounded_logger", "silence", "traceback_text"]
 
 _MAX_MESSAGE_CHARS = 2_000
 _MAX_TRACEBACK_CHARS = 8_000
@@ -32,6 +32,13 @@ def bounded_logger(name: str) -> logging.Logger:
     logger = logging.getLogger(name)  # noqa: TID251 - here it is made safe
     logger.addFilter(_make_safe)
     return logger
+
+
+def silence(name: str) -> None:
+    """Turn a library's logger off, unless the program has set its level itself."""
+    logger = logging.getLogger(name)  # noqa: TID251 - not ours
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL + 1)
 
 
 def _make_safe(record: logging.LogRecord) -> bool:

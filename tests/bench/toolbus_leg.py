@@ -20,7 +20,7 @@ from bench.legs import FILE_BYTES
 from bench.role import Facts, Order, measured_calls, measured_transfer, run_role, serve_orders
 from bench.span_receiver import receive
 from toolbus import ApiScope, FileChunk, RemoteToolkit, RoomClient, Toolkit, tool
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 from toolbus_server.limits import Limits
 from toolbus_server.testing import running_server
 

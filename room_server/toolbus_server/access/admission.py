@@ -25,6 +25,7 @@ from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefuse
 from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_quotas import ConnectionQuotas
+from toolbus_server.access.refused_tokens import RefusedTokens
 from toolbus_server.access.revocations import Revocations
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.models import Identity, Participant
@@ -99,10 +100,12 @@ class _Request(NamedTuple):
 
 
 class _Refused(Exception):
-    def __init__(self, refusal: Refusal, reason: str) -> None:
+    def __init__(self, refusal: Refusal, reason: str, token: str | None = None) -> None:
         super().__init__(reason)
         self.refusal = refusal
         self.reason = reason
+        self.token = token
+        """The token, if it is the reason; empty if there was none."""
 
 
 @lru_cache(maxsize=1024)
@@ -188,6 +191,7 @@ class Admission:
         self.revocations: Revocations = Revocations()
         """The revoked tokens."""
         self._full_log = _FullLog(settings)
+        self._refused_tokens = RefusedTokens(monotonic)
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason: a closed set of labels."""
 
@@ -203,7 +207,10 @@ class Admission:
             return self._admit(path, headers, address)
         except _Refused as refused:
             self.refused[refused.reason] += 1
-            _logger.info("connection refused: %s", refused.reason)
+            if refused.token is None:
+                _logger.info("connection refused: %s", refused.reason)
+            else:
+                self._refused_tokens.refused(refused.reason, refused.token, address)
             return refused.refusal
 
     def _admit(self, path: str, headers: Headers, address: str) -> Admitted:
@@ -220,7 +227,7 @@ class Admission:
         request = self._read(path, headers, offered)
         token = self._verify(request.token)
         if not token.allows_room(request.room):
-            raise _Refused(_WRONG_ROOM, "wrong_room")
+            raise _Refused(_WRONG_ROOM, "wrong_room", request.token)
         identity = Identity(token.issuer, token.name)
         current = self._epoch_of(request.room, identity, request.instance)
         if request.elsewhere and (current is not None or self.is_isolated):
@@ -256,6 +263,9 @@ class Admission:
             token = self._verify(jwt)
         except _Refused as refused:
             self.refused[refused.reason] += 1
+            self._refused_tokens.refused(
+                refused.reason, jwt, f"participant {participant.identity.name}"
+            )
             return None
         newer = _participant_of(token, participant.instance, participant.epoch)
         if newer.identity != participant.identity or not token.allows_room(room):
@@ -274,7 +284,7 @@ class Admission:
         if token is None and self._settings.allow_query_token:
             token = query.get("token", [None])[0]
         if token is None:
-            raise _Refused(_BAD_TOKEN, "no_token")
+            raise _Refused(_BAD_TOKEN, "no_token", "")
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
         reads_chunks = query.get("chunks", [""])[0] == "1"
         reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
@@ -286,9 +296,9 @@ class Admission:
         try:
             token = ParticipantToken.from_jwt(jwt, self.keys, now=self._now())
         except TokenRefused as error:
-            raise _Refused(_BAD_TOKEN, error.reason) from error
+            raise _Refused(_BAD_TOKEN, error.reason, jwt) from error
         if self.revocations.covers(token):
-            raise _Refused(_BAD_TOKEN, "revoked")
+            raise _Refused(_BAD_TOKEN, "revoked", jwt)
         return token
 
 

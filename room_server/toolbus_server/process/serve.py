@@ -17,6 +17,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.forked_children import keep_handler_from_children
+from toolbus.log_output import LogOutput
 from toolbus.telemetry.tracing import recorded
 from toolbus_server.access.descriptor_reserve import raise_descriptor_limit
 from toolbus_server.process.key_reload import KeyFiles, KeyReloader
@@ -95,10 +96,16 @@ async def _serve(
     await server.stop()
 
 
-def log_to_stderr(node: str = "") -> None:
-    """Write log records to stderr, each with the node's name if one is given."""
-    label = f" [{node}]" if node else ""
-    logging.basicConfig(format=f"%(asctime)s %(levelname)s %(name)s{label}: %(message)s")
+def log_to_stderr(node: str = "", output: LogOutput | None = None) -> None:
+    """Write log records to stderr, each with the node's name if one is given.
+
+    Args:
+        node: The node's name.
+        output: What is logged, and how; by default warnings as text, unless the options of this
+            command have chosen.
+    """
+    if not logging.root.handlers:
+        (output or LogOutput()).start(node)
     # An untrusted client that breaks off a handshake must not fill the log.
     logging.getLogger("websockets").setLevel(logging.CRITICAL)  # noqa: TID251 - not ours
 

@@ -26,6 +26,7 @@ from functools import partial
 from toolbus.bounded_logging import bounded_logger
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
+from toolbus.log_output import chosen_output
 from toolbus_server.cluster.node_name import NameTaken
 from toolbus_server.process.heartbeat import is_silent, send_heartbeats
 from toolbus_server.process.serve import STOP_SIGNALS, listen_error, log_to_stderr, run
@@ -170,7 +171,7 @@ class Supervisor:
         self._running[number] = process
         try:
             own = replace(self._options, node=name, workers=1)
-            process.stdin.write(pickle.dumps((own, self._family)))
+            process.stdin.write(pickle.dumps((own, self._family, chosen_output())))
             if self._stopping.is_set():  # since before it was started
                 (self._kill_all if self._killed_by else self._drain_all)()
             self._on_line(number, name, await process.stdout.readline())
@@ -242,8 +243,8 @@ def _announce(_url: str) -> None:
 
 def _main() -> int:
     """Be a worker, in a process of its own; return the exit code."""
-    options, family = pickle.load(sys.stdin.buffer)
-    log_to_stderr(options.node)
+    options, family, output = pickle.load(sys.stdin.buffer)
+    log_to_stderr(options.node, output)
     try:
         settings = replace(options.to_settings(os.environ, lambda _: None), node_family=family)
         run(options, settings, os.environ, _announce, supervisor=0)

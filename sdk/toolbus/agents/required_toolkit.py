@@ -1,7 +1,7 @@
 """A toolkit that another participant must host before work can begin.
 
 It waits for the room's events and does not poll. What is missing is logged when the waiting begins,
-and named by the error if the time runs out.
+with similar names after a second, and named by the error if the time runs out.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ REQUIRED_TIMEOUT_S = 60.0
 
 _logger = bounded_logger(__name__)
 _MAX_LISTED = 20
+_MAX_COMPARED = 500
+"""Names that are compared with a wrong one, which takes some 20 ms."""
+_SILENT_WAIT_S = 1.0
+"""A host that starts beside its agent is there by then; after it, the name may be wrong."""
 _ALTERNATIVES_S = 2.0
 
 
@@ -94,8 +98,8 @@ class RequiredToolkit:
 
         Waiting needs the grant `use_tools`, since only its holders get events of toolkits. A tool
         that the toolkit lacks is waited for too, since a host with a newer definition may be on its
-        way: a warning names at once the tool, those that there are, and the closest name. That a
-        toolkit is not there, or has no host, is logged at level INFO.
+        way: a warning names at once the tool, those that there are, and the closest name. If a
+        toolkit is not there, or has no host, a warning after 1 s says so, with similar names.
 
         Args:
             room: The participant's room.
@@ -118,7 +122,12 @@ class RequiredToolkit:
                     return found
                 self._note(found, checks, seconds)
                 if seconds > 0:
-                    return await self._wait(room, checks, seconds)
+                    warning = asyncio.create_task(self._warn(room, checks, seconds))
+                    try:
+                        return await self._wait(room, checks, seconds)
+                    finally:
+                        warning.cancel()
+                        await asyncio.wait([warning])
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -145,6 +154,16 @@ class RequiredToolkit:
             level = logging.WARNING if found.tools else logging.INFO
             _logger.log(level, "%s; waiting up to %g s for it", found.text, seconds)
         checks.append(found)
+
+    async def _warn(self, room: RoomClient, checks: list[_Missing], seconds: float) -> None:
+        """Log a warning if the wait is not over soon; that tools are lacking was logged at once."""
+        await asyncio.sleep(_SILENT_WAIT_S)
+        missing = checks[-1] if checks else _Missing(f"toolkit {self._label} is not known yet")
+        if missing.tools:
+            return
+        others = "" if missing.exists else await self._alternatives(room)
+        left_s = seconds - _SILENT_WAIT_S
+        _logger.warning("%s%s; waiting up to %g s more for it", missing.text, others, left_s)
 
     async def _wait(self, room: RoomClient, checks: list[_Missing], seconds: float) -> ToolkitProxy:
         """Wait until it is hosted; append what each check finds to be missing to `checks`."""
@@ -226,12 +245,12 @@ class RequiredToolkit:
                 async for each in listed:
                     if self._is_of_owner(each, room):
                         names.append(each.name)
-                    if len(names) > _MAX_LISTED:
+                    if len(names) >= _MAX_COMPARED:
                         break
         except (RoomException, TimeoutError):
             return ""
         owner = "" if self.participant is None else f" of {self.participant}"
-        return f"; available toolkits{owner}: {_names(names)}"
+        return f"{_nearest([self.name], names)}; available toolkits{owner}: {_names(names)}"
 
 
 def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:

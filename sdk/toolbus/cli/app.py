@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolbus.cli.error_report import report
+from toolbus.cli.log_options import add_log_options
 from toolbus.cli.option_values import require_utf8
 from toolbus.cli.own_commands import OWN_COMMANDS
 from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
@@ -105,6 +106,7 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        add_log_options(self)
         self._imported: dict[str, _Command] = {}
         self._others: dict[str, EntryPoint] | None = None
 
@@ -232,7 +234,8 @@ def _as_command(name: str, loaded: Any) -> _Command:
 
 
 def _prepare_options(command: Any, parent: Any) -> None:
-    """Give all options of a command, and of those below it, what they have in common."""
+    """Give a command, and those below it, the options that all have, and what options share."""
+    add_log_options(command)
     context = typer.Context(command, parent=parent)
     for each in command.get_params(context):
         _hide_switch_value(each)

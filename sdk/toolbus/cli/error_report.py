@@ -15,10 +15,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import Cancelled, RoomException
 from toolbus.untrusted_text import json_text
 
-__all__ = ["LOG_FORMAT", "report", "reporting"]
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""The format of log lines, which commands write to stderr too."""
+__all__ = ["report", "reporting"]
 
 
 def report(

@@ -26,7 +26,7 @@ from toolbus.factories.factory import ToolkitFactory, read_factory
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["find_factory", "find_toolkit", "is_reference", "last_name"]
+__all__ = ["find_factory", "find_toolkit", "is_reference", "last_name", "logger_names"]
 
 _TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 
@@ -87,6 +87,19 @@ def _factory_of(found: Any) -> ToolkitFactory | None:
 def last_name(reference: str) -> str:
     """Return the name in flags and variables: an installed name, or the last of an attribute."""
     return reference.rpartition(":")[2].rpartition(".")[2]
+
+
+def logger_names(reference: str) -> set[str]:
+    """Return the names under which a toolkit logs by custom: its package, and its own name.
+
+    None of ours: `toolbus` hosts many of them, and their names are also those of libraries.
+    """
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        entry = next(entry for entry in entry_points(group=TOOLKITS) if entry.name == reference)
+        module, attribute = entry.module, reference
+    package = module.partition(".")[0]
+    return set() if package.startswith("toolbus") else {package, attribute}
 
 
 def is_reference(word: str) -> bool:

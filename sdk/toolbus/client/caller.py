@@ -13,8 +13,6 @@ from math import ceil, inf
 from time import monotonic
 from typing import Any, Self
 
-from opentelemetry.context import get_current
-
 from toolbus.chunks.chunk_types import chunk_steps, read_chunk, read_value
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.affinity import AffinityCache
@@ -39,7 +37,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.telemetry.propagation import TRACESTATE
+from toolbus.telemetry.propagation import TRACESTATE, get_current
 from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
     MAX_FRAME_BYTES,
@@ -313,7 +311,9 @@ class Caller:
             async with asyncio.timeout_at(deadline_at):
                 await self._connection.ready()
         except TimeoutError:
-            raise Unavailable("no connection before the deadline", executed="no") from None
+            reason = f": {self._connection.failure}" if self._connection.failure else ""
+            text = f"no connection before the deadline{reason}"
+            raise Unavailable(text, executed="no") from None
 
     def _request_description(self, plan: CallPlan, websocket: Any) -> None:
         """Request a toolkit's description once, beside the first call to it, without waiting."""

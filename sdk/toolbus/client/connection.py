@@ -51,6 +51,9 @@ class Connection:
         owner: Is notified of events.
     """
 
+    failure: str = ""
+    """Empty: a closed connection is not opened again."""
+
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._handlers: dict[type[Any], Callable[[Any], None]] = {Welcome: self._on_welcome}

@@ -14,6 +14,7 @@ from toolbus.errors import (
     Internal,
     InvalidArguments,
     InvalidResult,
+    PermissionDenied,
     RoomException,
     TooLarge,
     Unavailable,
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 _TOO_LARGE = 1009
+_UNAUTHORIZED = 401
+_BAD_TOKEN = 4401
 _CALL_OPTIONS = frozenset(
     {
         "participant",
@@ -83,10 +86,15 @@ def check_loop(own: asyncio.AbstractEventLoop) -> None:
         raise Unavailable(message, executed="no", retryable=False)
 
 
-def room_closed_error(cause: RoomException | None = None) -> Unavailable:
-    """Make the error for a closed room, with the cause unless the room was left."""
+def room_closed_error(cause: RoomException | None = None) -> RoomException:
+    """Make the error for a closed room, with the cause unless the room was left.
+
+    The end of a token is `PermissionDenied`, as its refusal by the server is.
+    """
     message = "the room is closed" if cause is None else f"the room is closed: {cause.message}"
-    details = None if cause is None else dict(cause.details)
+    details = {} if cause is None else dict(cause.details)
+    if details.get("status") == _UNAUTHORIZED or details.get("close_code") == _BAD_TOKEN:
+        return PermissionDenied(message, details=details)
     return Unavailable(message, executed="no", retryable=False, details=details)
 
 

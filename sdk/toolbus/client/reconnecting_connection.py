@@ -10,6 +10,7 @@ the previous connection is used until that has succeeded.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,8 +24,14 @@ from websockets.typing import Subprotocol
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.connect_errors import check_token, connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
+from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.client.local_errors import room_closed_error
-from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
+from toolbus.diagnostics.join_errors import (
+    TokenExpired,
+    expired_for_s,
+    name_context,
+    unchecked_claims,
+)
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.opening import open_websocket
@@ -114,6 +121,13 @@ class ReconnectingConnection:
         """The first pause before the next connection; grows after connections that did not last."""
         self._ready = asyncio.Event()
         self._finished = asyncio.Event()
+        self._failed = FailedAttempts(asyncio.get_running_loop().time)
+        self.failure: str = ""
+        """Why the latest attempt to connect again failed; empty after one that did not."""
+        self._refused: TokenExpired | None = None
+        """The server's latest refusal of the current token, which has expired."""
+        self._refused_token = ""
+        self._is_refused = asyncio.Event()
         self.error: RoomException | None = None
         """The error that ended the connection for good; None after `stop`."""
 
@@ -150,6 +164,11 @@ class ReconnectingConnection:
             self._finished.set()
 
     @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self._settings.url
+
+    @property
     def loop_is_ending(self) -> bool:
         """Whether the event loop is cancelling all tasks, that of this connection among them."""
         return self._reconnect_task is not None and self._reconnect_task.cancelling() > 0
@@ -169,11 +188,17 @@ class ReconnectingConnection:
         """Wait until calls can be sent.
 
         Raises:
+            TokenExpired: The server has refused the token, which has expired, and its source has
+                no other one yet: to wait until the deadline would only hide that.
+            PermissionDenied: No further connection will be made, because of the token.
             Unavailable: No further connection will be made.
         """
         # The connection may be lost again before a waiting task runs.
         while not self._finished.is_set() and not self._check_ready():
-            either = [asyncio.ensure_future(e.wait()) for e in (self._ready, self._finished)]
+            if self._refused is not None:
+                raise TokenExpired(self._refused.ago_s, dict(self._refused.details))
+            events = (self._ready, self._finished, self._is_refused)
+            either = [asyncio.ensure_future(event.wait()) for event in events]
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -290,6 +315,7 @@ class ReconnectingConnection:
         await connection.close()
 
     async def _reconnect(self, previous: Connection) -> None:
+        self._failed.begin()
         backoff_s, is_leaving = self._backoff_s, not previous.closed.is_set()
         while True:
             # Full jitter: a thousand participants that lost one server do not reconnect at once.
@@ -317,32 +343,54 @@ class ReconnectingConnection:
                 raise
             self._log_refused(error)
         except Unavailable as error:
-            _logger.info("no connection to %s yet: %s", self._settings.url, error)
+            if self.token != self._refused_token:
+                self._forget_refusal()
+            self._log_failed(str(error))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            _logger.error(
-                "no connection to %s yet: the token source was cancelled", self._settings.url
-            )
+            self._log_failed("the token source was cancelled", logging.ERROR)
         except BadTokenSource as error:
-            _logger.error("no connection to %s yet: %s", self._settings.url, error)
-        except Exception:
+            self._log_failed(str(error), logging.ERROR)
+        except Exception as error:
             # The token source is the user's code and may fail for a while.
-            _logger.exception("no connection to %s yet", self._settings.url)
+            self._log_failed("the token source failed", logging.ERROR, error)
         else:
             return True
         return False
 
+    def _log_failed(
+        self, reason: str, level: int = logging.INFO, error: Exception | None = None
+    ) -> None:
+        """Log a failed attempt: the first of its level, and one a minute; others as information.
+
+        That the server is away was said when the connection was lost: then the level is INFO.
+        """
+        self.failure = reason
+        url, since = self._settings.url, self._failed.add()
+        if since:
+            level = max(level, logging.WARNING)
+            _logger.log(level, "no connection to %s after %s: %s", url, since, reason)
+        elif self._failed.is_first_of(level):
+            _logger.log(level, "no connection to %s yet: %s", url, reason, exc_info=error)
+        else:
+            _logger.info("no connection to %s yet: %s", url, reason)
+
     def _log_refused(self, error: PermissionDenied) -> None:
+        self._forget_refusal()
         ago_s = expired_for_s(unchecked_claims(self.token))
-        reason = str(error) if ago_s is None else f"{error}: it expired {round(ago_s)} s ago"
-        _logger.warning(
-            "no connection to %s yet: %s; %s is read again for each attempt: renew it",
-            self._settings.url,
-            reason,
-            self._settings.token_from,
-        )
+        if ago_s is not None:
+            error = self._refused = TokenExpired(ago_s, error.details)
+            self._refused_token = self.token
+            self._is_refused.set()
+        source = self._settings.token_from
+        text = f"{error}; {source} is read again for each attempt: renew it"
+        self._log_failed(text, logging.WARNING)
+
+    def _forget_refusal(self) -> None:
+        self._refused = None
+        self._is_refused.clear()
 
     async def _connect(self, *, elsewhere: bool = False) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
@@ -364,6 +412,8 @@ class ReconnectingConnection:
     def _set_ready(self, connection: Connection) -> None:
         if not connection.needs_replacement.is_set():  # otherwise its server is already leaving
             self.is_ready = True
+            self.failure = ""
+            self._forget_refusal()
             self._ready.set()
 
     async def _fail_connect(self, connection: Connection, error: BaseException) -> None:

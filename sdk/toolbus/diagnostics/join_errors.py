@@ -77,6 +77,7 @@ class TokenExpired(PermissionDenied):
         super().__init__(
             f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
         )
+        self.ago_s = ago_s
 
 
 class WrongKey(PermissionDenied):

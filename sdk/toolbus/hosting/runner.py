@@ -19,8 +19,6 @@ from copy import copy
 from time import monotonic
 from typing import Any
 
-from opentelemetry.context import Context, attach
-
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, MixedChunk, fitting
@@ -47,7 +45,13 @@ from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
 from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
-from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
+from toolbus.telemetry.propagation import (
+    CALL_AS_TRACE,
+    CALL_ID,
+    Context,
+    attach,
+    enter_call_as_trace,
+)
 from toolbus.telemetry.tracing import (
     HostCall,
     Tracing,
@@ -315,6 +319,7 @@ class Runner:
     async def _run(self, call: HostedCall) -> None:
         call.started = True
         reply: Frame | None = None
+        CALL_ID.set(call.dispatch.call_id)
         try:
             trace = None
             if call.dispatch.traceparent == CALL_AS_TRACE:

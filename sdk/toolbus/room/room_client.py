@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from msgspec.structs import replace
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.call_options import is_time, waiting_seconds
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
@@ -60,6 +61,7 @@ __all__ = ["RoomClient"]
 
 _REPLY_TIMEOUT_S = 10.0
 _MAX_SHOWN_CHARS = 128  # of a room or a name in `repr`
+_logger = bounded_logger(__name__)
 _UNENTERED: Any = NotEnteredProxy()
 
 
@@ -413,6 +415,8 @@ class RoomClient(Room):
         )
         async with hosting.run():
             parts.hostings[hosting.key] = hosting
+            place = self.room, self.me.full_name, parts.connection.url
+            _logger.info("hosting toolkit %s in room %s as %s at %s", toolkit.name, *place)
             try:
                 yield toolkit
             finally:

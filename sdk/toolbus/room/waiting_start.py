@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.errors import ConnectionLost, RoomException, Unavailable
 
 if TYPE_CHECKING:  # it waits with this, too
@@ -42,7 +43,7 @@ async def keep_trying(
 ) -> T:
     """Call a function until it succeeds, with pauses that grow as those of a reconnect do.
 
-    The first failure is logged as a warning with the server's address, further ones as information.
+    The first failure is a warning with the server's address, and so is one a minute after it.
 
     Args:
         start: Joins the room and hosts there.
@@ -56,6 +57,7 @@ async def keep_trying(
             after a limit the last one.
     """
     pause_s, level = _FIRST_PAUSE_S, logging.WARNING
+    failed = FailedAttempts(asyncio.get_running_loop().time)
     last: RoomException | None = None
     limit_s = wait if wait and not isinstance(wait, bool) else None
     try:
@@ -69,7 +71,11 @@ async def keep_trying(
                         raise
                     if not (settings.wait if wait is None else wait):
                         raise
-                    _logger.log(level, _NOT_YET, doing, settings.url, error)
+                    if since := failed.add():
+                        text = "cannot %s at %s after %s (%s)"
+                        _logger.warning(text, doing, settings.url, since, error)
+                    else:
+                        _logger.log(level, _NOT_YET, doing, settings.url, error)
                     last = error
                 else:
                     break

@@ -21,7 +21,7 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.stack_dump import StackDump
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
@@ -142,7 +142,7 @@ class RemoteToolkit(Toolkit):
         """Connect by the `TOOLBUS_*` settings, host the toolkit, return after SIGTERM or Ctrl-C.
 
         A server that cannot be reached, or accepts nothing now, is waited for; the log names its
-        address once.
+        address, and the reason again each minute.
 
         On such a signal it takes no more calls and lets running ones finish, for at most
         `TOOLBUS_DRAIN` seconds (default 10); the log has their number. If one of them does not end
@@ -289,7 +289,6 @@ async def _start(
             stack.enter_context(StackDump())
             for toolkit in toolkits:
                 await stack.enter_async_context(_hosted(room, toolkit))
-                _logger.info("hosting toolkit %s", toolkit.name)
             return stack.pop_all()
 
     return await keep_trying(start, room, wait)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import copy
 import gzip
-import logging
 import os
 import random
 import sys
@@ -31,7 +30,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.util.re import parse_env_headers
 
-from toolbus.bounded_logging import bounded_logger
+from toolbus.bounded_logging import bounded_logger, silence
 from toolbus.forked_children import call_in_children
 from toolbus.telemetry.attributes import (
     SERVICE_INSTANCE_ID,
@@ -174,7 +173,7 @@ class OtlpExporter(SpanExporter):
         return cls(
             _endpoint(),
             session=session,
-            timeout_s=_timeout_s(),
+            timeout_s=float(_variable("TIMEOUT") or _EXPORT_TIMEOUT_S),
             compression=_variable("COMPRESSION").strip().lower(),
         )
 
@@ -270,16 +269,6 @@ def _variable(name: str) -> str:
     return ""
 
 
-def _timeout_s() -> float:
-    try:
-        return float(_variable("TIMEOUT") or _EXPORT_TIMEOUT_S)
-    except ValueError:
-        _logger.warning(
-            "OTEL_EXPORTER_OTLP_TIMEOUT is not a number: %s s is used", _EXPORT_TIMEOUT_S
-        )
-        return _EXPORT_TIMEOUT_S
-
-
 def _endpoint() -> str:
     if endpoint := os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         return endpoint
@@ -344,10 +333,12 @@ class SpanPipeline:
 
     @classmethod
     def from_environment(cls, service_name: str, *, instance_id: str | None = None) -> SpanPipeline:
-        """Build provider, sampler, queue and exporter as the `OTEL_*` variables specify."""
-        _silence_libraries()
-        if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() == "grpc":
-            _logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=grpc: spans are sent by OTLP/HTTP")
+        """Build provider, sampler, queue and exporter as the `OTEL_*` variables specify.
+
+        Enter `corrected_variables` first: the SDK raises for some wrong ones.
+        """
+        for name in _NOISY_LOGGERS:  # we report failures
+            silence(name)
         exporter = OtlpExporter.from_environment()
         return cls.to_exporter(
             ReportingExporter(exporter, _endpoint_for_log()),
@@ -385,14 +376,6 @@ class SpanPipeline:
         self._close_requested.wait()
         self.provider.shutdown()
         self._closed.set()
-
-
-def _silence_libraries() -> None:
-    """Turn these loggers off, unless the program has set them itself: we report failures."""
-    for name in _NOISY_LOGGERS:
-        library_logger = logging.getLogger(name)  # noqa: TID251 - not ours
-        if library_logger.level == logging.NOTSET:
-            library_logger.setLevel(logging.CRITICAL + 1)
 
 
 def _resource(service_name: str, instance_id: str) -> Resource:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import SpanContext
 
 __all__ = [
     "CALL_AS_TRACE",
+    "CALL_ID",
     "TRACESTATE",
+    "Context",
     "RemoteParent",
     "TraceContext",
+    "attach",
     "below",
     "current_trace_id",
     "enter_call_as_trace",
     "enter_unsampled",
     "format_traceparent",
+    "get_current",
     "is_sampled",
     "is_unsampled",
     "parse_traceparent",
@@ -36,6 +41,9 @@ __all__ = [
 TRACESTATE: Final = "tracestate"
 CALL_AS_TRACE: Final = ""
 """The `traceparent` of an unrecorded trace that the call begins (PROTOCOL.md, TRACE-4)."""
+
+CALL_ID: Final[ContextVar[str]] = ContextVar("toolbus.call_id", default="")
+"""The id of the hosted call that the current code runs for, for its log lines; empty for none."""
 
 _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512

@@ -53,6 +53,7 @@ from toolbus.telemetry.propagation import (
     trace_context_of,
 )
 from toolbus.telemetry.recorder import SpanRecorder, recorder_of
+from toolbus.telemetry.variables import asks_for_spans, corrected_variables, process_provider
 
 __all__ = [
     "TRACESTATE",
@@ -384,7 +385,7 @@ class Tracing:
         if now < self.idle_until:
             return None
         self.idle_until = now + _PROVIDER_CHECK_S
-        provider = self._provider or trace.get_tracer_provider()
+        provider = self._provider or process_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             return None
         self._recorder = recorder_of(provider)
@@ -403,35 +404,31 @@ def configure(service_name: str, *, instance_id: str | None = None) -> Callable[
         service_name: `service.name`, unless the variables give one.
         instance_id: `service.instance.id`; random unless given.
 
+    A wrong variable is a warning that names it, and its default is used.
+
     Returns:
         A function to call at the end: it sends the spans that are left, and blocks for 2 s at
         most. None if nothing was set up: the variables do not ask for it, a provider is set
         already, or the extra `otel` is missing, which is logged as a warning.
     """
-    if not _is_requested(os.environ):
+    if not asks_for_spans(os.environ):
         return None
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not isinstance(process_provider(), trace.ProxyTracerProvider):
         return None
     try:
-        from toolbus.telemetry.otlp_exporter import SpanPipeline
+        with corrected_variables():  # the SDK reads some of them when it is imported
+            from toolbus.telemetry.otlp_exporter import SpanPipeline
+
+            pipeline = SpanPipeline.from_environment(service_name, instance_id=instance_id)
     except ImportError as error:
         _logger.warning(
             "OTEL_* variables ask for traces, but %s is missing: pip install 'toolbus[otel]'",
             error.name,
         )
         return None
-    pipeline = SpanPipeline.from_environment(service_name, instance_id=instance_id)
+    except Exception as error:  # another part that the variables name: telemetry stops no program
+        _logger.warning("no spans are sent: setting that up failed with %s", type(error).__name__)
+        _logger.debug("setting up spans failed", exc_info=True)
+        return None
     trace.set_tracer_provider(pipeline.provider)
     return pipeline.close
-
-
-def _is_requested(environ: Mapping[str, str]) -> bool:
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
-    exporters = environ.get("OTEL_TRACES_EXPORTER", "").lower().replace(" ", "")
-    if exporters:
-        return "otlp" in exporters.split(",")
-    return any(
-        environ.get(name)
-        for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    )

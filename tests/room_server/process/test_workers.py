@@ -46,7 +46,7 @@ WORKER = """
 import os, pickle, signal, sys, time
 from pathlib import Path
 
-options, _ = pickle.load(sys.stdin.buffer)
+options, *_ = pickle.load(sys.stdin.buffer)
 name = options.node
 file = Path(sys.argv[1], name)
 with file.open("a") as starts:

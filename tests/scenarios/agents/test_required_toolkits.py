@@ -70,6 +70,46 @@ async def test_turn_waits_for_a_required_tool_of_a_newer_definition_with_a_warni
     assert _told(caplog) == [("WARNING", f"{missing}; waiting up to 60 s for it")]
 
 
+@pytest.mark.parametrize(
+    ("needed", "text"),
+    [
+        (
+            RequiredToolkit("gretter"),
+            "toolkit gretter does not exist (did you mean greeter?); available toolkits: greeter; "
+            "waiting up to 60 s more for it",
+        ),
+        (
+            RequiredToolkit("secret", timeout_s=30),
+            "toolkit secret does not exist; available toolkits: greeter; waiting up to 30 s more "
+            "for it",
+        ),
+        (
+            RequiredToolkit("greeter", participant="bob"),
+            "toolkit greeter of bob does not exist; available toolkits of bob: none; waiting up to "
+            "60 s more for it",
+        ),
+    ],
+)
+async def test_longer_wait_is_one_warning_with_the_names_that_the_agent_may_see(
+    needed: RequiredToolkit,
+    text: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolbus.agents.required_toolkit._SILENT_WAIT_S", 0.0)
+    async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(60):
+        async with (
+            server.room("eve") as eve,
+            eve.host(Toolkit("secrets", [Recorded("tell", [])]), public=False),
+        ):
+            finding = asyncio.create_task(needed.find(agent))
+            await until(lambda: ("WARNING", text) in _told(caplog))
+            finding.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await finding
+    assert len(_told(caplog)) == 1
+
+
 def _told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     told = [each for each in caplog.records if each.name == "toolbus.agents.required_toolkit"]
     return [(each.levelname, each.message) for each in told]
@@ -106,7 +146,7 @@ async def test_missing_toolkit_is_not_found_and_the_error_lists_the_available_on
             await RequiredToolkit("gretter", timeout_s=timeout_s).find(agent)
         expected_message = str(raised.value)
         assert expected_message.startswith(
-            "toolkit gretter does not exist; available toolkits: greeter"
+            "toolkit gretter does not exist (did you mean greeter?); available toolkits: greeter"
         )
         assert ("waited 0.1 s" in expected_message) == (timeout_s > 0)
         assert raised.value.details == {"toolkit": "gretter", "tools": []}

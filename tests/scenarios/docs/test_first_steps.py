@@ -263,8 +263,10 @@ async def test_calls_after_the_end_of_a_text_token_say_that_it_expired(
         async with asyncio.timeout(60):
             with pytest.raises(PermissionDenied, match="the token has expired"):
                 await ann.closed()
-        with pytest.raises(Unavailable, match="the room is closed: the token has expired") as late:
+        text = "the room is closed: the token has expired"
+        with pytest.raises(PermissionDenied, match=text) as late:
             await ann.call("kit.echo")
+        assert late.value.executed == "no"
         assert "token create" in failure_lines(late.value)[1]
 
 

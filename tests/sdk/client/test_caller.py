@@ -65,6 +65,7 @@ class Server:
         self.is_ready = True
         self.is_open = True
         self.returned_at = float("-inf")
+        self.failure = ""
         self.up = asyncio.Event()
         self.up.set()
         self.loop = asyncio.get_running_loop()

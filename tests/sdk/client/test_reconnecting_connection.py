@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -136,6 +137,20 @@ async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retr
         websocket.close_with(1002, "no reason")
         chunk = await alice.invoke("t.echo", {"text": "x"}, retry=retry, timeout_s=10)
         assert chunk.value == "x"
+
+
+async def test_outage_is_a_line_a_minute_with_its_reason_and_in_the_error_of_a_call(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus.client.failed_attempts._REPEAT_S", 0.0)
+    async with running_server() as server, server.room("alice") as alice, asyncio.timeout(60):
+        text = f"cannot connect to {server.url}: connection refused"
+        pattern = rf"no connection to {server.url} after \d+ attempts in \d s: {text}"
+        await server.server.stop()
+        with pytest.raises(Unavailable) as late:
+            await alice.invoke("t.echo", {}, timeout_s=0.5)
+        assert late.value.message.startswith(f"no connection before the deadline: {text}")
+        assert any(re.match(pattern, each) for each in caplog.messages)
 
 
 @pytest.mark.parametrize("odd", ["", None])

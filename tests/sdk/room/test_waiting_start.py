@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -76,20 +77,21 @@ class Started:
         return on_virtual_clock(keep_trying(self.start, self.room, wait))
 
 
-def test_start_is_repeated_with_growing_pauses_and_logged_once(
+def test_start_is_repeated_with_growing_pauses_and_logged_once_and_each_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RoomClient, "room", "lab")
     caplog.set_level(logging.WARNING, "toolbus")
-    made = Started(*[away(url=URL) for _ in range(20)])
+    made = Started(*[away(url=URL) for _ in range(40)])
     assert made.tried() == "started"
     pauses = [later - earlier for earlier, later in pairwise(made.at)]
     assert pauses[0] <= 0.1
     assert max(pauses) <= 5.0 < sum(pauses)
-    assert caplog.messages == [
-        f"cannot host at {URL} yet, trying again until it succeeds (away)",
-        "hosting in room lab now",
-    ]
+    first, *repeated, last = caplog.messages
+    assert first == f"cannot host at {URL} yet, trying again until it succeeds (away)"
+    assert last == "hosting in room lab now"
+    assert len(repeated) == (made.at[-2] - made.at[0]) // 60
+    assert all(re.search(r" after \d+ attempts in \d+ s \(away\)$", each) for each in repeated)
 
 
 @pytest.mark.parametrize(

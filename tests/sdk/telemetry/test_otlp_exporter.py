@@ -56,7 +56,8 @@ def test_configure_names_the_extra_when_it_is_missing(
 
 
 CONFIGURED = """
-from toolbus.telemetry.tracing import Tracing, configure
+from toolbus.telemetry import configure
+from toolbus.telemetry.tracing import Tracing
 close = configure("from-code", instance_id="instance-7")
 assert close is not None
 assert configure("again") is None

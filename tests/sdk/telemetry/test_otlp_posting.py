@@ -91,7 +91,6 @@ def test_variables_set_the_request(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=weather,authorization=Basic%20a")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
         assert OtlpExporter.from_environment().export(spans) is SpanExportResult.SUCCESS
     [(_, headers)] = asked
     assert headers["x-team"] == "weather"

@@ -19,7 +19,7 @@ from typing import Any
 from opentelemetry import context, propagate, trace
 
 from toolbus import RoomClient, RoomException
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from toolbus import (
     Turn,
     tool,
 )
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 
 
 def named(name: str) -> Toolkit:

@@ -22,23 +22,24 @@ import typer
 
 from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
-from toolbus.cli.error_report import LOG_FORMAT, report
+from toolbus.cli.error_report import report
 from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
-from toolbus.cli.toolkit_references import find_toolkit
+from toolbus.cli.toolkit_references import find_toolkit, logger_names
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import NO_PATTERNS, InvalidOffer
+from toolbus.log_output import LOG_FORMAT, show_info_of
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.settings import records_file as default_records_file
-from toolbus.telemetry.tracing import configure
+from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
@@ -249,6 +250,8 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(chosen, found, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
+        for name in {name for each in toolkits for name in logger_names(each)}:
+            show_info_of(name)
         with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))
 

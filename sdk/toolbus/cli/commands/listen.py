@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
+from toolbus.log_output import LOG_FORMAT
 from toolbus.room.participants import Message
 from toolbus.untrusted_text import json_text, one_line
 

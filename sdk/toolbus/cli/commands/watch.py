@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.live import Live
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch.rates import CallRates
@@ -36,6 +35,7 @@ from toolbus.cli.watch.render import (
 from toolbus.cli.watch.roster import Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
+from toolbus.log_output import LOG_FORMAT
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.untrusted_text import json_text
 
