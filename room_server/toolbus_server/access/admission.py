@@ -8,6 +8,7 @@ counters and logs of this server; a token appears in neither.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefuse
 from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_quotas import ConnectionQuotas
-from toolbus_server.access.refused_tokens import RefusedTokens
+from toolbus_server.access.refused_connections import RefusedConnections
 from toolbus_server.access.revocations import Revocations
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.models import Identity, Participant
@@ -191,7 +192,9 @@ class Admission:
         self.revocations: Revocations = Revocations()
         """The revoked tokens."""
         self._full_log = _FullLog(settings)
-        self._refused_tokens = RefusedTokens(monotonic)
+        # Two budgets: what needs no token at all must not hide the refused tokens.
+        self._refused_tokens = RefusedConnections(monotonic)
+        self._refused_otherwise = RefusedConnections(monotonic, logging.INFO)
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason: a closed set of labels."""
 
@@ -208,7 +211,7 @@ class Admission:
         except _Refused as refused:
             self.refused[refused.reason] += 1
             if refused.token is None:
-                _logger.info("connection refused: %s", refused.reason)
+                self._refused_otherwise.refused(refused.reason, "", address)
             else:
                 self._refused_tokens.refused(refused.reason, refused.token, address)
             return refused.refusal

@@ -1,4 +1,4 @@
-"""Logs refused tokens: why, with which key id, from where; never the token.
+"""Logs refused connections: why, with which key id, from where; never the token.
 
 Anyone who reaches the port can cause these lines. So each reason, key id and address has one a
 minute, all together have 20, and what is left out is counted in the first line after that minute.
@@ -6,6 +6,7 @@ minute, all together have 20, and what is left out is counted in the first line 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
 
-__all__ = ["RefusedTokens"]
+__all__ = ["RefusedConnections"]
 
 _logger = bounded_logger("toolbus_server.access.admission")
 _WINDOW_S = 60.0
@@ -22,15 +23,17 @@ _MAX_LINES = 20
 _MAX_SHOWN_CHARS = 64
 
 
-class RefusedTokens:
-    """The log of one server's refused tokens.
+class RefusedConnections:
+    """The log of one server's refused connections, within a budget.
 
     Args:
         now: Returns monotonic seconds.
+        level: The level of its lines.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], level: int = logging.WARNING) -> None:
         self._now = now
+        self._level = level
         self._window_ends = float("-inf")
         self._logged: set[tuple[str, str, str]] = set()
         self._left_out: Counter[str] = Counter()
@@ -41,7 +44,7 @@ class RefusedTokens:
 
         Args:
             reason: Why, as `toolbus_connections_refused_total` names it.
-            token: What was sent; empty for nothing.
+            token: What was sent; empty for nothing, or if it is not the reason.
             address: From where, in the form in which connections are counted.
         """
         if self._now() >= self._window_ends:
@@ -51,7 +54,7 @@ class RefusedTokens:
             key = reason, _shown_key_id(token), one_line(address, _MAX_SHOWN_CHARS)
             if key not in self._logged:
                 self._logged.add(key)
-                _logger.warning("connection refused: %s (%sfrom %s)", *key)
+                _logger.log(self._level, "connection refused: %s (%sfrom %s)", *key)
                 return
         self._left_out[reason] += 1
 
@@ -60,7 +63,8 @@ class RefusedTokens:
         self._logged.clear()
         if self._left_out:
             counts = ", ".join(f"{reason} {count}" for reason, count in self._left_out.items())
-            _logger.warning("further connections were refused, not logged one by one: %s", counts)
+            text = "further connections were refused, not logged one by one: %s"
+            _logger.log(self._level, text, counts)
             self._left_out.clear()
 
 

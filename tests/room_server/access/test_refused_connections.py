@@ -11,7 +11,7 @@ from websockets.datastructures import Headers
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken
 from toolbus_server import ServerSettings
 from toolbus_server.access.admission import Admission, Admitted
-from toolbus_server.access.refused_tokens import RefusedTokens
+from toolbus_server.access.refused_connections import RefusedConnections
 
 KEY = Key.generate(kid="k1", iss="toolbus")
 NOW = 1_800_000_000.0
@@ -58,7 +58,9 @@ def test_refused_token_is_one_warning_without_the_token(
 
 
 def test_key_id_is_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
-    RefusedTokens(lambda: 0.0).refused("unknown_kid", forged("\n\x1b[2J\u202e" + "k" * 5_000), "::")
+    RefusedConnections(lambda: 0.0).refused(
+        "unknown_kid", forged("\n\x1b[2J\u202e" + "k" * 5_000), "::"
+    )
     [line] = caplog.messages
     assert line.isprintable()
     assert len(line) < 200
@@ -66,7 +68,7 @@ def test_key_id_is_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_flood_is_twenty_lines_a_minute_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    log = RefusedTokens(lambda: now)
+    log = RefusedConnections(lambda: now)
     for number in range(10_000):
         log.refused("unknown_kid", forged(f"k{number}"), f"192.0.2.{number % 256}")
     log.refused("expired", minted(), "192.0.2.1")
