@@ -19,7 +19,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.room.waiting_start import keep_trying, may_end_by_itself
+from toolbus.room.waiting_start import join, keep_trying, may_end_by_itself
 from toolbus.service.remote_toolkit import serve_toolkits
 from toolbus.settings import RoomSettings
 
@@ -66,7 +66,7 @@ class Started:
         self.errors = list(errors)
         self.at: list[float] = []
 
-    async def start(self) -> str:
+    async def start(self) -> Any:
         self.at.append(asyncio.get_running_loop().time())
         if self.errors:
             raise self.errors.pop(0)
@@ -122,7 +122,7 @@ def test_number_limits_the_wait_and_names_the_last_reason(hangs: bool) -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Unavailable) as refused:
-        on_virtual_clock(keep_trying(hang if hangs else made.start, made.room, 30))
+        on_virtual_clock(join(hang if hangs else made.start, made.room, 30))
     reason = "the server did not answer" if hangs else "away"
     assert refused.value.message == f"{reason}; waited for 30 s"
     assert refused.value.details == ({} if hangs else {"url": URL})
