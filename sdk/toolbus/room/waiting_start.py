@@ -92,7 +92,8 @@ async def join(start: Callable[[], Awaitable[None]], room: RoomClient, wait: boo
 
     try:
         # The limit is one of the last attempt too, which may itself take 10 s.
-        async with asyncio.timeout(None if wait in {True, False} else wait) as limit:
+        limit_s = wait if wait and not isinstance(wait, bool) else None
+        async with asyncio.timeout(limit_s) as limit:
             await keep_trying(attempt, room, bool(wait), doing="join")
     except TimeoutError:
         if not limit.expired():  # that of the function
