@@ -109,7 +109,7 @@ async def test_nested_call_of_a_thread_ends_with_the_call_of_its_tool(
 ) -> None:
     """The thread goes on at once, and its next nested call is refused."""
     kit = Kit()
-    limits = {"timeout_s": 0.5} if ended_by == "limit" else {}
+    limits: dict[str, Any] = {"timeout_s": 0.5} if ended_by == "limit" else {}
     async with (
         server.room("host") as host,
         host.host(kit.toolkit(**limits)),
