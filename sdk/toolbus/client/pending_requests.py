@@ -73,8 +73,8 @@ class PendingRequests:
 
         Raises `Unavailable` in another loop: every request passes here before it is sent.
         """
-        # Asking for the running loop takes a system call (for the process id), which each call would
-        # pay for: where this loop runs in this thread, no other one does.
+        # To ask for the running loop takes a system call (for the process id), which each call
+        # would pay for. Where this loop runs in this thread, no other one does.
         if get_ident() != self._thread or not self._loop.is_running():
             check_loop(self._loop)
         self._last_id += 1
