@@ -134,7 +134,7 @@ class LoopThread:
             # Not uvloop: after a callback's SystemExit it cannot be closed, and who waits for work
             # on it would not notice its end. Its speed is not missed: passing work to a thread and
             # back costs more than either loop.
-            with asyncio.Runner() as runner:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 try:
                     runner.run(self._until_stopped(started))
                 finally:

@@ -46,7 +46,7 @@ from toolbus.room.registrations import (
 from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
-from toolbus.room.waiting_start import keep_trying
+from toolbus.room.waiting_start import join
 from toolbus.settings import RoomSettings, Token, check_url, is_loopback
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
@@ -172,7 +172,7 @@ class RoomClient(Room):
             raise ValueError("wait must be True, False or a number of seconds, 0 or more")
         self._is_entering = True
         try:
-            await keep_trying(self._enter, self, self._wait, doing="join")
+            await join(self._enter, self, self._wait)
         finally:
             self._is_entering = False
         return self

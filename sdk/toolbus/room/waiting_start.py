@@ -20,7 +20,7 @@ from toolbus.errors import ConnectionLost, RoomException, Unavailable
 if TYPE_CHECKING:  # it waits with this, too
     from toolbus.room.room_client import RoomClient
 
-__all__ = ["keep_trying", "may_end_by_itself"]
+__all__ = ["join", "keep_trying", "may_end_by_itself"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _LASTING_CAUSES = frozenset({"token_from", "certificate"})
 async def keep_trying(
     start: Callable[[], Awaitable[T]],
     room: RoomClient,
-    wait: bool | float | None = None,
+    wait: bool | None = None,
     *,
     doing: Literal["host", "join"] = "host",
 ) -> T:
@@ -48,49 +48,65 @@ async def keep_trying(
     Args:
         start: Joins the room and hosts there.
         room: The room.
-        wait: False or 0 makes one attempt, a number tries for so many seconds, True without a
-            limit; None does what the room's settings say.
+        wait: False makes one attempt; None does what the room's settings say.
         doing: What the function does, for the log.
 
     Raises:
-        RoomException: An error of the function that does not end by itself, or is not waited for;
-            after a limit the last one.
+        RoomException: An error of the function that does not end by itself, or is not waited for.
     """
     pause_s, level = _FIRST_PAUSE_S, logging.WARNING
     failed = FailedAttempts(asyncio.get_running_loop().time)
-    last: RoomException | None = None
-    limit_s = wait if wait and not isinstance(wait, bool) else None
-    try:
-        async with asyncio.timeout(limit_s) as limit:
-            while True:
-                try:
-                    started = await start()
-                except RoomException as error:
-                    settings = room._settings
-                    if settings is None or not may_end_by_itself(error):
-                        raise
-                    if not (settings.wait if wait is None else wait):
-                        raise
-                    if since := failed.add():
-                        text = "cannot %s at %s after %s (%s)"
-                        _logger.warning(text, doing, settings.url, since, error)
-                    else:
-                        _logger.log(level, _NOT_YET, doing, settings.url, error)
-                    last = error
-                else:
-                    break
-                await asyncio.sleep(random.uniform(0, pause_s))
-                pause_s, level = min(2 * pause_s, _LONGEST_PAUSE_S), logging.INFO
-    except TimeoutError:
-        if not limit.expired():  # the function's own
-            raise
-        reason = "the server did not answer" if last is None else last.message
-        details = None if last is None else last.details
-        text = f"{reason}; waited for {limit_s:g} s"
-        raise Unavailable(text, executed="no", details=details) from None
+    while True:
+        try:
+            started = await start()
+        except RoomException as error:
+            settings = room._settings
+            if settings is None or not may_end_by_itself(error):
+                raise
+            if not (settings.wait if wait is None else wait):
+                raise
+            if since := failed.add():
+                _logger.warning("cannot %s at %s after %s (%s)", doing, settings.url, since, error)
+            else:
+                _logger.log(level, _NOT_YET, doing, settings.url, error)
+        else:
+            break
+        await asyncio.sleep(random.uniform(0, pause_s))
+        pause_s, level = min(2 * pause_s, _LONGEST_PAUSE_S), logging.INFO
     if level == logging.INFO:
         _logger.warning(_DONE[doing], room.room)
     return started
+
+
+async def join(start: Callable[[], Awaitable[None]], room: RoomClient, wait: bool | float) -> None:
+    """Call a function that joins a room; keep trying if `wait` is True, or for so many seconds.
+
+    Raises:
+        RoomException: Its error that does not end by itself, or is not waited for. After a limit,
+            `Unavailable` with the reason of the last one.
+    """
+    last: RoomException | None = None
+
+    async def attempt() -> None:
+        nonlocal last
+        try:
+            await start()
+        except RoomException as error:
+            last = error
+            raise
+
+    try:
+        # The limit is one of the last attempt too, which may itself take 10 s.
+        limit_s = wait if wait and not isinstance(wait, bool) else None
+        async with asyncio.timeout(limit_s) as limit:
+            await keep_trying(attempt, room, bool(wait), doing="join")
+    except TimeoutError:
+        if not limit.expired():  # that of the function
+            raise
+        reason = "the server did not answer" if last is None else last.message
+        details = None if last is None else last.details
+        text = f"{reason}; waited for {wait:g} s"
+        raise Unavailable(text, executed="no", details=details) from None
 
 
 def may_end_by_itself(error: RoomException) -> bool:
