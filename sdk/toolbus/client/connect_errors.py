@@ -245,15 +245,17 @@ def serve_command(url: str) -> str:
 def _reason(url: str, error: BaseException) -> str:
     numbers = {int(each) for each in _ERRNO.findall(str(error))}
     is_refused = isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED)
+    where = ""
     if isinstance(error, UnreachableHost):
         is_refused = error.is_refused
+        where = f" ({error})" if len(error.reasons) > 1 else ""
     if is_refused:
         start = (
             f"`{serve_command(url)}` starts one"
             if is_loopback(url)
             else "start it, or set another URL (TOOLBUS_URL)"
         )
-        return f"connection refused, so no server runs there; {start}"
+        return f"connection refused, so no server runs there{where}; {start}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_text(error)
     if isinstance(error, socket.gaierror):

@@ -102,6 +102,15 @@ async def test_an_error_has_each_address_with_its_reason(
     )
 
 
+async def test_a_refusal_has_the_addresses(names: NameServer) -> None:
+    names.addresses = ["127.0.0.2", "127.0.0.3"]
+    reasons = "127.0.0.2: connection refused, 127.0.0.3: connection refused"
+    async with running_server() as server:
+        with pytest.raises(Unavailable) as caught:
+            await room_by_name(server).__aenter__()
+    assert f"so no server runs there ({reasons}); start it" in caught.value.message
+
+
 async def test_of_many_addresses_the_rest_is_counted(names: NameServer) -> None:
     names.addresses = [f"127.0.1.{number}" for number in range(20)]
     with socket.create_server(("127.0.0.1", 0)) as unused:

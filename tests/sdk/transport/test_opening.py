@@ -1,0 +1,70 @@
+"""Websockets through a proxy, and those that are redirected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from toolbus import RoomClient, Unavailable
+from toolbus_server.testing import running_server
+
+TIME_S = 60
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def proxy_to(port: int, asked: list[bytes]) -> AsyncIterator[str]:
+    """Pass each CONNECT on to a local port, whatever it asks for; yield the proxy's URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as proxy:
+        yield f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+
+
+async def test_a_proxy_gets_the_name_which_is_not_looked_up_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bytes] = []
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with asyncio.timeout(TIME_S), running_server() as server:
+        async with proxy_to(server.server.port, asked) as proxy:
+            monkeypatch.setenv("https_proxy", proxy)
+            token = server.token("ann")
+            async with RoomClient("ws://far.invalid:81", room="lab", token=token) as room:
+                assert room.me.name == "ann"
+    assert asked == [b"CONNECT far.invalid:81 HTTP/1.1"]
+
+
+async def test_a_redirect_is_followed_at_the_same_origin_only() -> None:
+    paths: list[bytes] = []
+    places = [b"/bus", b"ws://127.0.0.2/bus"]
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        paths.append(head.split()[1].partition(b"?")[0])
+        place = places[len(paths) - 1]
+        writer.write(b"HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: %s\r\n\r\n" % place)
+        writer.close()
+
+    async with await asyncio.start_server(redirect, "127.0.0.1", 0) as service:
+        url = f"ws://127.0.0.1:{service.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unavailable, match=r"another service answers there \(HTTP 307\)"):
+            async with asyncio.timeout(TIME_S), RoomClient(url, room="lab", token="a.b.c"):
+                pass
+    assert paths == [b"/rooms/lab", b"/bus"]
