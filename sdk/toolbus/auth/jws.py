@@ -2,7 +2,7 @@
 
 Independent of issuers, files and claims. Its libraries take longer to import than half of toolbus,
 and most participants only present a token. Therefore this module is imported only where a key is
-used, and by servers before the first connection. `shared_secret` signs without it.
+used, and by servers before the first connection.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt import DecodeError, PyJWTError, api_jws
 from jwt import decode as decode_jwt
+from jwt.algorithms import HMACAlgorithm
 
 __all__ = [
     "PrivateKey",
     "PublicKey",
+    "check_is_no_pem",
     "check_jws",
     "check_key_type",
     "load_private",
@@ -41,8 +43,8 @@ _MIN_RSA_BITS = 2048
 _P256_BYTES = 32
 
 
-def sign_jws(payload: bytes, key: PrivateKey, alg: str, kid: str) -> str:
-    """Sign a payload with a private key; return the compact JWS."""
+def sign_jws(payload: bytes, key: str | PrivateKey, alg: str, kid: str) -> str:
+    """Sign a payload with a secret or a private key; return the compact JWS."""
     return api_jws.encode(payload, key, alg, {"kid": kid})
 
 
@@ -77,6 +79,14 @@ def read_unverified(jwt: str) -> dict[str, Any]:
     except (PyJWTError, ValueError, RecursionError) as error:
         raise ValueError("not a token") from error
     return claims
+
+
+def check_is_no_pem(secret: str) -> None:
+    """Raise ValueError for a secret that is a PEM or SSH key."""
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
+    except (PyJWTError, ValueError):
+        raise ValueError("secret must be plain text, not a PEM or SSH key") from None
 
 
 def new_private(alg: str) -> PrivateKey:

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from toolbus.atomic_file import write_atomically
 from toolbus.auth.participant_names import ALIAS_RULE, is_alias
-from toolbus.auth.shared_secret import check_is_no_pem, sign_hs256
 
 if TYPE_CHECKING:
     from toolbus.auth.jws import PrivateKey, PublicKey
@@ -156,8 +155,6 @@ class Key:
         """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""
         if self._signer is None:
             raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
-        if isinstance(self._signer, str):
-            return sign_hs256(payload, self._signer, self.kid)
         from toolbus.auth.jws import sign_jws
 
         return sign_jws(payload, self._signer, self.alg, self.kid)
@@ -189,6 +186,8 @@ def _check_alias(issuer: str, alias: object) -> None:
 def _check_secret(secret: str) -> None:
     if len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
         raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
+    from toolbus.auth.jws import check_is_no_pem
+
     check_is_no_pem(secret)
 
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import toolbus.__main__
 from support.processes.command_line import PATIENCE_S, CommandLine, heard_interrupts
-from toolbus.auth.keys import Key, KeyRing
 from toolbus.cli import app as command_line
 from toolbus.cli.app import COMMANDS, CommandGroup, make_app, missing_extra
 from toolbus.cli.own_commands import OWN_COMMANDS
@@ -231,7 +230,7 @@ main()
         (["--version"], {}, SLOW | {"rich", "pydantic", "toolbus.client"}),
         ([], TAB, SLOW | A_ROOM | {"rich"}),
         (["call", "--help"], {}, SLOW),
-        (["tools", "--url", "ws://127.0.0.1:1", "--json"], {}, SLOW | {"rich"}),
+        (["tools", "--help"], {}, SLOW),
         (["host", "--help"], {}, SLOW - {"sqlite3"}),
         (["serve", "--help"], {}, SLOW - {"cryptography", "jwt", "toolbus_server"}),
     ],
@@ -239,8 +238,6 @@ main()
 def test_command_imports_only_what_it_needs(
     arguments: list[str], variables: dict[str, str], unneeded: set[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "home").mkdir()
-    KeyRing([Key.generate(kid="dev", iss="dev")]).save(tmp_path / "home" / "dev-keys.toml")
     with CommandLine(tmp_path).running("-c", IMPORTED, *arguments, **variables) as running:
         imported = set(running.ended().err.split())
     assert "toolbus.cli.app" in imported

@@ -13,6 +13,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from toolbus.auth.participant_names import means
 from toolbus.cli.columns import show_columns
@@ -198,11 +201,6 @@ def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if not sys.stdout.isatty():
         show_columns([columns, *rows])
         return
-    # Lists for programs, plain or in JSON, need none of rich, which takes 15 ms to import.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(*columns, header_style="bold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
@@ -222,9 +220,6 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
 
 
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     console = Console(highlight=False, soft_wrap=True)
     for style, line in lines:
         # Line ends are escaped, so that untrusted text cannot imitate other lines.
