@@ -7,7 +7,6 @@ used, and by servers before the first connection.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from typing import Any, TypeAlias
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt import DecodeError, PyJWTError, api_jws
 from jwt import decode as decode_jwt
-from jwt.algorithms import HMACAlgorithm
+from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 __all__ = [
     "PrivateKey",
@@ -40,7 +39,6 @@ PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rs
 """A public key of a supported algorithm."""
 
 _MIN_RSA_BITS = 2048
-_P256_BYTES = 32
 
 
 def sign_jws(payload: bytes, key: str | PrivateKey, alg: str, kid: str) -> str:
@@ -117,27 +115,15 @@ def public_pem(key: PublicKey) -> str:
     return pem.decode()
 
 
-def public_jwk(key: PublicKey) -> dict[str, str]:
+def public_jwk(key: PublicKey) -> dict[str, Any]:
     """Write the members of a public key as a JSON Web Key has them (RFC 7518, RFC 8037)."""
     match key:
         case ed25519.Ed25519PublicKey():
-            return {"kty": "OKP", "crv": "Ed25519", "x": _base64url(key.public_bytes_raw())}
+            return OKPAlgorithm.to_jwk(key, as_dict=True)
         case ec.EllipticCurvePublicKey():
-            point = key.public_numbers()
-            # Both always have the length of the curve, leading zeros too.
-            x, y = (_base64url(number.to_bytes(_P256_BYTES)) for number in (point.x, point.y))
-            return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
+            return ECAlgorithm.to_jwk(key, as_dict=True)
         case _:
-            numbers = key.public_numbers()
-            return {"kty": "RSA", "n": _base64url_uint(numbers.n), "e": _base64url_uint(numbers.e)}
-
-
-def _base64url_uint(number: int) -> str:
-    return _base64url(number.to_bytes((number.bit_length() + 7) // 8))
-
-
-def _base64url(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
+            return RSAAlgorithm.to_jwk(key, as_dict=True)
 
 
 def load_private(pem: str) -> PrivateKey:

@@ -133,7 +133,7 @@ class Key:
         public = public_pem(self._public())
         return Key(kid=self.kid, alg=self.alg, iss=self.iss, alias=self.alias, public=public)
 
-    def public_jwk(self) -> dict[str, str]:
+    def public_jwk(self) -> dict[str, Any]:
         """Return the public half as a JSON Web Key (RFC 7517), for programs that check tokens.
 
         Raises:
