@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from websockets.asyncio.client import connect as websockets_connect
+from websockets.datastructures import HeadersLike
 from websockets.uri import parse_uri
 
 __all__ = ["connect"]
@@ -21,5 +22,5 @@ class connect(websockets_connect):
         if isinstance(target, str):
             after = parse_uri(target)
             if (before.secure, before.host, before.port) != (after.secure, after.host, after.port):
-                self.additional_headers = None
+                self.additional_headers: HeadersLike | None = None
         return target
