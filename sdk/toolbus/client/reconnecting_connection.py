@@ -49,6 +49,8 @@ __all__ = ["ReconnectingConnection", "ReconnectingConnectionOwner"]
 
 _logger = bounded_logger(__name__)
 _OPEN_TIMEOUT_S = 10.0
+_SILENT_WAIT_S = 3.0
+"""Longer than a server on a busy machine takes, and than a person waits without a doubt."""
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 # After a connection that lasted this long, the backoff starts again at its minimum.
@@ -138,13 +140,21 @@ class ReconnectingConnection:
             PermissionDenied: The server refused the token, the room or the protocol.
             Unavailable: The server does not answer, or accepts no connections now.
         """
+        warning = asyncio.get_running_loop().call_later(_SILENT_WAIT_S, self._log_slow_start)
         try:
             await self._connect()
         except BaseException as error:
             self._finished.set()
             name_context(error, self._settings)
             raise
+        finally:
+            warning.cancel()
         self._reconnect_task = asyncio.get_running_loop().create_task(self._run())
+
+    def _log_slow_start(self) -> None:
+        left_s = _OPEN_TIMEOUT_S - _SILENT_WAIT_S
+        text = "%s has not answered yet; waiting up to %g s more"
+        _logger.warning(text, self._settings.url, left_s)
 
     async def stop(self) -> None:
         """Close the connection and do not connect again."""

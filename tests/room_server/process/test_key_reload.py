@@ -89,6 +89,7 @@ async def test_keys_rotate_by_overlap_without_disconnects(tmp_path: Path) -> Non
         early = await stack.enter_async_context(server.room("early", OLD))
         before = await connections(host, early)
         assert (await server.accepts(OLD), await server.accepts(NEW)) == (True, False)
+        assert "connection refused: unknown_kid (kid 'new'" in await server.next_log_line()
 
         add_key(server.keys, NEW)  # what `toolbus key create --out` does
         assert (await server.next_log_line()).endswith("trusted keys: 'old', 'new'\n")

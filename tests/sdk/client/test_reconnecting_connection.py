@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -137,6 +138,19 @@ async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retr
         websocket.close_with(1002, "no reason")
         chunk = await alice.invoke("t.echo", {"text": "x"}, retry=retry, timeout_s=10)
         assert chunk.value == "x"
+
+
+async def test_server_that_does_not_answer_is_a_warning_before_the_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "toolbus.client.reconnecting_connection"
+    monkeypatch.setattr(f"{module}._OPEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(f"{module}._SILENT_WAIT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unavailable):
+            await RoomClient(url, room="lab", token="t").__aenter__()
+    assert f"{url} has not answered yet; waiting up to 0.15 s more" in caplog.messages
 
 
 async def test_outage_is_a_line_a_minute_with_its_reason_and_in_the_error_of_a_call(
