@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from toolbus.auth.grants import ToolRights
+from toolbus.auth.grants import TOPIC_GRANTS, ToolRights, covers_topic
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
@@ -49,7 +49,7 @@ from toolbus_server.registry.request_options import (
 )
 from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import Definition, definition_steps, read_definition
-from toolbus_server.rooms.event_feed import TOPIC_GRANTS, TOPICS, EventFeeds, toolkit_summary
+from toolbus_server.rooms.event_feed import EventFeeds, toolkit_summary
 from toolbus_server.rooms.fair_scheduler import pack_once
 from toolbus_server.rooms.manifest_quota import ManifestQuota
 from toolbus_server.rooms.serving_notices import definition_summary, log_registration
@@ -313,10 +313,9 @@ class ToolkitRequests:
         """Send a participant the events of some topics from now on, or of none."""
         participant, topics = connection.participant, request.topics
         for topic in topics:
-            is_covered = TOPICS.get(topic) if type(topic) is str else None
-            if is_covered is None:
-                raise bad_option("topics", f"must be among {sorted(TOPICS)}")
-            if not is_covered(participant.scope):
+            if type(topic) is not str or topic not in TOPIC_GRANTS:
+                raise bad_option("topics", f"must be among {sorted(TOPIC_GRANTS)}")
+            if not covers_topic(participant.scope, topic):
                 grant = TOPIC_GRANTS[topic]
                 raise PermissionDenied(
                     f"no grant to subscribe to {topic} ({grant})", details={"grant": grant}

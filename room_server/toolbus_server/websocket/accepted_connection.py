@@ -10,7 +10,7 @@ from typing import Any, cast
 from websockets.datastructures import Headers
 from websockets.protocol import State
 
-from toolbus.transport.websocket import ServerTransport
+from toolbus.transport.websocket import SLOW_CONSUMER, ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
@@ -21,8 +21,6 @@ from toolbus_server.websocket.handshakes import Handshakes
 from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
 
 __all__ = ["AcceptedConnection"]
-
-_SLOW_CONSUMER = 4430
 
 
 class AcceptedConnection(ServerTransport):
@@ -101,7 +99,7 @@ class AcceptedConnection(ServerTransport):
 
     def close_as_slow(self) -> None:
         """Close it, since too many bytes wait for the participants of its identity or of all."""
-        self.close_with(_SLOW_CONSUMER, "slow consumer")
+        self.close_with(SLOW_CONSUMER, "slow consumer")
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Count the connection, or drop it without an answer.
@@ -186,6 +184,6 @@ class AcceptedConnection(ServerTransport):
 
     def close_with(self, code: int, reason: str) -> None:
         """Close with a code and a reason; slow consumers are counted."""
-        if code == _SLOW_CONSUMER and self.is_open:
+        if code == SLOW_CONSUMER and self.is_open:
             self._counts.slow_consumers += 1
         super().close_with(code, reason)
