@@ -31,7 +31,7 @@ BUDGET_BYTES = 16 * 1024 * 1024
 # with.
 MIN_SHARE_BYTES = 64 * 1024
 """The least share of each stream, even if the budget is used up."""
-# A reader that takes one chunk each minute uses half a window only after hours, and the server ends
+# A reader that takes one chunk every 10 s uses half a window after 20 minutes, and the server ends
 # the call when its caller gives no credit for 30 s. 5 s leave time for a slow way there.
 _CREDIT_INTERVAL_S = 5.0
 """Seconds after which a sender without credit gets it at the next read (STREAM-3)."""
