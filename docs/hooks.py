@@ -4,6 +4,7 @@ A page may contain these markers, each on a line of its own:
 
 - `<!-- commands -->`: every command of `toolbus` with its arguments and options.
 - `<!-- modules: PACKAGE -->`: the modules of a package, with the first sentence of each.
+- `<!-- names: PACKAGE -->`: the public names of a package that imports each `as` itself.
 - `<!-- include: FILE -->`: a Markdown file of the repository.
 
 A relative link to a file outside `docs/` works in the repository, and cannot work on the site: it
@@ -36,7 +37,7 @@ PAGES = {
 ROOM = "Room"
 """The help panel of the options that all commands share which join a room."""
 
-_MARKER = re.compile(r"^<!-- (commands|modules|include)(?:: (\S+))? -->$", re.MULTILINE)
+_MARKER = re.compile(r"^<!-- (commands|modules|names|include)(?:: (\S+))? -->$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]\n]+(?:\n[^\]\n]+)?)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
@@ -109,6 +110,19 @@ def _summaries(folder: Path) -> Iterator[tuple[str, str]]:
         yield name.replace("/", ".").rstrip(".") or folder.name, _cell(docstring.split("\n\n")[0])
 
 
+def _names(package: str, _: Path) -> str:
+    # mkdocstrings shows an imported name only where `members` has it.
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    imports = ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    names = ", ".join(
+        name.asname for name in imports if isinstance(name, ast.alias) and name.asname
+    )
+    options = f"show_root_heading: false, show_root_toc_entry: false, members: [{names}]"
+    return f"::: {package}\n    options: {{{options}}}"
+
+
 # Commands
 
 
@@ -170,5 +184,6 @@ def _cell(text: str) -> str:
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "commands": _commands,
     "modules": _modules,
+    "names": _names,
     "include": _include,
 }

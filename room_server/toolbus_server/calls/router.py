@@ -16,7 +16,7 @@ from math import ceil, inf
 from time import time_ns
 from typing import Any, TypeAlias
 
-from toolbus.concurrency.timers import ROUNDING_MS, Deadlines
+from toolbus.concurrency.timers import CLOCK_S, ROUNDING_MS, Deadlines
 from toolbus.errors import (
     ERRORS,
     Cancelled,
@@ -98,8 +98,6 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
-_CLOCK_S = 0.001
-"""A timer may fire this many seconds early."""
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
@@ -472,7 +470,7 @@ class Router:
 
     def _end_delegated(self, message: str, call: InFlightCall) -> None:
         """End a call that lost its authority, by its deadline if that has passed too."""
-        if call.deadline_at <= self._loop.time() + _CLOCK_S:
+        if call.deadline_at <= self._loop.time() + CLOCK_S:
             self._expire(call)
         else:
             self._cancel(call, message)

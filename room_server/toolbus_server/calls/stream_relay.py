@@ -18,34 +18,50 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from toolbus.concurrency.timers import Deadlines
+from toolbus.concurrency.timers import CLOCK_S, Deadlines
 from toolbus.errors import QuotaExceeded, RoomException, StreamBroken, StreamStalled
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import Credit, Frame, Input, Progress, StreamChunk, encode
-from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS, WINDOW_BYTES, ReceiveWindow
+from toolbus.wire.flow_control import (
+    FIRST_BYTES,
+    FIRST_CHUNKS,
+    MAX_PROGRESS_BYTES,
+    WINDOW_BYTES,
+    ReceiveWindow,
+)
 from toolbus_server.calls.call_state import CallStreams, Connection, InFlightCall, StreamDirection
 from toolbus_server.limits import Limits
 from toolbus_server.registry.request_options import bad_option
 
 __all__ = ["FLOOR_BYTES", "READER_BUDGET_BYTES", "StreamRelay", "is_stream"]
 
+# Not zero: a stream without credit of its own would wait until streams of the same reader are read,
+# perhaps by a program that waits for this one first.
 FLOOR_BYTES = FIRST_BYTES
 """How far a sender may always be ahead of what was written to its reader."""
 
+# Streams of full speed share it: eight windows of `WINDOW_BYTES`. It is a part of what one slow
+# reader may cost the server (STREAM-4).
 READER_BUDGET_BYTES = 8 * 1024 * 1024
 """Bytes that may be in flight to one reader, in addition to `FLOOR_BYTES` per stream."""
 _MAX_AHEAD_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones have no bytes, but cost memory."""
-_MAX_PROGRESS_BYTES = 16 * 1024
+# The first backoff of a client: a place is free as soon as any of its streams ends.
 _RETRY_AFTER_S = 0.05
+# The largest number that every language holds exactly (FRAME-3); totals above it would lose units.
 _MAX_CREDIT = 2**53
+# An empty part, as which a large result asks for credit, and little more: it may wait for as long
+# as the other streams last, and waits at the server.
 _MAX_WAITING_BYTES = 64
 """The most bytes of the first chunk of a result that waits for other streams (STREAM-10)."""
+# Longer than `stream_unread_ms`, as here the receiver may be alive and its network slow. Without it
+# the host's place would be taken for ever, as a stream needs no deadline (STREAM-7).
 _SLOW_S = 300.0
 """How long a host waits at most for a connection that takes nothing, or for input."""
+# Which limit holds changes with each credit and input, and no timer is set then: a stream is looked
+# at again after the shortest one. At least after this time, which is how late a shorter `idle_ms`
+# may be noticed, so that it does not cost a check in each iteration.
 _CHECK_S = 1.0
-_CLOCK_S = 0.001
-"""A timer may fire this many seconds early."""
 
 
 class StreamRelay:
@@ -92,6 +108,8 @@ class StreamRelay:
             header["input"] = True
         if streams.progress:
             header["progress"] = True
+        # Checked last and set last: a call that is refused leaves no streams that `close` would
+        # count.
         if self._is_full(call.caller):
             message = f"{self._limits.max_streams} streams are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
@@ -119,8 +137,11 @@ class StreamRelay:
             caller.stream_count -= 1
         for direction in (streams.results, streams.inputs):
             if direction is not None:
+                # What was granted and has not arrived will not come any more; what arrived and is
+                # queued still counts, until it is written.
                 direction.window.bytes = 0
                 _account(direction)
+        # One that ends frees one place, so at most one that waits begins: the oldest.
         if caller.waiting_streams:
             self._begin_waiting(caller)
 
@@ -162,6 +183,8 @@ class StreamRelay:
         if streams is None:
             if not call.caller.reads_chunks:
                 return None
+            # The tool has run already, so its result waits where a stream would be refused: an
+            # error now would lose it.
             is_waiting = self._is_full(call.caller)
             if is_waiting and size > _MAX_WAITING_BYTES:
                 self._abort(call, StreamBroken("the caller has too many streams"), "broken")
@@ -220,9 +243,12 @@ class StreamRelay:
         if call is None or streams is None or not streams.progress:
             self.dropped += 1
             return
-        streams.active_at, streams.has_progressed = self._loop.time(), True
+        # It counts as life of the host even if it is dropped: a slow caller must not make a working
+        # tool look stalled.
+        streams.active_at = self._loop.time()
+        streams.has_progressed = True
         port = call.caller.port
-        if len(frame.body) > _MAX_PROGRESS_BYTES or port.is_behind:
+        if len(frame.body) > MAX_PROGRESS_BYTES or port.is_behind:
             self.dropped += 1
             return
         port.send_message(encode(Progress(call.request_id, frame.body)))
@@ -243,6 +269,9 @@ class StreamRelay:
     def _send(self, direction: StreamDirection, onward: Frame, size: int) -> None:
         port = direction.reader.port
         if port.is_behind:
+            # Chunks to a caller wait within its own credit. Input waits at a host, which all its
+            # callers share: without a limit there, one caller could fill the host's queue for the
+            # others.
             if direction.is_input and not port.may_wait(size):
                 message = "too much waits for the participant that hosts the tool"
                 self._abort(direction.call, StreamStalled(message), "stalled")
@@ -251,6 +280,7 @@ class StreamRelay:
             ticket = NotifyingTicket(partial(self._queued_chunk_written, direction, size))
             port.send_bounded(encode(onward), ticket)
         else:
+            # Several chunks of one iteration leave with one write.
             port.gather()
             port.send_message(encode(onward))
             self._chunk_written(direction, size)
@@ -262,6 +292,8 @@ class StreamRelay:
 
     def _chunk_written(self, direction: StreamDirection, size: int) -> None:
         """Count a chunk that was written to its reader, and give the sender further credit."""
+        # Credit follows what was written, not what arrived: so a slow socket slows the sender, and
+        # the send queue holds no more than the credit.
         direction.sent_bytes += size
         direction.sent_chunks += 1
         if direction.call.ended:
@@ -274,8 +306,11 @@ class StreamRelay:
         streams = direction.call.streams
         if streams is not None and streams.is_waiting:
             return
-        window, before = direction.window, (direction.window.chunks, direction.window.bytes)
+        window = direction.window
+        before = (window.chunks, window.bytes)
         was_open = window.is_open
+        # Each is extended when half of it is used: one credit for many chunks, and the sender does
+        # not stop for a round trip. `max`, as credit that was given is never withdrawn.
         if window.chunks - direction.sent_chunks <= _MAX_AHEAD_CHUNKS // 2:
             most = min(direction.sent_chunks + _MAX_AHEAD_CHUNKS, direction.allowed_chunks)
             window.chunks = max(window.chunks, most)
@@ -285,6 +320,8 @@ class StreamRelay:
         _account(direction)
         if before == (window.chunks, window.bytes):
             return
+        # A stream that moves gets a larger window, up to that of its reader. Those that only wait
+        # keep the smallest, so thousands of them fit.
         if window.arrived:
             direction.window_bytes = min(2 * direction.window_bytes, WINDOW_BYTES)
         if streams is not None and not was_open:
@@ -293,6 +330,8 @@ class StreamRelay:
 
     def _send_credit(self, direction: StreamDirection) -> None:
         """Send the sender its credit; at most one credit waits in its send queue."""
+        # A queued credit is followed by the newest one when it is written: totals make those
+        # between needless, and a sender that reads slowly gets no queue of them.
         if direction.credit_is_queued:
             return
         window, port = direction.window, direction.sender.port
@@ -323,7 +362,7 @@ class StreamRelay:
         now = self._loop.time()
         limit_s, message = self._stall_limit(streams)
         left_s = streams.active_at + limit_s - now
-        if left_s > _CLOCK_S:
+        if left_s > CLOCK_S:
             self._stalls.add(now + min(left_s, self._check_interval_s(streams)), streams)
         else:
             self._abort(streams.call, StreamStalled(message.format(limit_s)), "stalled")
@@ -339,6 +378,7 @@ class StreamRelay:
         """
         results, inputs, caller = streams.results, streams.inputs, streams.call.caller
         if results is not None and not results.window.is_open:
+            # Not all was written: the socket is slow, and not the caller's program.
             if results.sent_chunks < results.window.number:
                 return _SLOW_S, "the caller's connection took nothing for {:g} s"
             limit_s = _SLOW_S if caller.participant.is_remote else self._unread_s
@@ -386,12 +426,14 @@ def _allowed_ahead(direction: StreamDirection) -> int:
     """Compute how many bytes a sender may be ahead of what was written to the reader."""
     reader = direction.reader
     others = reader.outstanding_bytes - direction.outstanding_bytes
+    # Behind already: a larger window would only make the queue longer, not the stream faster.
     is_within_budget = others + direction.window_bytes <= READER_BUDGET_BYTES
     return direction.window_bytes if is_within_budget and not reader.port.is_behind else FLOOR_BYTES
 
 
 def _account(direction: StreamDirection) -> None:
     """Update the count of bytes that are, or may at any moment be, on the way to a reader."""
+    # The last chunk may exceed its credit (STREAM-3), so what arrived may be more than the window.
     ahead = max(direction.window.bytes, direction.window.arrived) - direction.sent_bytes
     direction.reader.outstanding_bytes += ahead - direction.outstanding_bytes
     direction.outstanding_bytes = ahead

@@ -28,16 +28,24 @@ ISOLATED_TEXT = "not ready: this node has no Redis, and other nodes have\n"
 """The answer of an isolated node."""
 NODE_HEADER = "Toolbus-Node"
 """The header with the name of the node that answers: processes may share a port."""
+# Below the 7 to 10 s after which the others declare this node lost: its participants are asked to
+# move before they have disappeared for the others.
 ISOLATED_AFTER_S = 6.0
 """Seconds in which each round of questions found a node with Redis.
 
 Where Redis hangs for all nodes, the last of them detects that 4 s after the first; where it is back
 for all, the last one has joined 3 s after the first.
 """
+# Some ten rounds within `ISOLATED_AFTER_S` have to agree. A longer pause would also prolong an
+# isolation that has ended.
 _ROUND_S = 0.5
+# A node that answers later than that is of no use to participants either.
 _ANSWER_S = 1.0
+# More than one, as one may be down or without Redis too; not all, as each of N nodes that lost
+# Redis would ask N others.
 _ASKED_NODES = 3
 """Nodes that are asked in one round."""
+# The answer has some 200 bytes. What listens at that address may be another program by now.
 _MAX_ANSWER_BYTES = 4096
 
 
@@ -74,6 +82,8 @@ class Isolation:
         loop = asyncio.get_running_loop()
         confirmed_since: float | None = None
         while True:
+            # One round without proof starts the time anew: an isolated node asks its participants
+            # to leave, which is worse than to keep them a few seconds more.
             if not await self._others_have_redis():
                 confirmed_since = None
             elif confirmed_since is None:
@@ -95,9 +105,11 @@ class Isolation:
         self.on_change(is_isolated)
 
     async def _others_have_redis(self) -> bool:
+        # Workers of one machine may share an address, which is asked once.
         urls = list(set(self.addresses.values()))
         asked = sample(urls, min(_ASKED_NODES, len(urls)))
         names = await asyncio.gather(*map(_node_with_redis, asked))
+        # Its own name proves nothing: workers share a port, so this node may have answered itself.
         return any(name not in ("", self._name) for name in names)
 
 
@@ -110,6 +122,7 @@ async def _node_with_redis(url: str) -> str:
         return ""
     head, _, body = answer.decode("latin-1").partition("\r\n\r\n")
     status, *lines = head.split("\r\n")
+    # The exact text: a node without Redis answers 200 as well, with another text.
     if not status.startswith("HTTP/1.1 200 ") or body != READY_TEXT:
         return ""
     headers = (line.partition(":") for line in lines)
@@ -130,11 +143,12 @@ async def _request(url: str) -> bytes:
             answer += part
         return answer
     finally:
-        writer.transport.abort()
+        writer.transport.abort()  # an orderly close would wait for the other side
 
 
 def _unchecked_tls() -> ssl.SSLContext:
     """Accept any certificate: it has a name, and nodes know addresses. Nothing secret is sent."""
     tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
     return tls

@@ -83,6 +83,7 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._family = family
         self._refusals = refusals or RefusalLog(self._loop.time)
+        # No version of Redis is below 0, so the first renewal always gets the list of nodes.
         self._known_version = -1
         self._scripts: dict[str, bytes] = {}
         self._echo = asyncio.Event()
@@ -96,6 +97,8 @@ class Lease:
 
     def on_disconnected(self) -> None:
         """Forget scripts and version: the next connection may lead to another Redis."""
+        # With the old version, another Redis that happens to count the same would send no list, and
+        # this node would go on with nodes that are not there.
         self._scripts.clear()
         self._known_version = -1
 
@@ -104,6 +107,7 @@ class Lease:
 
         Raises `RedisUnavailable` if this node has not joined, or if Redis refuses the script.
         """
+        # `renew` runs its script without this check, as it is what acquires the lease.
         if not self.is_held:
             raise RedisUnavailable("this node has not joined the others")
         return await self._run(name, keys, *arguments)
@@ -115,6 +119,8 @@ class Lease:
         command = ("EVALSHA", self._scripts[name], len(keys), *keys, *arguments)
         try:
             answer = await self.redis.command(*command)
+        # To a caller a refused script is as an outage: a Redis that is full or read-only may accept
+        # the same script later, and what was to be published is published again then.
         except ResponseError as error:
             self._refusals.refused(name, keys, str(error))
             raise RedisUnavailable(f"Redis refuses a script: {error}") from error
@@ -132,9 +138,14 @@ class Lease:
             LeaseExpired: The lease had expired before.
             RedisUnavailable: There was no answer.
         """
+        # Read before the request: Redis counts the lease from a later moment, so this node stops
+        # first. Read after the answer, others could declare it lost while it still routes calls.
         begins_at = self._loop.time()
+        # Cleared before too, as the echo may arrive ahead of the answer.
         self._echo.clear()
         name, incarnation = self.node_id.rsplit(" ", 1)
+        # Only the first renewal may acquire: a lease that expired stays lost, as others have
+        # withdrawn what this incarnation published, and would not read it again.
         is_first = int(not self.is_held)
         arguments = (name, incarnation, int(duration_s * 1000), self._known_version, is_first)
         keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, _ADDRESSES_KEY)
@@ -164,6 +175,8 @@ class Lease:
 
     async def mark_cleaned(self, ended: str) -> None:
         """Record that nothing is left of an ended node. Raises `RedisUnavailable`."""
+        # In this order: without the second key but still in the set, the node would be given to
+        # another one, which would find nothing to clean up.
         await self.redis.command("SREM", _ENDED_KEY, ended)
         await self.redis.command("DEL", f"{_CLEANUP_KEY}:{ended}")
 

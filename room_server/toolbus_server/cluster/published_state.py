@@ -41,6 +41,8 @@ class PublishedState:
         self, published: dict[bytes, PublishedFacts], present: Iterable[Participant]
     ) -> list[PackedChange]:
         """Take over the published state; return the changes for participants that have left."""
+        # What Redis has counts, not what this node believes: a publication may have failed after
+        # Redis applied it.
         self._published = published
         slots = set(map(slot_held_by, present))
         left = [slot for slot in published if slot not in slots]
@@ -50,9 +52,12 @@ class PublishedState:
         """Compare a participant with its published state; return the changes as published."""
         slot = slot_held_by(participant)
         published = self._published.get(slot)
+        # A newer connection of the instance has the slot: Redis would refuse the change.
         if published is not None and published.epoch > participant.epoch:
             return []
         if not participant.is_present:
+            # One that was never published, or whose slot another connection has, is not withdrawn:
+            # that would remove the other one.
             if published is None or published.epoch != participant.epoch:
                 return []
             del self._published[slot]
@@ -60,6 +65,8 @@ class PublishedState:
         changes: list[PackedChange] = []
         if published is None or published.epoch != participant.epoch:
             published = self._published[slot] = PublishedFacts(participant.epoch)
+        # Compared as bytes: a change that is taken back before it is published costs other nodes
+        # nothing.
         facts = self._pack(participant)
         if facts != published.facts:
             published.facts = facts
@@ -72,6 +79,8 @@ class PublishedState:
     def _changes_of_toolkits(
         self, participant: Participant, slot: bytes, published: PublishedFacts
     ) -> list[PackedChange]:
+        # It gets no new calls but keeps its names until it leaves: withdrawn now, a name could be
+        # free before its next host has registered.
         if participant.is_draining:
             return []
         changes: list[PackedChange] = []
@@ -84,6 +93,8 @@ class PublishedState:
                 claim = Claim(generation.number, generation.base)
                 digest = generation.definition.digest
                 changes.append(up_change(participant, key, digest, claim, facts))
+        # A name that is being claimed is in Redis before the participant has the toolkit here. A
+        # change published meanwhile must not take it for one that was unregistered.
         for claimant, key in self._claimed:
             if claimant == participant.id and key in published.hosted:
                 current.setdefault(key, published.hosted[key])
@@ -94,6 +105,8 @@ class PublishedState:
     @contextmanager
     def claiming(self, participant: Participant, key: bytes) -> Iterator[None]:
         """Keep a name published while the block runs, which requests it."""
+        # A list and not a set: one participant may claim a name twice at the same time, and the end
+        # of one claim must not end the other.
         claim = (participant.id, key)
         self._claimed.append(claim)
         try:
@@ -116,6 +129,7 @@ class PublishedState:
 
     def _find(self, slot: bytes, epoch: int) -> PublishedFacts | None:
         """Return the published state of the connection that has, or had, a slot."""
+        # By epoch too: the answer to an old connection may arrive after a newer one took the slot.
         published = self._published.get(slot)
         return published if published is not None and published.epoch == epoch else None
 
@@ -131,5 +145,5 @@ class PublishedState:
         return [["aside", slot, participant.epoch, published.facts, own_slot]]
 
     def mark_unpublished(self, slot: bytes) -> None:
-        """Mark a slot as unpublished."""
+        """Forget what was published of a slot, so that all of it is published again."""
         self._published.pop(slot, None)

@@ -92,6 +92,8 @@ class ServingChange(NamedTuple):
     """The participant whose registration caused it; None if it was a host that left."""
 
 
+# Versions are compared at each change of the hosts of a toolkit, and a room has few different ones.
+# Bounded, as their texts come from manifests.
 @lru_cache(maxsize=1024)
 def _version_key(text: str) -> _VersionKey:
     """Return the sort key of a version: one that is not PEP 440 is lower than all others."""
@@ -103,6 +105,10 @@ def _version_key(text: str) -> _VersionKey:
 
 def ranked(generations: Sequence[Generation]) -> list[Generation]:
     """Return the generations that have hosts, the one that serves last."""
+    # Sorted when asked and not kept in order: the floor of one depends on the bases of all that are
+    # present, so one host that leaves may change the order of the others. One without hosts counts
+    # for nothing, its base neither: one that superseded and left again gives way to those before
+    # it.
     present = [each for each in generations if each.hosts]
     if len(present) < 2:
         return present
@@ -110,9 +116,13 @@ def ranked(generations: Sequence[Generation]) -> list[Generation]:
 
     def rank(each: Generation) -> _Rank:
         at = bisect_right(bases, each.number)
+        # What was registered before a `supersede` is below it whatever its version is; what came
+        # later has the same floor, and its version decides.
         floor = bases[at - 1] if at else 0
         definition = each.definition
-        # Of equal versions the first serves. If two claim one number, the digest decides.
+        # Of equal versions the first serves, so that a definition that is merely different takes
+        # over nothing. If two claim one number, the digest decides: every node has to choose the
+        # same.
         return floor, _version_key(definition.version), -each.number, definition.digest
 
     return sorted(present, key=rank)
@@ -129,14 +139,22 @@ def place(
         claim: What the host says.
         last: The highest number that the owner has used.
     """
+    # The same rule as `place` in `publish_change.lua`: where nodes share the room, Redis decides.
     number = claim.number
     if number is None:
+        # A further replica joins; it changes no order. With `supersede` its generation moves to the
+        # top.
         if known is not None and not claim.supersede:
             return known.number, known.base
+        # `last` too: the number of a generation that is gone is not given again, as its hosts may
+        # return with it (REG-10).
         number = max([last, *(each.number for each in generations)]) + 1
     base = number if claim.supersede else claim.base
+    # Hosts of one digest may come back with different claims, in any order: the higher ones count,
+    # so that the end is the same in every order.
     if known is not None:
         return max(number, known.number), max(base or 0, known.base)
+    # Only bases up to its number: one that superseded later is above it, as before a restart.
     if base is None:
         base = max((each.base for each in generations if each.base <= number), default=0)
     return number, base

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 from msgspec import Raw, Struct
 
-from toolbus.auth.grants import ApiScope
+from toolbus.auth.grants import covers_topic
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
 from toolbus.wire import Event, encode
@@ -32,8 +32,6 @@ from toolbus_server.rooms.room_changes import ChangeBatch, RoomChanges
 from toolbus_server.rooms.serving_notices import ServingNotices, definition_summary
 
 __all__ = [
-    "TOPICS",
-    "TOPIC_GRANTS",
     "EventFeed",
     "EventFeeds",
     "participant_summary",
@@ -41,20 +39,6 @@ __all__ = [
 ]
 
 _logger = bounded_logger(__name__)
-TOPICS: dict[str, Callable[[ApiScope], bool]] = {
-    "toolkits": lambda scope: scope.agents.use_tools,
-    "participants": lambda scope: scope.presence,
-    "messages": lambda scope: scope.messaging,
-    "calls": lambda scope: scope.observe,
-}
-"""The topics of subscriptions, and whether a scope covers each of them."""
-TOPIC_GRANTS = {
-    "toolkits": "agents.use_tools",
-    "participants": "presence",
-    "messages": "messaging",
-    "calls": "observe",
-}
-"""The names of the grants that cover the topics."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
 
@@ -242,7 +226,7 @@ class EventFeed:
     def update_grants(self) -> None:
         """Drop topics that the subscriber's new grants do not cover, and send what changes."""
         scope = self._connection.participant.scope
-        self._topics = frozenset(topic for topic in self._topics if TOPICS[topic](scope))
+        self._topics = frozenset(topic for topic in self._topics if covers_topic(scope, topic))
         self._recheck = "toolkits" in self._topics
         self._flush_soon()
 

@@ -22,8 +22,12 @@ from toolbus.bounded_logging import bounded_logger
 __all__ = ["SLICE_S", "FairScheduler", "pack_once"]
 
 _logger = bounded_logger(__name__)
+# What a busy room adds to the time of each call. A much shorter slice would spend more on its clock
+# and its callback than on the work.
 SLICE_S = 0.001
 """How long all events, walks and registrations of a server are worked on in one iteration."""
+# For the time of one burst only: all is dropped when no job is left. Above it packing starts anew,
+# which costs time and nothing else.
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256  # the objects around a small packed value are larger than it
 _pack = Encoder().encode
@@ -63,6 +67,8 @@ class FairScheduler:
             job: The job.
             owner: All jobs of one owner share one turn. None for a turn of its own.
         """
+        # By owner and not by job: an identity with a thousand connections would else get a thousand
+        # turns for each one of another identity.
         if owner is not None:
             if owner in self._shared:
                 self._shared[owner].append(job)
@@ -70,6 +76,7 @@ class FairScheduler:
             self._shared[owner] = deque([job])
             job = self._run_shared(owner)
         self._due.append(job)
+        # With more, `_run` is scheduled already, or it runs now and will see this job.
         if len(self._due) == 1:
             self._loop.call_soon(self._run)
 
@@ -90,6 +97,8 @@ class FairScheduler:
 
     def _keep(self, subject: Hashable, kind: Hashable, packed: Raw) -> Raw:
         self._kept_bytes += len(memoryview(packed)) + _OVERHEAD_BYTES
+        # As a whole: `forget` does not subtract, so the count is an upper bound, and there is no
+        # order of use to keep.
         if self._kept_bytes > _MAX_KEPT_BYTES:
             self._packed.clear()
             self._kept_bytes = 0
@@ -109,11 +118,13 @@ class FairScheduler:
                 jobs.popleft()
             else:
                 jobs.rotate(-1)
-            yield
+            yield  # also after a job that ended or failed: its last step has taken time too
         del self._shared[owner]
 
     def _run(self) -> None:
         """Run jobs for one time slice; an unfinished job goes on after the others."""
+        # The time is looked at after each step, so one step must be short: nothing can interrupt
+        # it.
         ends_at = perf_counter() + SLICE_S  # the loop's clock may not advance in an iteration
         while self._due:
             try:
@@ -125,5 +136,6 @@ class FairScheduler:
             except Exception:
                 _logger.exception("a job failed with a bug; the others go on")
             self._due.popleft()
+            self._due.popleft()
+        # The burst is over. Kept longer, a packed value would outlive what it was made of.
         self._packed.clear()
-        self._kept_bytes = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from toolbus.auth.grants import ToolRights
+from toolbus.auth.grants import TOPIC_GRANTS, ToolRights, covers_topic
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
@@ -49,7 +49,7 @@ from toolbus_server.registry.request_options import (
 )
 from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import Definition, definition_steps, read_definition
-from toolbus_server.rooms.event_feed import TOPIC_GRANTS, TOPICS, EventFeeds, toolkit_summary
+from toolbus_server.rooms.event_feed import EventFeeds, toolkit_summary
 from toolbus_server.rooms.fair_scheduler import pack_once
 from toolbus_server.rooms.manifest_quota import ManifestQuota
 from toolbus_server.rooms.serving_notices import definition_summary, log_registration
@@ -61,7 +61,10 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is read in one step, of 3 ms at most: most of them take
 effect before the next request of their host is decoded."""
 _logger = bounded_logger(__name__)
+# Every node keeps them for each definition; a role says more than many names.
 _MAX_SHARES = 256
+# A host chooses the number that it repeats. Redis counts exactly up to 2**53: at that number no
+# further generation of the toolkit could follow.
 _MAX_GENERATION = 2**48
 # How many texts one page of a search compares, each 256 characters counting as one.
 _MAX_EFFORT = 6_000
@@ -105,6 +108,8 @@ class ToolkitRequests:
         participant, packed = connection.participant, request.manifest
         read_share = self._room.state.issuers.read_share
         shared_with = frozenset(read_share(each, participant.identity) for each in shared_with)
+        # Before the manifest is read, so that a refused registration costs next to nothing; again
+        # after it (`_check_still`), as the reading has let others run.
         self._check_participant(participant, toolkit_name_of(packed), public)
         if len(packed) <= SMALL_MANIFEST_BYTES:
             definition = read_definition(packed)
@@ -132,6 +137,7 @@ class ToolkitRequests:
         self._check_still(participant, offer)
         if must_be_only:
             self._check_conflict(participant, offer)
+        # With a claim the work goes on in a task: a walk must not wait, it would hold its lane.
         if self._room.replication is not None:
             return self._register_with_claim(participant, offer, claim, must_be_only)
         return self._accept(participant, offer, claim, is_new=claim.number is None)
@@ -144,6 +150,7 @@ class ToolkitRequests:
         claimed = await replication.claim(
             participant, offer, self._reduced(participant, offer, claim)
         )
+        # Before `try`: one that has left was withdrawn as a whole when it left.
         if not participant.is_present:
             raise Unavailable("the connection has ended", executed="no")
         try:
@@ -176,6 +183,8 @@ class ToolkitRequests:
 
     def _reduced(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
         """Drop the wish to supersede if that definition has superseded all others already."""
+        # Otherwise each replica of one deployment would get a new generation number, and its hosts
+        # a change of what serves.
         toolkit = self._room.state.own(participant.identity, offer.name, offer.public)
         if toolkit is None or not toolkit.generations or claim.number is not None:
             return claim
@@ -220,6 +229,7 @@ class ToolkitRequests:
         is_identity_full = state.toolkit_count_of(identity) >= most
         if not is_new or not (is_room_full or is_identity_full):
             return
+        # A further host of a toolkit that is there: replicas must not fail because a room is full.
         if state.existing(identity, name, public) is not None:
             return
         if is_identity_full:
@@ -270,6 +280,8 @@ class ToolkitRequests:
         after = None if position is None else (position[0], position[1], position[2], position[3])
         for toolkit in self._room.state.toolkits_after(after):
             listing = yield from self._room.state.visibility.listing(toolkit, participant)
+            # Each step may be the first after a token has expired: a page must not show more than
+            # the grants at its end.
             _check_still_there(connection)
             if listing is not None and not page.add(toolkit, listing):
                 return page.body(page.end)
@@ -281,6 +293,8 @@ class ToolkitRequests:
         participant = connection.participant
         owner = read_option(request.options, "participant", str)
         known = read_option(request.options, "digest", str)
+        # Read anew until nothing changed between its steps: a manifest of one generation with the
+        # summary of another would name a digest that does not fit.
         while True:
             callers = callers_behind(connection, request.options)
             toolkit = resolve_for(self._room, participant, callers, request.toolkit, owner)
@@ -289,6 +303,8 @@ class ToolkitRequests:
             definition = toolkit.serving.definition
             yield from definition.read_steps()
             readable = yield from _readable_tools(toolkit, definition, rights)
+            # The name of a private toolkit is a secret too: it is not found, as one that does not
+            # exist.
             if definition.manifest.tools and not readable:
                 if toolkit.public:
                     raise PermissionDenied(f"no grant to inspect {toolkit.name}")
@@ -313,10 +329,9 @@ class ToolkitRequests:
         """Send a participant the events of some topics from now on, or of none."""
         participant, topics = connection.participant, request.topics
         for topic in topics:
-            is_covered = TOPICS.get(topic) if type(topic) is str else None
-            if is_covered is None:
-                raise bad_option("topics", f"must be among {sorted(TOPICS)}")
-            if not is_covered(participant.scope):
+            if type(topic) is not str or topic not in TOPIC_GRANTS:
+                raise bad_option("topics", f"must be among {sorted(TOPIC_GRANTS)}")
+            if not covers_topic(participant.scope, topic):
                 grant = TOPIC_GRANTS[topic]
                 raise PermissionDenied(
                     f"no grant to subscribe to {topic} ({grant})", details={"grant": grant}
@@ -356,6 +371,8 @@ class _ToolkitPage:
 
     def add(self, toolkit: RegisteredToolkit, listing: Listing) -> bool:
         """Examine a toolkit that the participant may see; return False if the page is full."""
+        # Checked before it is added: a page has at least one toolkit examined, else a search
+        # without a match would return the same cursor for ever.
         is_full = len(self._packed) == self._limit or self._bytes > MAX_PAGE_BYTES
         if self.end is not None and (is_full or self._effort > _MAX_EFFORT):
             return False
@@ -370,6 +387,8 @@ class _ToolkitPage:
         if not self._wanted:
             return True
         search_text = toolkit.serving.definition.search_text
+        # Two steps: the text of all tools is kept with the definition and found quickly, but may
+        # match by a tool that this participant does not see.
         self._effort += 1 + len(search_text) // 256
         if self._wanted not in search_text:
             return False

@@ -23,8 +23,11 @@ from toolbus_server.rooms.fair_scheduler import FairScheduler
 
 __all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_WALKS", "Ended", "Lane", "Walk", "pack_reply"]
 
+# What a program asks for at once after a reconnect fits. Each waiting walk keeps a generator and
+# its request in memory, and the next walk of the lane waits for all before it.
 MAX_WAITING_WALKS = 1_024
 """Walks of one lane that have not ended; one more is refused."""
+# 1,024 small requests, or 4 of the size of a frame: without it, 1,024 large ones would be 1 GiB.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Bytes of their requests together, unless the lane has a limit of its own."""
 
@@ -108,6 +111,8 @@ class Lane:
             done: Called with its end; it must not raise.
             size: The bytes of the request; `accepts` must have been true for it.
         """
+        # Most walks end here, without a turn of the scheduler. Only if no other waits: the walks of
+        # a lane end in the order of their requests.
         if not self._waiting:
             ended = _run_a_slice(walk)
             if ended is not None:
@@ -121,6 +126,7 @@ class Lane:
 
     def drop_waiting(self) -> None:
         """Drop the walks that have not begun; they are not answered."""
+        # The first has begun: `_run_waiting` is in the middle of it, and takes it out itself.
         while len(self._waiting) > 1:
             self._count(-1, -self._waiting.pop().size)
 
@@ -130,9 +136,12 @@ class Lane:
             self._usage.add_waiting(walks, size)
 
     def _run_waiting(self) -> Iterator[None]:
+        # The first slice of the first walk was run by `run`, and charged by who called it.
         has_begun = True
         while self._waiting:
             first = self._waiting[0]
+            # Checked again when its turn comes: when it was accepted, those before it had not used
+            # their time yet.
             ended = None if has_begun else self._refusal()
             while ended is None and (ended := self._step(first.walk)) is None:
                 yield
@@ -140,7 +149,7 @@ class Lane:
             self._count(-1, -first.size)
             first.done(ended)
             has_begun = False
-            yield
+            yield  # a lane of many short walks must not keep the turn
         self._is_scheduled = False
 
     def _refusal(self) -> Ended | None:

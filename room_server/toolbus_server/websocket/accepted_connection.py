@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.frames import CloseCode
 from websockets.protocol import Protocol
 
-from toolbus.transport.websocket import ServerTransport
+from toolbus.transport.websocket import SLOW_CONSUMER, ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
@@ -27,8 +27,6 @@ from toolbus_server.websocket.request_reader import (
 )
 
 __all__ = ["AcceptedConnection"]
-
-_SLOW_CONSUMER = 4430
 
 
 class _Dropped(BaseException):
@@ -117,7 +115,7 @@ class AcceptedConnection(ServerTransport):
 
     def close_as_slow(self) -> None:
         """Close it, since too many bytes wait for the participants of its identity or of all."""
-        self.close_with(_SLOW_CONSUMER, "slow consumer")
+        self.close_with(SLOW_CONSUMER, "slow consumer")
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Count the connection, or drop it without an answer.
@@ -218,6 +216,6 @@ class AcceptedConnection(ServerTransport):
 
     def close_with(self, code: int, reason: str) -> None:
         """Close with a code and a reason; slow consumers are counted."""
-        if code == _SLOW_CONSUMER and self.is_open:
+        if code == SLOW_CONSUMER and self.is_open:
             self._counts.slow_consumers += 1
         super().close_with(code, reason)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from time import thread_time
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
@@ -43,6 +43,7 @@ from toolbus.wire import (
     Participants,
     Refresh,
     Register,
+    RequestFrame,
     Result,
     Send,
     Subscribe,
@@ -65,21 +66,6 @@ from toolbus_server.websocket.token_expiry import TokenExpiry
 
 __all__ = ["Session", "SessionServices"]
 
-_Request: TypeAlias = (
-    Register
-    | Unregister
-    | ListToolkits
-    | Describe
-    | Subscribe
-    | Drain
-    | Explain
-    | Refresh
-    | Admin
-    | Attributes
-    | Send
-    | Participants
-    | Builders
-)
 _CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
 """Requests that change what others see, or cost as much; their rate is limited."""
 _REGISTRATIONS = frozenset({Register, Unregister, Drain})
@@ -243,7 +229,7 @@ class Session:
     def _send(self, frame: Frame) -> None:
         self._transport.send_message(encode(frame))
 
-    def _on_request(self, request: _Request) -> None:
+    def _on_request(self, request: RequestFrame) -> None:
         """Answer a request other than a call."""
         began = thread_time()
         try:
@@ -268,7 +254,7 @@ class Session:
             error = Internal("unexpected error; the server's log has details")
         self._send(failed(request_id, error))
 
-    def _walk(self, request: _Request, walk: Walk) -> None:
+    def _walk(self, request: RequestFrame, walk: Walk) -> None:
         """Answer a request that may take several slices of the event loop."""
         registers = type(request) in _REGISTRATIONS
         lane = self._lanes.get(registers)
@@ -305,7 +291,7 @@ class Session:
         self._pending_answers.add(task)
         task.add_done_callback(self._pending_answers.discard)
 
-    def _check_quotas(self, request: _Request) -> None:
+    def _check_quotas(self, request: RequestFrame) -> None:
         if type(request) in _CHANGES:
             now = self._loop.time()
             for changes in (self.connection.changes, self.connection.usage.changes):
@@ -334,12 +320,6 @@ def _with_router(handle: FrameHandler) -> Callable[[Session, Any], None]:
     return lambda session, frame: handle(session._router, session.connection, frame)
 
 
-# One table for all sessions: bound methods would take 5 KiB for each participant.
-_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
-    **{kind: _with_router(handle) for kind, handle in FRAME_HANDLERS.items()},
-    **dict.fromkeys(get_args(_Request), Session._on_request),
-    UnknownFrame: Session._on_unknown,
-}
 _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Register: lambda self, r: self._open_room.toolkit_requests.register(self.connection, r),
     Unregister: lambda self, r: self._open_room.toolkit_requests.unregister(self.connection, r),
@@ -360,3 +340,9 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Builders: lambda self, r: self._open_room.participant_requests.builders(self.connection, r),
 }
 """The handler of each kind of request: it returns the answer's body, in steps or not, or raises."""
+# One table for all sessions: bound methods would take 5 KiB for each participant.
+_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
+    **{kind: _with_router(handle) for kind, handle in FRAME_HANDLERS.items()},
+    **dict.fromkeys(_REQUEST_HANDLERS, Session._on_request),
+    UnknownFrame: Session._on_unknown,
+}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
@@ -27,6 +28,7 @@ __all__ = [
     "ROOM_NAME",
     "TOOLKIT_NAME",
     "TOOL_NAME",
+    "TOPIC_GRANTS",
     "AgentsGrant",
     "ApiScope",
     "SeenTools",
@@ -34,6 +36,7 @@ __all__ = [
     "ToolPatterns",
     "ToolRights",
     "check_room_pattern",
+    "covers_topic",
     "is_room_name",
     "is_tool_name",
     "is_toolkit_name",
@@ -393,6 +396,20 @@ GRANTS: MappingProxyType[str, bool] = MappingProxyType(
     }
 )
 """Every grant by its name, such as `agents.call`, and whether it has values: patterns or names."""
+TOPIC_GRANTS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "toolkits": "agents.use_tools",
+        "participants": "presence",
+        "messages": "messaging",
+        "calls": "observe",
+    }
+)
+"""The topics of subscriptions, each with the grant that covers it."""
+
+
+def covers_topic(scope: ApiScope, topic: str) -> bool:
+    """Whether a scope covers a topic of `TOPIC_GRANTS`."""
+    return bool(attrgetter(TOPIC_GRANTS[topic])(scope))
 
 
 def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:

@@ -22,12 +22,19 @@ __all__ = [
     "ReceivedChunk",
 ]
 
+# 16 streams at full speed. Without a limit for all together, thousands of streams that nobody reads
+# would have a window of 1 MiB each.
 BUDGET_BYTES = 16 * 1024 * 1024
 """Buffer limit of all streams of one connection; more streams have smaller shares each."""
+# Above the budget too: a stream without any credit would wait for others to be read, and a program
+# that reads them in another order would never go on. Twice what a call that is no stream begins
+# with.
 MIN_SHARE_BYTES = 64 * 1024
 """The least share of each stream, even if the budget is used up."""
+# A reader that takes one chunk every 10 s uses half a window after 20 minutes, and the server ends
+# the call when its caller gives no credit for 30 s. 5 s leave time for a slow way there.
 _CREDIT_INTERVAL_S = 5.0
-"""Seconds after which a sender without credit gets it at the next read; a server allows 30 s."""
+"""Seconds after which a sender without credit gets it at the next read (STREAM-3)."""
 
 
 class ReceivedChunk(NamedTuple):
@@ -62,7 +69,10 @@ class BufferBudget:
         """
         if not current:
             self._count += 1
+        # An equal part for each stream, but no more than is free: earlier streams keep what they
+        # were granted, as credit cannot be withdrawn, until they shrink at their own next grant.
         share = min(wanted, BUDGET_BYTES // self._count, self.free_bytes + current)
+        # What is in use has been granted before: below it, `_allocated` would say too little.
         share = max(share, MIN_SHARE_BYTES, in_use)
         self._allocated += share - current
         return share
@@ -130,6 +140,8 @@ class ReceiveBuffer:
 
     def grant_credit(self) -> tuple[int, int]:
         """Extend the window as far as the budget allows; return the credit, which must be sent."""
+        # In use is all that was granted and not read, also what has not arrived: it may at any
+        # moment.
         window = self._window
         in_use = window.bytes - self._used_bytes
         self._share = self._budget.resize(self._share, in_use, WINDOW_BYTES)
@@ -141,6 +153,7 @@ class ReceiveBuffer:
         """Store a body for the reader. Raises `StreamBroken` if it is not a valid next one."""
         self._window.arrive(number, len(body))
         self._bodies.append(body)
+        # Noted on arrival and looked at when the next body is read: no timer for each stream.
         if not self._window.is_open:
             self._closed_at = asyncio.get_running_loop().time()
         self._wake()
@@ -155,6 +168,8 @@ class ReceiveBuffer:
         while not self._bodies:
             if self._has_ended:
                 return None
+            # A body is taken after the wait and not handed over by the waiter's result: a reader
+            # that is cancelled in between would lose it.
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -163,6 +178,8 @@ class ReceiveBuffer:
         body = self._bodies.popleft()
         self.used_chunks += 1
         self._used_bytes += len(body)
+        # At half, so that credit is on its way while the sender still has some: at the end of the
+        # window it would stop for a round trip. For every chunk, it would double the frames.
         if not self._has_ended and (self._is_half_used or self._is_credit_due):
             self._send_credit(*self.grant_credit())
         return body
@@ -182,6 +199,7 @@ class ReceiveBuffer:
 
     def discard(self) -> None:
         """Drop all buffered bodies and release the share: nothing is read any more."""
+        # Ended too: `next` must not grant credit from a share that has been given back.
         self._has_ended = True
         self._bodies.clear()
         self._budget.release(self._share)

@@ -47,22 +47,38 @@ __all__ = [
     "ToolkitKey",
 ]
 
+# A call that crashes its host takes at most three hosts with it. Waits are not counted, as no host
+# had the call.
 MAX_ATTEMPTS = 3
 """Attempts of one call, including the first; those that found no server or host do not count."""
+# Longer than a host needs to reconnect (at most 5 s of backoff) and to register; shorter than the
+# 30 s for which a server keeps the name, so that a host that stays away is reported as such.
 DEFAULT_WAIT_FOR_HOST_S = 10.0
 """Seconds that a call waits in all for a host of its toolkit, unless it has another limit."""
+# Both are promised (RETRY-4). A second at most, so that a call goes on at most that long (and its
+# jitter) after a server or host has returned; waits end by their time, not by their number.
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
+# Without a limit a call without a deadline would never report that its server is gone (RETRY-4).
 _ENDLESS_WAIT_S = 60.0
 """Seconds that a call without a deadline waits for an unavailable server."""
+# A host that is replaced in a deployment is often back within a second: a warning for each call
+# made meanwhile would say nothing.
 _SILENT_WAIT_S = 1.0
 """Seconds that a call waits for a host before the log has a warning."""
+# As long as the time after its start in which a server marks `not_found` as retryable (CALL-24):
+# both cover hosts that lost the same server at the same moment as this client.
 RECONNECT_GRACE_S = 6.0
 """Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
 `ReconnectingConnection` is 5 s."""
+# Bounds the check of a definition for a call without a deadline; others end at their deadline.
 _DESCRIBE_TIMEOUT_S = 30.0
+# A client that calls toolkits of ever new names must not grow; one entry is a digest and the names
+# of the idempotent tools.
 _MAX_KNOWN = 1_024
 _logger = bounded_logger(__name__)
+# Only after these may a call that may have run be repeated (RETRY-2): with any other error the host
+# has answered, and that answer stands.
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
 ToolkitKey: TypeAlias = tuple[str, str | None]
@@ -140,12 +156,16 @@ class RetryPolicy:
 
     def expect_description(self, key: ToolkitKey, reply: asyncio.Future[Result]) -> None:
         """Record the reply of a description request when it arrives."""
+        # Cleared as a whole: an entry is read again with the next call of its toolkit, and an order
+        # of use would cost something in each call.
         if len(self.known) >= _MAX_KNOWN:
             self.known.clear()
         self.known[key] = None
         reply.add_done_callback(partial(self._on_description_reply, key))
 
     def _on_description_reply(self, key: ToolkitKey, reply: asyncio.Future[Result]) -> None:
+        # Calls do not wait for this reply. One that loses its connection before it has come is not
+        # repeated (RETRY-3), as it is not known whether its tool is idempotent.
         error = None if reply.cancelled() else reply.exception()
         if reply.cancelled() or error is not None:
             # Request it again at the next call, unless the reply would be the same.
@@ -189,20 +209,35 @@ class RetryHistory:
         Raises:
             RoomException: There is no further attempt; `executed` covers all attempts so far.
         """
-        is_first, self._has_failed = not self._has_failed, True
+        is_first = not self._has_failed
+        self._has_failed = True
+        # Asked once a call: an error that comes back after what was learned from it would loop.
         if is_first and self._policy.on_error(self._plan, error):
             return self._plan.options
+        pause_s: float | None = None
         if self._waits_for_server(error) or self._waits_for_host(error):
             pause_s = self._wait_s(error)
-            options: dict[str, Any] | None = self._options()
         else:
             self._attempts += 1
-            pause_s = self._delay(error)
-            options = None if pause_s is None else await self._next_options(error)
-        if pause_s is None or options is None:
-            raise self._with_wait(self.final_error(error))
+            if self._plan.retry and self._attempts < MAX_ATTEMPTS:
+                pause_s = _pause_s(self._attempts, error)
+                # An attempt that begins at the deadline could only end with one that says less.
+                is_late = self._policy.now() + pause_s >= self._plan.deadline_at
+                if is_late or not await self._may_repeat(error):
+                    pause_s = None
+        if pause_s is None:
+            error = self.final_error(error)
+            if isinstance(error, NoHost) and self._waited_for_host_s:
+                error.message += f" (waited {self._waited_for_host_s:.1f} s for one)"
+            raise error
+        # Not before: `final_error` judges this error by itself, and only earlier ones by this.
         self._may_have_run = self._may_have_run or error.executed != "no"
         await asyncio.sleep(pause_s)
+        options = dict(self._plan.options)
+        if self._attempts:
+            options["attempt"] = self._attempts
+        if self._pin is not None:
+            options["pin"] = self._pin
         return options
 
     def _wait_s(self, error: RoomException) -> float | None:
@@ -210,30 +245,29 @@ class RetryHistory:
 
         Near the end pauses are shorter, so that the time is used and the limit is kept.
         """
-        is_for_server, shortest_s = self._waits_for_server(error), _shortest_pause_s(error)
-        left_s = self._left_s(is_for_server=is_for_server)
+        now = self._policy.now()
+        left_s = self._plan.deadline_at - now
+        is_for_server = self._waits_for_server(error)
+        if not is_for_server:
+            # Only the pauses count, not the time of attempts: a host that is busy for long and then
+            # lost leaves the next wait its full time.
+            left_s = min(left_s, self._plan.wait_for_host_s - self._waited_for_host_s)
+        elif left_s == inf:
+            left_s = self._began + _ENDLESS_WAIT_S - now
+        # Not below what the refusing side asked for: an attempt before that is refused again.
+        shortest_s = max(_BACKOFF_S, error.retry_after_s or 0.0)
         if left_s <= shortest_s:
             return None
         self._waits += 1
+        # Half of what is left, so that the last attempts come near the end and still before it.
         pause_s = min(_pause_s(self._waits, error), max(left_s / 2, shortest_s))
         if not is_for_server:
-            self._count_host_wait(pause_s, left_s)
+            before_s = self._waited_for_host_s
+            self._waited_for_host_s += pause_s
+            if before_s < _SILENT_WAIT_S <= self._waited_for_host_s:  # true once a call
+                text = "%s has no host now; waiting up to %.1f s more for one"
+                _logger.warning(text, self._plan.toolkit, left_s)
         return pause_s
-
-    def _count_host_wait(self, pause_s: float, left_s: float) -> None:
-        """Count a pause for a missing host; a longer wait is logged, once a call."""
-        before_s = self._waited_for_host_s
-        self._waited_for_host_s += pause_s
-        if before_s < _SILENT_WAIT_S <= self._waited_for_host_s:
-            text = "%s has no host now; waiting up to %.1f s more for one"
-            _logger.warning(text, self._plan.toolkit, left_s)
-
-    def _left_s(self, *, is_for_server: bool) -> float:
-        """Return for how long the call may still wait for a server, or for a host."""
-        now, deadline_at = self._policy.now(), self._plan.deadline_at
-        if not is_for_server:
-            return min(deadline_at - now, self._plan.wait_for_host_s - self._waited_for_host_s)
-        return (self._began + _ENDLESS_WAIT_S if deadline_at == inf else deadline_at) - now
 
     def _waits_for_server(self, error: RoomException) -> bool:
         """Whether the call was not sent to a host, as a server cannot be reached or is leaving."""
@@ -245,27 +279,13 @@ class RetryHistory:
         In the first seconds after its start a server marks `not_found` as retryable. A client
         assumes the same of a known toolkit after its own reconnect.
         """
+        # Of an unknown toolkit `not_found` is most likely a wrong name, which is reported at once.
         policy, plan = self._policy, self._plan
         if not (plan.retry and isinstance(error, NoHost | NotFound)):
             return False
         is_known = policy.known.get(plan.key) is not None
         is_early = isinstance(error, NotFound) and is_known and policy.in_reconnect_grace
         return is_early or _is_unsent(error)
-
-    def _with_wait(self, error: RoomException) -> RoomException:
-        """Add to a missing host's error how long the call waited for one."""
-        if isinstance(error, NoHost) and self._waited_for_host_s:
-            error.message += f" (waited {self._waited_for_host_s:.1f} s for one)"
-        return error
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options of the next attempt."""
-        options = dict(self._plan.options)
-        if self._attempts:
-            options["attempt"] = self._attempts
-        if self._pin is not None:
-            options["pin"] = self._pin
-        return options
 
     def final_error(self, error: RoomException) -> RoomException:
         """Make an error cover all attempts, not only the last one.
@@ -276,33 +296,33 @@ class RetryHistory:
         if isinstance(error, DefinitionChanged) and self._loss is not None:
             self._loss.message += " (not retried: the definition has changed since)"
             return self._loss
+        # "no" of the last attempt says nothing of those before (RETRY-5). A caller that trusts "no"
+        # would make the call again, and run it twice.
         if self._may_have_run and error.executed == "no":
             error.executed = "maybe"
             error.retryable = False
         return error
 
-    def _delay(self, error: RoomException) -> float | None:
-        """Return the pause before the next attempt; None if there is none."""
-        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS:
-            return None
-        delay_s = _pause_s(self._attempts, error)
-        return delay_s if self._policy.now() + delay_s < self._plan.deadline_at else None
-
-    async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
-        """Return the options of the next attempt; None if it could do harm."""
-        if not _is_unsent(error):
-            self._pin = await self._repeatable_definition(error)
-            if self._pin is None:
-                return None
-            self._loss = None if self._plan.options.get("pin") else error
-        return self._options()
+    async def _may_repeat(self, error: RoomException) -> bool:
+        """Whether another attempt does no harm; pin it if the call may have run."""
+        if _is_unsent(error):
+            return True
+        # The pin stays for all further attempts: otherwise the next one could run another
+        # definition, perhaps one that is not idempotent, after the first one has run.
+        self._pin = await self._repeatable_definition(error)
+        if self._pin is None:
+            return False
+        self._loss = None if self._plan.options.get("pin") else error
+        return True
 
     async def _repeatable_definition(self, error: RoomException) -> str | None:
         """Return the digest of the definition that may run again; None if none may."""
+        # The server knows which definition it had dispatched to, so its word comes first (RETRY-2).
         if error.retryable and isinstance(error, _LOSSES):
             digest = error.details.get("digest")
             if isinstance(digest, str):
                 return digest
+        # Nobody says it after the loss of one's own connection: what was read before has to do.
         known = self._policy.known.get(self._plan.key)
         if not isinstance(error, ConnectionLost) or known is None:
             return None
@@ -312,6 +332,8 @@ class RetryHistory:
 
     async def _is_unchanged(self, known: KnownDefinition) -> bool:
         """Check at the server whether the definition is still the one known to be idempotent."""
+        # The pin would refuse a changed definition too. Asked first, no arguments are sent for it,
+        # and the new description is recorded for the next call.
         toolkit, participant = self._plan.key
         options = {"participant": participant, "digest": known.digest}
         while True:
@@ -335,10 +357,6 @@ class RetryHistory:
 def _is_unsent(error: RoomException) -> bool:
     """Whether the call certainly did not run, and may run later."""
     return error.retryable and error.executed == "no"
-
-
-def _shortest_pause_s(error: RoomException) -> float:
-    return max(_BACKOFF_S, error.retry_after_s or 0.0)
 
 
 def _pause_s(number: int, error: RoomException) -> float:

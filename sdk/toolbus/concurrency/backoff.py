@@ -6,6 +6,8 @@ import random
 
 __all__ = ["backoff_pause_s"]
 
+# A call may fail any number of times, and `float(2**1024)` is an OverflowError. 16 doublings are
+# more than any caller has between its first and its longest backoff.
 _MAX_DOUBLINGS = 16
 
 
@@ -23,4 +25,6 @@ def backoff_pause_s(
     """
     doublings = min(number - 1, _MAX_DOUBLINGS)
     backoff_s = min(first_s * float(2**doublings), longest_s)
+    # The jitter comes on top of `retry_after_s` and is not taken from it: an earlier attempt would
+    # be refused again, and callers that were refused together would return together.
     return max(backoff_s, retry_after_s or 0.0) + random.uniform(0, backoff_s)

@@ -16,7 +16,7 @@ from itertools import count
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["ROUNDING_MS", "Alarm", "Deadlines", "Expirable"]
+__all__ = ["CLOCK_S", "ROUNDING_MS", "Alarm", "Deadlines", "Expirable"]
 
 ROUNDING_MS = 0.001
 """Tolerance, in milliseconds, of the difference between two readings of a long-running clock.
@@ -26,7 +26,7 @@ A remainder this small is not rounded up to a whole millisecond.
 
 # Fewer items than this are not scanned for ended ones.
 _MIN_CLEANUP_SIZE = 64
-_CLOCK_S = 0.001
+CLOCK_S = 0.001
 """Resolution of the coarsest loop clock, uvloop's; a timer may fire that much early."""
 
 
@@ -60,7 +60,7 @@ class Alarm:
 
     def _fire(self) -> None:
         self.at = inf
-        self.set(self._on_due(self._loop.time() + _CLOCK_S))
+        self.set(self._on_due(self._loop.time() + CLOCK_S))
 
     def close(self) -> None:
         """Cancel the timer; it never fires again."""

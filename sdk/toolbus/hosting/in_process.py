@@ -21,7 +21,6 @@ from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
-from toolbus.hosting.output_stream import MAX_PROGRESS_BYTES
 from toolbus.hosting.shared_places import Identity
 from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.tools.context import ToolContext, run_of
@@ -30,6 +29,7 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, packed_result, settled_result
 from toolbus.wire import ToolkitManifest, pack_body
+from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
 

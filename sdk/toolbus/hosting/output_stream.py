@@ -30,12 +30,10 @@ from toolbus.wire import (
     StreamChunk,
     pack_body,
 )
-from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS, MAX_CHUNK_BYTES
+from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS, MAX_CHUNK_BYTES, MAX_PROGRESS_BYTES
 
-__all__ = ["MAX_PROGRESS_BYTES", "CallHost", "OutputStream"]
+__all__ = ["CallHost", "OutputStream"]
 
-MAX_PROGRESS_BYTES = 16 * 1024
-"""Size limit of the body of a progress frame (PROTOCOL.md, PROGRESS-1)."""
 # A file result with more bytes is sent in pieces.
 _WHOLE_FILE_BYTES = 256 * 1024
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from toolbus.auth.grants import TOPIC_GRANTS
 from toolbus.room.participants import Message, ParticipantInfo
 from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 from toolbus.wire import Event
 
-__all__ = ["EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of"]
+__all__ = ["EVENT_TOPICS", "EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of"]
 
 T = TypeVar("T")
+EVENT_TOPICS: frozenset[str] = frozenset(TOPIC_GRANTS) - {"calls"}
+"""The topics of room events. Calls are a topic of their own."""
 _MAX_UNREAD = 1_024
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
 _SUPERSEDED = "toolkit_superseded"
@@ -29,12 +32,10 @@ _MESSAGE = "message"
 def granted_topics(facts: Mapping[str, Any]) -> list[str]:
     """Return the topics that the grants in a welcome allow."""
     api = facts.get("api", {})
-    grants = {
-        "toolkits": api.get("agents", {}).get("use_tools"),
-        "participants": api.get("presence"),
-        "messages": api.get("messaging"),
-    }
-    return [topic for topic, is_granted in grants.items() if is_granted]
+    grants = {**api, "agents.use_tools": api.get("agents", {}).get("use_tools")}
+    return [
+        topic for topic in TOPIC_GRANTS if topic in EVENT_TOPICS and grants.get(TOPIC_GRANTS[topic])
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.runner import Runner
 from toolbus.room.connection_calls import ConnectionCalls
-from toolbus.room.events import EventStream, RoomEvent
+from toolbus.room.events import EVENT_TOPICS, EventStream, RoomEvent
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.published_attributes import PublishedAttributes
@@ -44,7 +44,7 @@ from toolbus.room.registrations import (
     checked_supersede,
 )
 from toolbus.room.room import Core, Room
-from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
+from toolbus.room.subscriptions import Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
 from toolbus.room.waiting_start import join
 from toolbus.settings import RoomSettings, Token, check_url, is_loopback

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
-from toolbus.room.events import EventQueue, RoomEvent, granted_topics, topic_of
+from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import BadBody, Event, Subscribe
 
 if TYPE_CHECKING:  # few programs watch calls
     from toolbus.room.call_monitor import CallReport
 
-__all__ = ["EVENT_TOPICS", "Subscriptions"]
+__all__ = ["Subscriptions"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
 _REPLY_TIMEOUT_S = 10.0
 _CALLS = "calls"
 _MAX_SENDERS = 1_024
-EVENT_TOPICS: frozenset[str] = frozenset({"toolkits", "participants", "messages"})
-"""The topics of room events. Calls are a topic of their own."""
 
 
 class Subscriptions:

@@ -17,10 +17,9 @@ from toolbus.client.local_errors import room_closed_error
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.concurrency.loop_thread import LoopEnded, LoopThread, is_in_loop
 from toolbus.errors import ConnectionLost, Unavailable
-from toolbus.room.events import RoomEvent
+from toolbus.room.events import EVENT_TOPICS, RoomEvent
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
-from toolbus.room.subscriptions import EVENT_TOPICS
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import Token
 from toolbus.sync.results import Chunk, Stream, with_blocking_files

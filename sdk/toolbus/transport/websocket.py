@@ -36,6 +36,7 @@ __all__ = [
     "NO_QUEUE",
     "PING_INTERVAL_S",
     "PING_TIMEOUT_S",
+    "SLOW_CONSUMER",
     "WRITE_LIMIT_BYTES",
     "ClientTransport",
     "DiscardingReceiver",
@@ -98,7 +99,8 @@ _MAX_FRAGMENTS = 1_024
 _MAX_UNREAD_PONGS = 1_024
 # A peer that reads less than this within this time is lost: its pings wait behind the messages.
 _STALL_TIMEOUT_S, _STALL_BYTES = 12.0, 192 * 1024
-_SLOW_CONSUMER = 4430
+SLOW_CONSUMER = 4430
+"""Closes a connection whose peer does not read (PROTOCOL.md, CONN-14)."""
 _OPEN = State.OPEN
 
 
@@ -220,7 +222,7 @@ class MessageConnection(Connection):
         # websockets sends pongs without the send queue, so only this limits them.
         self._unread_pongs += 1
         if self._unread_pongs > _MAX_UNREAD_PONGS:
-            self.close_with(_SLOW_CONSUMER, "slow consumer")
+            self.close_with(SLOW_CONSUMER, "slow consumer")
 
     # Writing
 
@@ -290,7 +292,7 @@ class MessageConnection(Connection):
         waiting = self._ensure_queue()
         waiting.put(data, ticket, len(data))
         if waiting.bytes > self.most_waiting_bytes:
-            self.close_with(_SLOW_CONSUMER, "slow consumer")
+            self.close_with(SLOW_CONSUMER, "slow consumer")
             return False
         self._report_unread()
         return True
@@ -347,7 +349,7 @@ class MessageConnection(Connection):
     def _check_drain(self, waiting: int) -> None:
         """Disconnect the peer unless it read enough: a large message may take several rounds."""
         if waiting - self.transport.get_write_buffer_size() < _STALL_BYTES:
-            self.close_with(_SLOW_CONSUMER, "slow consumer")
+            self.close_with(SLOW_CONSUMER, "slow consumer")
         else:
             self._watch_drain()
 

@@ -15,16 +15,26 @@ __all__ = [
     "FIRST_BYTES",
     "FIRST_CHUNKS",
     "MAX_CHUNK_BYTES",
+    "MAX_PROGRESS_BYTES",
     "WINDOW_BYTES",
     "WINDOW_CHUNKS",
     "ReceiveWindow",
     "SendWindow",
 ]
 
+# Small beside a window of 1 MiB and a frame of 1 MiB: chunks of other streams and other calls get
+# between those of one stream on the same connection.
 MAX_CHUNK_BYTES = 256 * 1024
 """The body of one chunk of a stream (PROTOCOL.md, STREAM-2)."""
+MAX_PROGRESS_BYTES = 16 * 1024
+"""The body of a progress frame (PROTOCOL.md, PROGRESS-1)."""
+# One chunk, so that a host can ask for credit without a round trip before it, and 32 KiB, as a
+# caller has not agreed to buffer more: it may have thousands of calls in flight.
 FIRST_CHUNKS, FIRST_BYTES = 1, 32 * 1024
 """The initial credit of the host of a call that is not a stream (PROTOCOL.md, STREAM-8)."""
+# Both, as either alone has no bound: empty chunks have no bytes, and 256 chunks may have 64 MiB.
+# The bytes are four of the largest chunks, so half a window (when credit is given) has room for
+# two.
 WINDOW_CHUNKS, WINDOW_BYTES = 256, 1024 * 1024
 """The most that may wait for the reader of one stream; no sender gets more credit."""
 
@@ -44,10 +54,13 @@ class SendWindow(Struct, eq=False):
     @property
     def is_open(self) -> bool:
         """Whether a chunk may be sent; the last one may exceed the bytes."""
+        # If the last chunk had to fit, one larger than the whole credit could never be sent, and a
+        # stream whose reader grants 1 byte at a time would stop for ever (STREAM-3).
         return self.number < self.chunks and self.sent < self.bytes
 
     def give(self, chunks: int, total_bytes: int) -> None:
         """Apply a credit; earlier credit is never withdrawn."""
+        # The greater total counts, separately: of two credits that cross, the older one says less.
         self.chunks = max(self.chunks, chunks)
         self.bytes = max(self.bytes, total_bytes)
 
@@ -81,6 +94,8 @@ class ReceiveWindow(Struct, eq=False):
         Raises:
             StreamBroken: It is not the next one, is too large, or exceeds the credit.
         """
+        # Before the credit: a lost chunk is then reported as one, and not as the excess that the
+        # chunks behind it also are.
         if number != self.number + 1:
             raise StreamBroken(f"chunk {number} arrived after chunk {self.number}")
         if not self.is_open:

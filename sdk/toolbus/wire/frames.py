@@ -7,50 +7,9 @@ fields; msgspec decodes it, and checks types and ranges, in one pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, cast
 
 from msgspec import Meta, Struct
-
-__all__ = [
-    "FORWARD_VERSION",
-    "FROM_CLIENT",
-    "FROM_SERVER",
-    "KINDS",
-    "LIMIT_HEADER",
-    "MAX_ATTRIBUTES_BYTES",
-    "PROTOCOL_HEADER",
-    "PROTOCOL_VERSION",
-    "SUBPROTOCOL",
-    "Admin",
-    "Attributes",
-    "Builders",
-    "Call",
-    "CallId",
-    "Cancel",
-    "Credit",
-    "Describe",
-    "Dispatch",
-    "Drain",
-    "Event",
-    "Explain",
-    "Failed",
-    "Frame",
-    "Input",
-    "ListToolkits",
-    "Notice",
-    "ParticipantId",
-    "Participants",
-    "Progress",
-    "Refresh",
-    "Register",
-    "RequestId",
-    "Result",
-    "Send",
-    "StreamChunk",
-    "Subscribe",
-    "Unregister",
-    "Welcome",
-]
 
 SUBPROTOCOL = "toolbus.v1"
 """The name that both sides send in `Sec-WebSocket-Protocol`."""
@@ -86,7 +45,26 @@ else:
     Header: TypeAlias = dict[str, bytes]
 
 
-class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
+# Their subclasses inherit `array_like` and `gc`; type checkers require that each repeats `frozen`.
+class Frame(Struct, array_like=True, frozen=True, gc=False):
+    """A frame of either side. Those of a kind have a tag, which is the kind."""
+
+
+class ClientFrame(Frame, frozen=True):
+    """A frame that a participant sends and a server reads."""
+
+
+class ServerFrame(Frame, frozen=True):
+    """A frame that a server sends and a participant reads."""
+
+
+class RequestFrame(ClientFrame, frozen=True):
+    """A request other than a call; `Result` or `Failed` with its id is the reply."""
+
+    id: Number
+
+
+class Welcome(ServerFrame, tag=1, frozen=True):
     """The server's first frame: the participant's identity, grants and limits."""
 
     version: Number
@@ -96,14 +74,14 @@ class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
     facts: dict[str, Any]
 
 
-class Result(Struct, tag=2, array_like=True, frozen=True, gc=False):
+class Result(ClientFrame, ServerFrame, tag=2, frozen=True):
     """The successful reply to a request; `body` is packed and read by the requester."""
 
     id: Number
     body: bytes
 
 
-class Failed(Struct, tag=3, array_like=True, frozen=True, gc=False):
+class Failed(ClientFrame, ServerFrame, tag=3, frozen=True):
     """The error reply to a request, with whether the tool ran."""
 
     id: Number
@@ -115,7 +93,7 @@ class Failed(Struct, tag=3, array_like=True, frozen=True, gc=False):
     retry_after_ms: Number | None
 
 
-class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
+class Event(ServerFrame, tag=4, frozen=True):
     """An event for a subscriber; numbers increase by one per connection."""
 
     number: Number
@@ -123,14 +101,14 @@ class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
     data: dict[str, Any]
 
 
-class Notice(Struct, tag=5, array_like=True, frozen=True, gc=False):
+class Notice(ServerFrame, tag=5, frozen=True):
     """A notice on which the participant should act; one of an unknown name is ignored."""
 
     name: str
     data: dict[str, Any]
 
 
-class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
+class Call(ClientFrame, tag=16, frozen=True):
     """A participant calls a tool. `arguments` is packed and read only by the host."""
 
     id: Number
@@ -143,7 +121,7 @@ class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
     traceparent: str | None = None
 
 
-class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
+class Dispatch(ServerFrame, tag=17, frozen=True):
     """The server sends a call to the host it chose; the server chooses `id`."""
 
     id: Number
@@ -156,14 +134,14 @@ class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
     traceparent: str | None = None
 
 
-class Cancel(Struct, tag=18, array_like=True, frozen=True, gc=False):
+class Cancel(ClientFrame, ServerFrame, tag=18, frozen=True):
     """Cancel the call with this id. It has no reply of its own: the call has one reply."""
 
     id: Number
     reason: str
 
 
-class StreamChunk(Struct, tag=19, array_like=True, frozen=True, gc=False):
+class StreamChunk(ClientFrame, ServerFrame, tag=19, frozen=True):
     """A chunk sent before a call's end; `number` counts from 1, `body` is packed."""
 
     id: Number
@@ -171,7 +149,7 @@ class StreamChunk(Struct, tag=19, array_like=True, frozen=True, gc=False):
     body: bytes
 
 
-class Input(Struct, tag=20, array_like=True, frozen=True, gc=False):
+class Input(ClientFrame, ServerFrame, tag=20, frozen=True):
     """A chunk of a call's input; `last` means that no other follows, and may have no body."""
 
     id: Number
@@ -180,7 +158,7 @@ class Input(Struct, tag=20, array_like=True, frozen=True, gc=False):
     last: bool
 
 
-class Credit(Struct, tag=21, array_like=True, frozen=True, gc=False):
+class Credit(ClientFrame, ServerFrame, tag=21, frozen=True):
     """How much a sender may send: totals since the call began, of its chunks or its input."""
 
     id: Number
@@ -189,180 +167,106 @@ class Credit(Struct, tag=21, array_like=True, frozen=True, gc=False):
     bytes: Number
 
 
-class Progress(Struct, tag=22, array_like=True, frozen=True, gc=False):
+class Progress(ClientFrame, ServerFrame, tag=22, frozen=True):
     """The progress of a running call, as a packed chunk; may be lost."""
 
     id: Number
     body: bytes
 
 
-class Register(Struct, tag=32, array_like=True, frozen=True, gc=False):
+class Register(RequestFrame, tag=32, frozen=True):
     """Offer a toolkit from this connection; `manifest` is a packed toolkit manifest."""
 
-    id: Number
     manifest: bytes
     options: dict[str, Any]
 
 
-class Unregister(Struct, tag=33, array_like=True, frozen=True, gc=False):
+class Unregister(RequestFrame, tag=33, frozen=True):
     """Remove a toolkit of this connection: it gets no new calls, running ones finish."""
 
-    id: Number
     toolkit: str
     public: bool
 
 
-class ListToolkits(Struct, tag=34, array_like=True, frozen=True, gc=False):
+class ListToolkits(RequestFrame, tag=34, frozen=True):
     """Request a page of the toolkits that the sender can see."""
 
-    id: Number
     options: dict[str, Any]
 
 
-class Describe(Struct, tag=35, array_like=True, frozen=True, gc=False):
+class Describe(RequestFrame, tag=35, frozen=True):
     """Request one toolkit's manifest, unless its digest is unchanged."""
 
-    id: Number
     toolkit: str
     options: dict[str, Any]
 
 
-class Subscribe(Struct, tag=36, array_like=True, frozen=True, gc=False):
+class Subscribe(RequestFrame, tag=36, frozen=True):
     """Subscribe to events from now on; an empty list of topics ends the subscription."""
 
-    id: Number
     topics: list[Any]
 
 
-class Drain(Struct, tag=37, array_like=True, frozen=True, gc=False):
+class Drain(RequestFrame, tag=37, frozen=True):
     """Stop new calls to this connection; running ones finish, and names it hosts are kept."""
 
-    id: Number
     options: dict[str, Any]
 
 
-class Refresh(Struct, tag=38, array_like=True, frozen=True, gc=False):
+class Refresh(RequestFrame, tag=38, frozen=True):
     """Replace the token of this connection by one of the same identity."""
 
-    id: Number
     token: str
 
 
-class Explain(Struct, tag=39, array_like=True, frozen=True, gc=False):
+class Explain(RequestFrame, tag=39, frozen=True):
     """Ask which host would run a call, or with which error it would end; runs nothing."""
 
-    id: Number
     toolkit: str
     tool: str
     options: dict[str, Any]
 
 
-class Attributes(Struct, tag=48, array_like=True, frozen=True, gc=False):
+class Attributes(RequestFrame, tag=48, frozen=True):
     """Change the sender's attributes: values by name, nil removes one."""
 
-    id: Number
     attributes: dict[str, Any]
 
 
-class Send(Struct, tag=49, array_like=True, frozen=True, gc=False):
+class Send(RequestFrame, tag=49, frozen=True):
     """Send a message to the participants of a name, or to all; `body` is packed."""
 
-    id: Number
     to: str | None
     name: str
     body: bytes
 
 
-class Participants(Struct, tag=50, array_like=True, frozen=True, gc=False):
+class Participants(RequestFrame, tag=50, frozen=True):
     """Request a page of the participants of the room."""
 
-    id: Number
     options: dict[str, Any]
 
 
-class Builders(Struct, tag=51, array_like=True, frozen=True, gc=False):
+class Builders(RequestFrame, tag=51, frozen=True):
     """Publish which toolkits the sender builds on request, or request another's."""
 
-    id: Number
     options: dict[str, Any]
 
 
-class Admin(Struct, tag=52, array_like=True, frozen=True, gc=False):
+class Admin(RequestFrame, tag=52, frozen=True):
     """Administer rooms: list them, remove participants, revoke tokens."""
 
-    id: Number
     action: str
     options: dict[str, Any]
 
 
-Frame: TypeAlias = (
-    Welcome
-    | Result
-    | Failed
-    | Event
-    | Notice
-    | Call
-    | Dispatch
-    | Cancel
-    | StreamChunk
-    | Input
-    | Credit
-    | Progress
-    | Register
-    | Unregister
-    | ListToolkits
-    | Describe
-    | Subscribe
-    | Drain
-    | Refresh
-    | Explain
-    | Attributes
-    | Send
-    | Participants
-    | Builders
-    | Admin
-)
-
 KINDS: dict[type[Frame], int] = {
-    frame: cast(int, frame.__struct_config__.tag) for frame in get_args(Frame)
+    frame: cast(int, frame.__struct_config__.tag)
+    for frame in list(globals().values())
+    if isinstance(frame, type) and issubclass(frame, Frame) and frame.__struct_config__.tag
 }
 """The first element of each frame's array."""
-
-FROM_CLIENT: tuple[type[Frame], ...] = (
-    Result,
-    Failed,
-    Call,
-    Cancel,
-    StreamChunk,
-    Input,
-    Credit,
-    Progress,
-    Register,
-    Unregister,
-    ListToolkits,
-    Describe,
-    Subscribe,
-    Drain,
-    Refresh,
-    Explain,
-    Attributes,
-    Send,
-    Participants,
-    Builders,
-    Admin,
-)
+FROM_CLIENT: tuple[type[Frame], ...] = tuple(f for f in KINDS if issubclass(f, ClientFrame))
 """The frames that a server reads."""
-FROM_SERVER: tuple[type[Frame], ...] = (
-    Welcome,
-    Result,
-    Failed,
-    Event,
-    Notice,
-    Dispatch,
-    Cancel,
-    StreamChunk,
-    Input,
-    Credit,
-    Progress,
-)
+FROM_SERVER: tuple[type[Frame], ...] = tuple(f for f in KINDS if issubclass(f, ServerFrame))
 """The frames that a participant reads."""

@@ -237,7 +237,7 @@ async def test_no_request_reveals_whether_a_hidden_toolkit_exists(
     """The answers are equal, byte for byte, before a private toolkit exists and while it exists."""
     manifest = pack_body({"name": "box", "tools": [{"name": "read", "input_schema": {}}]})
 
-    def questions(first: int) -> list[Frame]:
+    def questions(first: int) -> list[Any]:
         ids = iter(range(first, first + 100))
 
         def call(**options: Any) -> Frame:
@@ -264,7 +264,7 @@ async def test_no_request_reveals_whether_a_hidden_toolkit_exists(
         received: list[Any] = []
         for question in questions(first):
             eve.send_frame(question)
-            reply = await eve.reply_to(question.id)  # type: ignore[union-attr]  # each has one
+            reply = await eve.reply_to(question.id)
             received.append((type(reply), *astuple(reply)[1:]))
         return received
 

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from typer.main import get_command
 
+from toolbus import wire
 from toolbus.cli.app import CommandGroup, make_app
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +50,16 @@ def test_every_module_is_listed_with_a_sentence(hooks: ModuleType) -> None:
     folder = ROOT / "sdk" / "toolbus"
     assert len(listed) == len([*folder.rglob("*.py")])
     assert listed["client.caller"].endswith(".")
+
+
+def test_every_name_of_the_wire_format_is_listed_with_its_package(hooks: ModuleType) -> None:
+    text = built(hooks, "<!-- names: toolbus.wire -->")
+    members = re.findall(r"members: \[(.*)\]", text)[0].split(", ")
+    public = {name for name in vars(wire) if not name.startswith("_")}
+    modules = {name for name, value in vars(wire).items() if isinstance(value, ModuleType)}
+    assert text.startswith("::: toolbus.wire\n")
+    assert len(members) == len(set(members))
+    assert set(members) == public - modules
 
 
 def test_protocol_is_included_without_its_title(hooks: ModuleType) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toolbus_toolkits.openapi.body_fields import (
     BodyFields,
@@ -22,7 +22,7 @@ from toolbus_toolkits.openapi.media_types import (
     Candidate,
     candidates,
 )
-from toolbus_toolkits.openapi.model import Body, MediaType, Operation, Parameter
+from toolbus_toolkits.openapi.model import Body, Location, MediaType, Operation, Parameter
 from toolbus_toolkits.openapi.naming import ArgumentNames
 from toolbus_toolkits.openapi.parsing import SpecError
 from toolbus_toolkits.openapi.references import Place
@@ -32,7 +32,7 @@ __all__ = ["Arguments", "BodyForm", "BodyPlan", "FileField", "plan_arguments"]
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ATTACHMENT = "attachment"
-_ORDER = ("path", "query", "header", "cookie")
+_ORDER = get_args(Location)
 _CHANGES: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 """The schema of a JSON patch (RFC 6902), which many descriptions call an object."""
 

@@ -7,7 +7,7 @@ JSON comes first, then forms, text and bytes. Of media types that say the same, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from toolbus_toolkits.openapi.body_fields import body_fields, file_shape, json_types
 from toolbus_toolkits.openapi.model import Body, MediaType, is_json_type
@@ -15,9 +15,9 @@ from toolbus_toolkits.openapi.references import Place, follow
 
 __all__ = ["JSON_PATCH", "BodyKind", "Candidate", "candidates"]
 
-BodyKind: TypeAlias = Literal["json", "form", "multipart", "text", "binary"]
+BodyKind: TypeAlias = Literal["json", "multipart", "form", "text", "binary"]
 JSON_PATCH = "application/json-patch+json"
-_KINDS: tuple[BodyKind, ...] = ("json", "multipart", "form", "text", "binary")
+_KINDS: tuple[BodyKind, ...] = get_args(BodyKind)
 _PLAIN_JSON = ("application/json", "text/json", "application/x-json")
 _ANY = ("*/*", "application/*", "application/*+json")
 _TEXTS = ("/xml", "+xml", "/graphql", "/x-ndjson", "/ndjson", "/jsonl", "/json-seq", "/csv", "/sql")

@@ -11,7 +11,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
@@ -35,14 +35,7 @@ _MAX_VALUE_CHARS = 4_096
 _MAX_ATTRIBUTES = 128
 _MAX_LINKS = 32
 _MAX_DEPTH = 8
-_KINDS: tuple[SpanKindName, ...] = (
-    "?",
-    "INTERNAL",
-    "SERVER",
-    "CLIENT",
-    "PRODUCER",
-    "CONSUMER",
-)
+_KINDS: tuple[SpanKindName, ...] = get_args(SpanKindName)
 _STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
 _HEX_KEYS = frozenset(("traceId", "spanId", "parentSpanId"))
 # The parser of protobuf passes any number to `int`, also an infinite one.

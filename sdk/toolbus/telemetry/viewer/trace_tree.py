@@ -31,7 +31,8 @@ __all__ = [
     "render_lines",
 ]
 
-SpanKindName: TypeAlias = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", "?"]
+SpanKindName: TypeAlias = Literal["?", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
+"""In the order of their numbers in OTLP."""
 
 _MAX_TEXT_CHARS = 60
 _MAX_DEPTH_SHOWN = 24
