@@ -46,7 +46,6 @@ READER_BUDGET_BYTES = 8 * 1024 * 1024
 """Bytes that may be in flight to one reader, in addition to `FLOOR_BYTES` per stream."""
 _MAX_AHEAD_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones have no bytes, but cost memory."""
-# The first backoff of a client: a place is free as soon as any of its streams ends.
 _RETRY_AFTER_S = 0.05
 # The largest number that every language holds exactly (FRAME-3); totals above it would lose units.
 _MAX_CREDIT = 2**53
@@ -108,8 +107,6 @@ class StreamRelay:
             header["input"] = True
         if streams.progress:
             header["progress"] = True
-        # Checked last and set last: a call that is refused leaves no streams that `close` would
-        # count.
         if self._is_full(call.caller):
             message = f"{self._limits.max_streams} streams are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
@@ -141,7 +138,6 @@ class StreamRelay:
                 # queued still counts, until it is written.
                 direction.window.bytes = 0
                 _account(direction)
-        # One that ends frees one place, so at most one that waits begins: the oldest.
         if caller.waiting_streams:
             self._begin_waiting(caller)
 
@@ -280,7 +276,6 @@ class StreamRelay:
             ticket = NotifyingTicket(partial(self._queued_chunk_written, direction, size))
             port.send_bounded(encode(onward), ticket)
         else:
-            # Several chunks of one iteration leave with one write.
             port.gather()
             port.send_message(encode(onward))
             self._chunk_written(direction, size)
@@ -378,7 +373,6 @@ class StreamRelay:
         """
         results, inputs, caller = streams.results, streams.inputs, streams.call.caller
         if results is not None and not results.window.is_open:
-            # Not all was written: the socket is slow, and not the caller's program.
             if results.sent_chunks < results.window.number:
                 return _SLOW_S, "the caller's connection took nothing for {:g} s"
             limit_s = _SLOW_S if caller.participant.is_remote else self._unread_s
@@ -426,7 +420,6 @@ def _allowed_ahead(direction: StreamDirection) -> int:
     """Compute how many bytes a sender may be ahead of what was written to the reader."""
     reader = direction.reader
     others = reader.outstanding_bytes - direction.outstanding_bytes
-    # Behind already: a larger window would only make the queue longer, not the stream faster.
     is_within_budget = others + direction.window_bytes <= READER_BUDGET_BYTES
     return direction.window_bytes if is_within_budget and not reader.port.is_behind else FLOOR_BYTES
 

@@ -39,7 +39,6 @@ for all, the last one has joined 3 s after the first.
 # Some ten rounds within `ISOLATED_AFTER_S` have to agree. A longer pause would also prolong an
 # isolation that has ended.
 _ROUND_S = 0.5
-# A node that answers later than that is of no use to participants either.
 _ANSWER_S = 1.0
 # More than one, as one may be down or without Redis too; not all, as each of N nodes that lost
 # Redis would ask N others.
@@ -105,7 +104,6 @@ class Isolation:
         self.on_change(is_isolated)
 
     async def _others_have_redis(self) -> bool:
-        # Workers of one machine may share an address, which is asked once.
         urls = list(set(self.addresses.values()))
         asked = sample(urls, min(_ASKED_NODES, len(urls)))
         names = await asyncio.gather(*map(_node_with_redis, asked))
@@ -143,7 +141,7 @@ async def _request(url: str) -> bytes:
             answer += part
         return answer
     finally:
-        writer.transport.abort()  # an orderly close would wait for the other side
+        writer.transport.abort()
 
 
 def _unchecked_tls() -> ssl.SSLContext:

@@ -107,7 +107,6 @@ class Lease:
 
         Raises `RedisUnavailable` if this node has not joined, or if Redis refuses the script.
         """
-        # `renew` runs its script without this check, as it is what acquires the lease.
         if not self.is_held:
             raise RedisUnavailable("this node has not joined the others")
         return await self._run(name, keys, *arguments)

@@ -65,8 +65,6 @@ class PublishedState:
         changes: list[PackedChange] = []
         if published is None or published.epoch != participant.epoch:
             published = self._published[slot] = PublishedFacts(participant.epoch)
-        # Compared as bytes: a change that is taken back before it is published costs other nodes
-        # nothing.
         facts = self._pack(participant)
         if facts != published.facts:
             published.facts = facts
@@ -105,8 +103,6 @@ class PublishedState:
     @contextmanager
     def claiming(self, participant: Participant, key: bytes) -> Iterator[None]:
         """Keep a name published while the block runs, which requests it."""
-        # A list and not a set: one participant may claim a name twice at the same time, and the end
-        # of one claim must not end the other.
         claim = (participant.id, key)
         self._claimed.append(claim)
         try:

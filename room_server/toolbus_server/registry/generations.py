@@ -142,8 +142,6 @@ def place(
     # The same rule as `place` in `publish_change.lua`: where nodes share the room, Redis decides.
     number = claim.number
     if number is None:
-        # A further replica joins; it changes no order. With `supersede` its generation moves to the
-        # top.
         if known is not None and not claim.supersede:
             return known.number, known.base
         # `last` too: the number of a generation that is gone is not given again, as its hosts may

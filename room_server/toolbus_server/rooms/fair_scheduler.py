@@ -118,13 +118,11 @@ class FairScheduler:
                 jobs.popleft()
             else:
                 jobs.rotate(-1)
-            yield  # also after a job that ended or failed: its last step has taken time too
+            yield
         del self._shared[owner]
 
     def _run(self) -> None:
         """Run jobs for one time slice; an unfinished job goes on after the others."""
-        # The time is looked at after each step, so one step must be short: nothing can interrupt
-        # it.
         ends_at = perf_counter() + SLICE_S  # the loop's clock may not advance in an iteration
         while self._due:
             try:
@@ -136,6 +134,6 @@ class FairScheduler:
             except Exception:
                 _logger.exception("a job failed with a bug; the others go on")
             self._due.popleft()
-            self._due.popleft()
         # The burst is over. Kept longer, a packed value would outlive what it was made of.
         self._packed.clear()
+        self._kept_bytes = 0

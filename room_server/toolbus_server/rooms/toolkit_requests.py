@@ -61,7 +61,6 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is read in one step, of 3 ms at most: most of them take
 effect before the next request of their host is decoded."""
 _logger = bounded_logger(__name__)
-# Every node keeps them for each definition; a role says more than many names.
 _MAX_SHARES = 256
 # A host chooses the number that it repeats. Redis counts exactly up to 2**53: at that number no
 # further generation of the toolkit could follow.
@@ -137,7 +136,6 @@ class ToolkitRequests:
         self._check_still(participant, offer)
         if must_be_only:
             self._check_conflict(participant, offer)
-        # With a claim the work goes on in a task: a walk must not wait, it would hold its lane.
         if self._room.replication is not None:
             return self._register_with_claim(participant, offer, claim, must_be_only)
         return self._accept(participant, offer, claim, is_new=claim.number is None)
@@ -150,7 +148,6 @@ class ToolkitRequests:
         claimed = await replication.claim(
             participant, offer, self._reduced(participant, offer, claim)
         )
-        # Before `try`: one that has left was withdrawn as a whole when it left.
         if not participant.is_present:
             raise Unavailable("the connection has ended", executed="no")
         try:
@@ -387,8 +384,6 @@ class _ToolkitPage:
         if not self._wanted:
             return True
         search_text = toolkit.serving.definition.search_text
-        # Two steps: the text of all tools is kept with the definition and found quickly, but may
-        # match by a tool that this participant does not see.
         self._effort += 1 + len(search_text) // 256
         if self._wanted not in search_text:
             return False

@@ -199,7 +199,6 @@ class ReceiveBuffer:
 
     def discard(self) -> None:
         """Drop all buffered bodies and release the share: nothing is read any more."""
-        # Ended too: `next` must not grant credit from a share that has been given back.
         self._has_ended = True
         self._bodies.clear()
         self._budget.release(self._share)

@@ -71,7 +71,6 @@ _SILENT_WAIT_S = 1.0
 RECONNECT_GRACE_S = 6.0
 """Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
 `ReconnectingConnection` is 5 s."""
-# Bounds the check of a definition for a call without a deadline; others end at their deadline.
 _DESCRIBE_TIMEOUT_S = 30.0
 # A client that calls toolkits of ever new names must not grow; one entry is a digest and the names
 # of the idempotent tools.
@@ -221,7 +220,6 @@ class RetryHistory:
             self._attempts += 1
             if self._plan.retry and self._attempts < MAX_ATTEMPTS:
                 pause_s = _pause_s(self._attempts, error)
-                # An attempt that begins at the deadline could only end with one that says less.
                 is_late = self._policy.now() + pause_s >= self._plan.deadline_at
                 if is_late or not await self._may_repeat(error):
                     pause_s = None
@@ -259,7 +257,6 @@ class RetryHistory:
         if left_s <= shortest_s:
             return None
         self._waits += 1
-        # Half of what is left, so that the last attempts come near the end and still before it.
         pause_s = min(_pause_s(self._waits, error), max(left_s / 2, shortest_s))
         if not is_for_server:
             before_s = self._waited_for_host_s
@@ -279,7 +276,6 @@ class RetryHistory:
         In the first seconds after its start a server marks `not_found` as retryable. A client
         assumes the same of a known toolkit after its own reconnect.
         """
-        # Of an unknown toolkit `not_found` is most likely a wrong name, which is reported at once.
         policy, plan = self._policy, self._plan
         if not (plan.retry and isinstance(error, NoHost | NotFound)):
             return False

@@ -4,6 +4,8 @@ Pure: no sockets, tasks, files or time. A client in another language can be writ
 and checked against the same vectors.
 """
 
+# `as` makes a name public for type checkers; so each is named once, and no `__all__` repeats it.
+
 from toolbus.wire.codec import MAX_DEPTH as MAX_DEPTH
 from toolbus.wire.codec import MAX_FRAME_BYTES as MAX_FRAME_BYTES
 from toolbus.wire.codec import MAX_HEADER_BYTES as MAX_HEADER_BYTES

@@ -60,7 +60,6 @@ class SendWindow(Struct, eq=False):
 
     def give(self, chunks: int, total_bytes: int) -> None:
         """Apply a credit; earlier credit is never withdrawn."""
-        # The greater total counts, separately: of two credits that cross, the older one says less.
         self.chunks = max(self.chunks, chunks)
         self.bytes = max(self.bytes, total_bytes)
 
@@ -94,8 +93,6 @@ class ReceiveWindow(Struct, eq=False):
         Raises:
             StreamBroken: It is not the next one, is too large, or exceeds the credit.
         """
-        # Before the credit: a lost chunk is then reported as one, and not as the excess that the
-        # chunks behind it also are.
         if number != self.number + 1:
             raise StreamBroken(f"chunk {number} arrived after chunk {self.number}")
         if not self.is_open:
