@@ -54,10 +54,14 @@ from toolbus.wire import (
 )
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
-__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "Caller"]
+__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "REPLY_TIMEOUT_S", "Caller"]
 
 DEFAULT_TIMEOUT_S = 60.0
 """The timeout of a call that names none."""
+# A server answers these within milliseconds: one that takes longer hangs, and the connection is not
+# lost before 15 s without an answer to pings.
+REPLY_TIMEOUT_S = 10.0
+"""How long a request that a room makes by itself waits for its reply."""
 GRACE_S = 0.25
 """How long after a deadline the server's own error may still arrive."""
 

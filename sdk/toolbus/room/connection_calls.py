@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolbus.chunks.result_parts import PARTS_VERSION
+from toolbus.client.caller import REPLY_TIMEOUT_S
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.pending_requests import PendingRequests
 from toolbus.errors import RoomException
@@ -33,8 +34,6 @@ from toolbus.wire import (
 )
 
 __all__ = ["ConnectionCalls"]
-
-_REPLY_TIMEOUT_S = 10.0
 
 
 class ConnectionCalls:
@@ -125,7 +124,7 @@ class ConnectionCalls:
         self._pending.close()
 
     async def _request_drain(self, connection: Connection) -> None:
-        deadline_at = self._core.loop.time() + _REPLY_TIMEOUT_S
+        deadline_at = self._core.loop.time() + REPLY_TIMEOUT_S
         with suppress(RoomException):  # it is lost, or its server is older
             caller = self._core.caller.bound_to(connection)
             await caller.ask(Drain, {}, deadline_at=deadline_at)

@@ -16,7 +16,7 @@ from random import uniform
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.caller import Caller
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -32,7 +32,7 @@ from toolbus.wire import Notice, Register, Unregister
 __all__ = ["Registration", "Registrations", "checked_offer", "checked_supersede"]
 
 _logger = bounded_logger(__name__)
-_FIRST_REPLY_TIMEOUT_S, _REPLY_TIMEOUT_S = 30.0, 10.0
+_FIRST_REPLY_TIMEOUT_S = 30.0
 _SERVING = "serving"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
@@ -354,7 +354,7 @@ class Registrations:
             pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             if registration not in self._active or self.is_draining:
                 break
-            deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
+            deadline_at = self._loop.time() + REPLY_TIMEOUT_S
             if await self._register_once(registration, deadline_at, definitions):
                 if not self._is_wanted(registration.hosted.key):  # it was unregistered meanwhile
                     await self._unregister(registration.hosted.key)
@@ -385,7 +385,7 @@ class Registrations:
     async def _unregister(self, key: tuple[str, bool]) -> None:
         """Unregister a toolkit; after a failure the next connection tries again."""
         self._unregistering.add(key)
-        deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
+        deadline_at = self._loop.time() + REPLY_TIMEOUT_S
         try:
             await self._caller.ask(Unregister, *key, deadline_at=deadline_at)
         except NotFound:

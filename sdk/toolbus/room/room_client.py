@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.call_options import is_time, waiting_seconds
-from toolbus.client.caller import Caller
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
 from toolbus.client.connection import Connection
 from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed_error
 from toolbus.client.pending_requests import PendingRequests
@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # few programs watch calls or have a lock file
 
 __all__ = ["RoomClient"]
 
-_REPLY_TIMEOUT_S = 10.0
 _MAX_SHOWN_CHARS = 128  # of a room or a name in `repr`
 _logger = bounded_logger(__name__)
 _UNENTERED: Any = NotEnteredProxy()
@@ -587,7 +586,7 @@ class RoomClient(Room):
         parts.subscriptions.facts = welcome.facts
         if not is_return:
             return
-        deadline_at = parts.core.loop.time() + _REPLY_TIMEOUT_S
+        deadline_at = parts.core.loop.time() + REPLY_TIMEOUT_S
         await parts.attributes.replay(deadline_at)
         await parts.registrations.replay(deadline_at, parts.runner.definitions)
         await parts.subscriptions.replay(deadline_at)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.caller import Caller
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
 from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import BadBody, Event, Subscribe
@@ -26,7 +26,6 @@ __all__ = ["Subscriptions"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
-_REPLY_TIMEOUT_S = 10.0
 _CALLS = "calls"
 _MAX_SENDERS = 1_024
 
@@ -112,7 +111,7 @@ class Subscriptions:
         return self._topics is None or not set(self._topics) <= set(self._wanted())
 
     async def _reduce(self) -> None:
-        deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
+        deadline_at = self._loop.time() + REPLY_TIMEOUT_S
         with suppress(RoomException):
             async with self._changing:
                 await self._subscribe(self._caller.ask, deadline_at=deadline_at)
