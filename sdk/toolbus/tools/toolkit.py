@@ -181,10 +181,14 @@ class Toolkit:
         Args:
             tool: Its name.
             by_default: What the room's server asks for, where neither tool nor toolkit says it.
+                A toolkit with log filters works with secrets, which its exceptions may contain, so
+                that a server cannot ask for them.
         """
         found = self._tools.get(tool)
         chosen = (None if found is None else found.errors) or self.errors
-        return by_default if chosen is None else chosen == "text"
+        if chosen is None:
+            return by_default and not self.log_filters
+        return chosen == "text"
 
     def with_tools(self, *tools: Tool | Callable[..., Any]) -> Self:
         """Return a toolkit with further tools: another definition, with another digest.

@@ -178,7 +178,7 @@ def trace_scene(processes: DemoProcesses, output: SceneOutput) -> Scene:
 
 async def _write_inventory(processes: DemoProcesses) -> str:
     build = partial(build_inventory, processes.database, time_s=_INVENTORY_S)
-    count = await WorkerThreads("inventory", 1).run(build)
+    count = await WorkerThreads("inventory", 1, may_take_long=True).run(build)
     expect(count > 0, "no package was found")
     size_kb = processes.database.stat().st_size / 1e3
     return f"{count} packages, {size_kb:,.0f} kB in {processes.database}"
