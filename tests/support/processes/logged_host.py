@@ -81,4 +81,5 @@ async def host_of(
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await process.communicate()  # to the end of its pipes, which a forked child has, too
