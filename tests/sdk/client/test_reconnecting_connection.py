@@ -149,7 +149,7 @@ async def test_server_that_does_not_answer_is_a_warning_before_the_error(
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
         url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unavailable):
-            await RoomClient(url, room="lab", token="t").__aenter__()
+            await RoomClient(url, room="lab", token="e30.e30.t").__aenter__()
     assert f"{url} has not answered yet; waiting up to 0.15 s more" in caplog.messages
 
 
