@@ -171,7 +171,9 @@ class Turn:
         timeout_s: float = 60.0,
     ) -> None:
         if not isinstance(room, RoomClient):
-            raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
+            kind = type(room)
+            name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+            raise TypeError(f"a turn is made with an agent's toolbus.RoomClient, not {name}")
         if not isinstance(state, AgentState | None):
             raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
         self._room = room
@@ -558,12 +560,13 @@ class Turn:
         """Return the tool and the arguments of a use.
 
         The error for an unknown name has the names that the model was given: those of active
-        groups, and for providers unless the name has a dot, which no such name has.
+        groups, and for providers unless the name has a dot, which no such name has; a model may
+        put `functions.` before one.
         """
         entry = self._entry(use.name)
         if entry is None:
             known = [each.name for each in self.tools]
-            if "." not in use.name:
+            if "." not in use.name or "__" in use.name:
                 known = [self.provider_name(name) for name in known]
             raise _not_in_turn(use.name, known)
         return entry, arguments_of(use)
@@ -627,6 +630,7 @@ def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
     names = list(present)
     asked = str(tool)[:_MAX_NAME_CHARS]
     near = [each for each in names if each.endswith((f".{asked}", f"__{asked}"))]
+    near = near or [each for each in names if asked.endswith(f".{each}")]
     near = near or get_close_matches(asked, names[:_MAX_COMPARED], n=3, cutoff=0.8)
     shown_names: list[str] = []
     left = _MAX_LISTED_CHARS

@@ -262,8 +262,9 @@ class RetryHistory:
             before_s = self._waited_for_host_s
             self._waited_for_host_s += pause_s
             if before_s < _SILENT_WAIT_S <= self._waited_for_host_s:  # true once a call
-                text = "%s has no host now; waiting up to %.1f s more for one"
-                _logger.warning(text, self._plan.toolkit, left_s)
+                is_unknown = isinstance(error, NotFound)  # it may be misspelled, too
+                cause = error.message if is_unknown else f"{self._plan.toolkit} has no host now"
+                _logger.warning("%s; waiting up to %.1f s more for one", cause, left_s)
         return pause_s
 
     def _waits_for_server(self, error: RoomException) -> bool:

@@ -29,7 +29,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _BUSY_STATUSES = frozenset({408, 429})
 _SERVER_ERRORS = 500
-_NOT_YET = "cannot %s at %s yet, trying again until it succeeds (%s)"
+_NOT_YET = "cannot %s at %s yet, trying again %s (%s)"
 _DONE = {"host": "hosting in room %s now", "join": "joined room %s now"}
 _LASTING_CAUSES = frozenset({"token_from", "certificate"})
 
@@ -40,6 +40,7 @@ async def keep_trying(
     wait: bool | None = None,
     *,
     doing: Literal["host", "join"] = "host",
+    how_long: str = "until it succeeds",
 ) -> T:
     """Call a function until it succeeds, with pauses that grow as those of a reconnect do.
 
@@ -50,6 +51,7 @@ async def keep_trying(
         room: The room.
         wait: False makes one attempt; None does what the room's settings say.
         doing: What the function does, for the log.
+        how_long: The limit of the caller, for the log.
 
     Raises:
         RoomException: An error of the function that does not end by itself, or is not waited for.
@@ -68,7 +70,7 @@ async def keep_trying(
             if since := failed.add():
                 _logger.warning("cannot %s at %s after %s (%s)", doing, settings.url, since, error)
             else:
-                _logger.log(level, _NOT_YET, doing, settings.url, error)
+                _logger.log(level, _NOT_YET, doing, settings.url, how_long, error)
         else:
             break
         await asyncio.sleep(random.uniform(0, pause_s))
@@ -99,7 +101,8 @@ async def join(start: Callable[[], Awaitable[None]], room: RoomClient, wait: boo
         # The limit is one of the last attempt too, which may itself take 10 s.
         limit_s = wait if wait and not isinstance(wait, bool) else None
         async with asyncio.timeout(limit_s) as limit:
-            await keep_trying(attempt, room, bool(wait), doing="join")
+            how_long = "until it succeeds" if limit_s is None else f"for {limit_s:g} s"
+            await keep_trying(attempt, room, bool(wait), doing="join", how_long=how_long)
     except TimeoutError:
         if not limit.expired():  # that of the function
             raise

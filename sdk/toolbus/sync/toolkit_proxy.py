@@ -65,7 +65,12 @@ class ToolkitProxy:
             raise AttributeError(name)
         method = getattr(self._proxy, name)
         way = self._read if self._proxy.tool(name).streaming else self._waited
-        return wraps(method)(partial(way, method))
+
+        @wraps(method)  # a function, of which help() shows the signature; of a partial it does not
+        def waiting(*positional: Any, **named: Any) -> Any:
+            return way(method, *positional, **named)
+
+        return waiting
 
     def _waited(self, method: Callable[..., Any], /, *positional: Any, **named: Any) -> Any:
         return with_blocking_files(self._run, self._run(method, *positional, **named))

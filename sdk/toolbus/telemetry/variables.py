@@ -251,6 +251,8 @@ def _corrected(given: Mapping[str, str]) -> dict[str, str]:
             right[name] = corrected
         elif value.strip() or not name.endswith("_LIMIT"):  # an empty limit means none to the SDK
             del right[name]
+    if "OTEL_TRACES_SAMPLER_ARG" in rules:
+        right.setdefault("OTEL_TRACES_SAMPLER_ARG", "1")  # without one the SDK warns, too
     _correct_sizes(right)
     return right
 

@@ -346,11 +346,20 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
             return _missing([*path, name], place)
         case _Kind.AdditionalProperties([name, *_]):
             return Violation(place([*path, name]), cut(f'"{name}" is not known'))
-        case _Kind.Not({"not": {"anyOf": _}}):
-            return Violation(place(path), f"the value {_FITS_NONE} 'anyOf' keyword")
+        case _Kind.Not({"not": {"anyOf": [*branches]}}):
+            text = f"the value {_FITS_NONE} 'anyOf' keyword{_types_of(branches)}"
+            return Violation(place(path), text)
         case _Kind.Not({"not": {"oneOf": _}}):
             return Violation(place(path), f"the value {_FITS_NOT_ONE} 'oneOf' keyword")
     return Violation(place(path), cut(error.message))
+
+
+def _types_of(branches: list[Any]) -> str:
+    """Name the types of branches that have one each, so that a model finds a value that fits."""
+    types = [each.get("type") if isinstance(each, dict) else None for each in branches]
+    if not all(isinstance(each, str) for each in types):
+        return ""
+    return f" (their types: {', '.join(dict.fromkeys(map(str, types)))})"
 
 
 _MAX_PROPERTIES = 256

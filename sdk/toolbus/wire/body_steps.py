@@ -117,7 +117,7 @@ def _read_pieces(
         except BadBody:
             raise
         except (ValueError, RecursionError, TypeError, msgpack.UnpackException) as error:
-            raise msgpack_error() from error
+            raise msgpack_error(error) from error
         return value
     raise msgpack_error()
 

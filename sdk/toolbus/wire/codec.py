@@ -52,6 +52,8 @@ _PACKED_BYTES = 512
 _FIXARRAY = 0x90
 _JSON_CHUNK = b"\x92\x01"
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
+_KEY_NO_TEXT = "keys are text"
+_STRICT_KEY = "strict_map_key"  # what the unpacker says of another key than text and bytes
 _OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
@@ -409,14 +411,15 @@ def unpack_nested(
             msgspec.msgpack.decode(data, type=msgspec.Raw)
         value = _unpack_value(data, object_hook=hook, list_hook=hook)
     except (*_UNREADABLE, TypeError) as error:
-        raise msgpack_error() from error
+        raise msgpack_error(error) from error
     check_value(value, max_depth, binary=binary)
     return value
 
 
-def msgpack_error() -> BadBody:
+def msgpack_error(cause: Exception | None = None) -> BadBody:
     """Make the error for an opaque part that cannot be unpacked."""
-    return BadBody("", _NOT_ALLOWED)
+    is_key = _STRICT_KEY in str(cause)
+    return BadBody("", _KEY_NO_TEXT if is_key else _NOT_ALLOWED)
 
 
 def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:

@@ -127,7 +127,7 @@ async def test_tool_that_runs_in_process_gets_the_same_context_as_a_remote_one()
 async def test_turn_is_not_made_with_the_room_of_a_running_tool() -> None:
     @tool
     async def ask(context: ToolContext) -> str:
-        with pytest.raises(TypeError, match="an agent's RoomClient, not Room"):
+        with pytest.raises(TypeError, match=r"an agent's toolbus\.RoomClient, not toolbus\.room"):
             Turn(context.room)  # type: ignore[arg-type]  # what is tested
         return "refused"
 

@@ -433,6 +433,7 @@ async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first
                 ("kit-7__tool7", "kit-7__tool_7"),
                 ("tool_7", "kit-7__tool_7"),
                 ("kit-7.tool7", "kit-7.tool_7"),
+                ("functions.kit-7__tool_7", "kit-7__tool_7"),
                 ("hidden__dou", ""),  # near one of an inactive group
                 ("x" * 2**20, ""),
             ):
@@ -440,7 +441,7 @@ async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first
                 words = result.for_model()
                 assert f"did you mean {near}? Its tools: {near}, " in words or not near
                 assert "more. The tool did not run. Call only tools that are listed." in words
-                assert ("kit-0.tool_0" in words) is ("." in name)
+                assert ("kit-0.tool_0" in words) is ("." in name and "__" not in name)
                 assert "hidden__do?" not in words
                 assert len(words) < 1_500
             with pytest.raises(NotFound, match=r"did you mean kit-7.tool_7\? Its"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import signal
 import subprocess
 import sys
@@ -118,6 +119,10 @@ def test_sync_client_calls_streams_lists_and_saves(served: Served, tmp_path: Pat
         with pytest.raises(RuntimeError, match="enter the stream first"):
             next(room.stream("kit.steps"))
         assert kit.tool("double").description == kit.double.__doc__
+        for name in ("double", "steps"):
+            shown = pydoc.plain(pydoc.render_doc(getattr(kit, name)))
+            assert f"\n{name}(*, " in shown
+            assert "partial" not in shown
         assert [found.name for found in room.toolkits()] == ["kit"]
         assert room.explain("kit.double", {"number": 1}).would_run
         with room.events(["messages"]) as events:

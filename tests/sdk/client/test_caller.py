@@ -269,6 +269,16 @@ async def test_missing_host_is_waited_for_within_its_limit_and_the_deadline(
     assert all(0.199 <= pause <= 2.0 for pause in pauses)
 
 
+@virtual
+async def test_wait_for_an_unknown_toolkit_says_that_it_was_not_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(*[NotFound("t not found", retryable=True) for _ in range(100)])
+    await server.fail()
+    (warning,) = caplog.messages
+    assert warning.startswith("t not found; waiting up to ")
+
+
 @pytest.mark.parametrize("options", [{"wait_for_host_s": 0.0}, {"retry": False}], ids=str)
 @virtual
 async def test_missing_host_is_not_waited_for_if_that_is_turned_off(

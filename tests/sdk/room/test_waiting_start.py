@@ -120,7 +120,9 @@ async def test_wait_that_is_no_bool_is_refused() -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_number_limits_the_wait_and_names_the_last_reason(hangs: bool) -> None:
+def test_number_limits_the_wait_and_names_the_last_reason(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     made = Started(*[away(url=URL) for _ in range(100)], wait="off")
 
     async def hang() -> None:
@@ -132,3 +134,5 @@ def test_number_limits_the_wait_and_names_the_last_reason(hangs: bool) -> None:
     assert refused.value.message == f"{reason}; waited for 1 s"
     assert refused.value.details == ({} if hangs else {"url": URL})
     assert hangs or 0 < made.at[-1] - made.at[0] <= 1
+    once = [] if hangs else [f"cannot join at {URL} yet, trying again for 1 s (away)"]
+    assert caplog.messages == once

@@ -62,6 +62,14 @@ def test_refused_optional_argument_names_the_expected_type() -> None:
     assert refusal(made, {"place": {}}) == ("/place/name", '"name" is required')
 
 
+def test_refused_value_of_several_types_names_them() -> None:
+    def visit(height: int | str = 1, place: Place | int = 1) -> None: ...
+
+    made = FunctionTool(visit)
+    assert refusal(made, {"height": []})[1].endswith(" keyword (their types: integer, string)")
+    assert refusal(made, {"place": []})[1].endswith(" keyword")
+
+
 def odd_only(value: int) -> int:
     if value % 2 == 0:
         raise ValueError("even")

@@ -65,6 +65,7 @@ def test_value_is_the_same_as_at_once(value: Any) -> None:
         pack_body({"a": b"", "text": LONG}),
         pack_body({"text": LONG, "a": [{b"key": 1}]}),
         b"\x92" + pack_body(LONG) + b"\x81\x01\x02",
+        pack_body({"a": {1: 2}}),
         b"\x92" + pack_body(LONG) + b"\xd4\x05\x00",  # an ext type
         b"\x92" + pack_body(LONG) + b"\xd6\xff\x00\x00\x00\x00",  # a timestamp
     ],

@@ -267,6 +267,12 @@ def test_refusal_of_a_body_has_the_path() -> None:
     assert refusal.value.path == "/a/1/b"
 
 
+@pytest.mark.parametrize("value", [{1: 2}, {"a": {None: 1}}, {b"a": 1}])
+def test_refusal_of_a_key_that_is_not_text_says_so(value: Any) -> None:
+    with pytest.raises(BadBody, match="keys are text"):
+        unpack_body(msgpack.packb(value))
+
+
 @pytest.mark.parametrize("value", [object(), {1, 2}, "\ud800", 1j, Failed])
 def test_value_that_msgpack_cannot_encode_is_a_bad_body(value: Any) -> None:
     with pytest.raises(BadBody):

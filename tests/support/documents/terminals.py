@@ -14,7 +14,10 @@ from pathlib import Path
 from support.documents.snippets import Step, pattern_of, settled
 
 _PATIENCE_S = 60.0
-_WAITING = re.compile(r"^\S+ has no host now; waiting up to [\d.]+ s more for one\n", re.MULTILINE)
+_WAITING = re.compile(
+    r"^(\S+ has no host now|toolkit \S+ not found.*); waiting up to [\d.]+ s more for one\n",
+    re.MULTILINE,
+)
 """What a call prints only on a machine on which a restarted host takes longer than a second."""
 _MARK = "\x1e"
 
