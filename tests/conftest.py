@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.pytest_plugins.missing_parts import tests_not_verified
 from support.pytest_plugins.running_order import in_running_order
@@ -27,6 +28,11 @@ def pytest_configure() -> None:
     Ctrl-C.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # What takes long on a busy machine is no failure.
+    settings.register_profile(
+        "toolbus", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("toolbus")
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # a background process of a shell ignores it

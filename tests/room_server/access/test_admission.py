@@ -218,7 +218,7 @@ async def test_instance_that_left_may_reconnect_with_any_epoch() -> None:
             pass
 
 
-@example_settings(max_examples=20, deadline=None)
+@example_settings(max_examples=20)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=15))
 async def test_highest_epoch_stays_whatever_the_order(epochs: list[int]) -> None:
     async with running_server() as server:

@@ -650,7 +650,7 @@ class RandomStreams:
         self.harness.leave(streamed.host)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_chunk_is_lost_or_reordered_and_all_counts_return_to_zero(
     data: st.DataObject,

@@ -188,7 +188,7 @@ Step = Literal[
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(["cut", "cut", "back", "lose back", "pass", "lose back"])
 @example(["here", "pass", "cut", "here", "there", "pass", "lose back", "lose back"])
 @given(st.lists(st.sampled_from(Step.__args__), max_size=60))  # type: ignore[attr-defined]

@@ -321,7 +321,6 @@ TestConversation = Conversation.TestCase
 TestConversation.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,
-    deadline=None,
     print_blob=True,
     # Shrinking the steps might take longer than a test may.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

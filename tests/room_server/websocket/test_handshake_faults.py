@@ -317,7 +317,7 @@ JSON = st.recursive(
 )
 
 
-@example_settings(max_examples=15, deadline=None)
+@example_settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(

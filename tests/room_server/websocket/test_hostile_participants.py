@@ -273,7 +273,7 @@ HEADED = st.builds(
 CONVERSATION = st.lists(MESSAGE | MESSAGE | HEADED | st.binary(max_size=60), max_size=30)
 
 
-@example_settings(max_examples=40, deadline=None)
+@example_settings(max_examples=40)
 @given(st.lists(CONVERSATION, min_size=1, max_size=4), st.booleans())
 async def test_no_bytes_of_a_participant_break_the_server_or_affect_another(
     conversations: list[list[bytes]], in_one_piece: bool

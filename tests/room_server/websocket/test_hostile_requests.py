@@ -186,7 +186,7 @@ HEADERS = st.lists(
 )
 
 
-@example_settings(max_examples=25, deadline=None)
+@example_settings(max_examples=25)
 @given(st.lists(st.tuples(PATHS, HEADERS), min_size=1, max_size=20))
 async def test_no_request_without_a_good_token_joins_or_breaks_the_handshake(
     requests: list[tuple[str, list[tuple[str, str]]]],
@@ -202,7 +202,7 @@ async def test_no_request_without_a_good_token_joins_or_breaks_the_handshake(
                 assert server.server.hub.rooms == {}
 
 
-@example_settings(max_examples=25, deadline=None)
+@example_settings(max_examples=25)
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=20))
 async def test_no_bytes_break_the_handshake(attempts: list[bytes]) -> None:
     with no_logged_errors():

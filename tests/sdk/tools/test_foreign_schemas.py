@@ -281,7 +281,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=500, derandomize=True)
 @given(SCHEMAS, st.lists(JSON, min_size=5, max_size=5))
 def test_any_schema_compiles_stays_and_accepts_what_the_original_accepts(
     schema: Any, values: list[Any]

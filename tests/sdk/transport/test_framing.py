@@ -313,7 +313,7 @@ LIMITS = st.sampled_from([MAX_BYTES, MAX_BYTES, 300, None])
 SLICES = st.lists(st.sampled_from([1, 1, 2, 3, 7, 100, 300, 4_096, LARGE, 200_000]), max_size=60)
 
 
-@example_settings(max_examples=200, deadline=None)
+@example_settings(max_examples=200)
 @given(st.data(), st.sampled_from(list(Side)), SLICES, LIMITS, st.booleans())
 def test_any_frames_in_any_pieces_give_the_result_of_websockets(
     data: st.DataObject,

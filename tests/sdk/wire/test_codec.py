@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgpack
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -39,7 +39,6 @@ from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS
 
 MIB = 1024 * 1024
 CALL = Call(7, "c" * 32, "weather", "forecast", 1_000, b"\x80", {"attempt": 1})
-unhurried = settings(deadline=None)
 
 JSON = st.recursive(
     st.none()
@@ -74,7 +73,6 @@ ANY_CLIENT_FRAME = st.one_of(*[frames_of(kind) for kind in FROM_CLIENT])
 ANY_SERVER_FRAME = st.one_of(*[frames_of(kind) for kind in FROM_SERVER])
 
 
-@unhurried
 @given(ANY_CLIENT_FRAME)
 def test_server_decodes_frames_of_a_client(frame: Any) -> None:
     read = decode_from_client(encode(frame))
@@ -82,7 +80,6 @@ def test_server_decodes_frames_of_a_client(frame: Any) -> None:
     assert (type(read), read) == (type(frame), frame)
 
 
-@unhurried
 @given(ANY_SERVER_FRAME)
 def test_client_decodes_frames_of_the_server(frame: Any) -> None:
     read = decode_from_server(encode(frame))
@@ -90,7 +87,6 @@ def test_client_decodes_frames_of_the_server(frame: Any) -> None:
     assert (type(read), read) == (type(frame), frame)
 
 
-@unhurried
 @given(ANY_CLIENT_FRAME, st.lists(JSON, min_size=1, max_size=3))
 def test_unknown_trailing_fields_are_ignored(frame: Any, extra: list[Any]) -> None:
     """FRAME-8."""
@@ -221,7 +217,6 @@ def code_or_frame(decode: Callable[[bytes], Any], data: bytes) -> int:
     return 0
 
 
-@unhurried
 @given(st.binary(max_size=4_000))
 @example(b"")
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
@@ -231,7 +226,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         unpack_body(data)
 
 
-@unhurried
 @given(ANY_CLIENT_FRAME, st.data())
 def test_any_change_of_a_frame_is_read_or_refused(frame: Any, data: st.DataObject) -> None:
     packed = bytearray(encode(frame))
@@ -243,7 +237,6 @@ def test_any_change_of_a_frame_is_read_or_refused(frame: Any, data: st.DataObjec
 # Bodies
 
 
-@unhurried
 @given(JSON)
 def test_body_survives_a_round_trip(value: Any) -> None:
     read = unpack_body(pack_body(value))

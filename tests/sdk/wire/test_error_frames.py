@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus import errors
@@ -107,7 +107,6 @@ def test_invalid_pause_is_not_sent(pause_s: float) -> None:
     assert failed(7, RoomException("", retry_after_s=pause_s)).retry_after_ms is None
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Failed,
