@@ -33,6 +33,7 @@ __all__ = [
     "DEFAULT_DRAIN_S",
     "DEFAULT_URL",
     "DEV_KEYS_FILE",
+    "DEV_KEY_ORIGIN",
     "DRAIN_FORM",
     "PRESETS",
     "TOKEN_THREADS",
@@ -55,6 +56,8 @@ DEFAULT_URL = "ws://127.0.0.1:7717"
 """Where `toolbus serve --dev` listens."""
 DEV_KEYS_FILE = "dev-keys.toml"
 """The development key in `TOOLBUS_HOME`: a process that can read it is trusted on this machine."""
+DEV_KEY_ORIGIN = "the development key"
+"""The source of a token that is made with it, since nothing else is set."""
 PRESETS: dict[str, Callable[[], ApiScope]] = {
     "host": ApiScope.host_default,
     "agent": ApiScope.agent_default,
@@ -413,7 +416,7 @@ def _token_source(
     dev_keys = found.home / DEV_KEYS_FILE
     if is_loopback(url) and dev_keys.exists():
         minted_for = name or found.text("name") or _user_name()
-        return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
+        return _minting(dev_keys, minted_for, room, ApiScope.full(), DEV_KEY_ORIGIN)
     place = "" if found.used_context is None else f"context {found.used_context}: "
     raise ValueError(f"{place}no token: {_without_token(url, dev_keys, found)}")
 

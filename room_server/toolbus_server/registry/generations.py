@@ -63,7 +63,7 @@ class Generation:
     def __str__(self) -> str:
         """Its version and digest, for logs and messages."""
         version = self.definition.version
-        text = f"version {one_line(version)}" if version else "no version"
+        text = f"version {one_line(version)}" if version else "a definition without a version"
         return f"{text} (digest {self.definition.digest[:12]})"
 
 

@@ -32,6 +32,7 @@ from toolbus.errors import (
 from toolbus.room.events import RoomEvent
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.tools.toolkit import invalid_name_text
 
 __all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
 
@@ -77,7 +78,7 @@ class RequiredToolkit:
 
     def __post_init__(self) -> None:
         if not is_toolkit_name(self.name):
-            raise ValueError(f"{shown(self.name)} is not a toolkit name")
+            raise ValueError(invalid_name_text(self.name))
         if self.tools is not None:
             if not isinstance(self.tools, list | tuple) or not self.tools:
                 raise ValueError(f"toolkit {self.name}: tools must be a list of names, or None")

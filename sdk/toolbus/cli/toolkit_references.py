@@ -66,10 +66,13 @@ def find_toolkit(
             suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
     if not isinstance(toolkit, Toolkit):
-        raise UsageError(
-            f"{reference} is of type {type(toolkit).__name__}, not a toolkit or a function that "
-            "returns one"
-        )
+        if toolkit is found:
+            text = f"{reference} is of type {type(toolkit).__name__}"
+        else:
+            text = f"{reference} returned an object of type {type(toolkit).__name__}"
+        text = f"{text}, not a toolkit or a function that returns one"
+        suggestion = _suggestion(reference.partition(":")[0])
+        raise UsageError(f"{text}; {suggestion}" if suggestion else text)
     return toolkit
 
 

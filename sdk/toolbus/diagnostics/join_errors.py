@@ -16,6 +16,7 @@ from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import (
+    DEV_KEY_ORIGIN,
     DEV_KEYS_FILE,
     TOKEN_THREADS,
     RoomSettings,
@@ -99,6 +100,27 @@ class WrongKey(PermissionDenied):
         super().__init__(
             f"the server refuses the token: its key is {key_id!r}, and the development key of this "
             f"machine is {own_id!r}",
+            details=details,
+        )
+
+
+class DevKeyRefused(PermissionDenied):
+    """The token is one that was made with the development key, since no token is set.
+
+    Args:
+        details: The details of the server's error.
+    """
+
+    next_step = (
+        "set TOOLBUS_TOKEN_FILE or --token to a token that `toolbus token create --keys FILE` made"
+        " with a key of this server; a server started with `toolbus serve --dev` needs the same"
+        " TOOLBUS_HOME as here"
+    )
+
+    def __init__(self, details: dict[str, Any]) -> None:
+        super().__init__(
+            "the server refuses the token: no token is set, so it was made with the development key"
+            " of this machine",
             details=details,
         )
 
@@ -222,6 +244,8 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
         precise: PermissionDenied | None = None
         if details.get("status") == _UNAUTHORIZED:
             precise = _expired(await _own_claims(settings), details)
+            if precise is None and settings.token_from == DEV_KEY_ORIGIN:
+                precise = DevKeyRefused(details)
             precise = precise or await _wrong_key(settings, details)
         elif details.get("status") == 403 or details.get("close_code") == 4403:
             precise = _wrong_room(await _own_claims(settings), settings.room, details)

@@ -101,7 +101,8 @@ class Registration:
 
 def _definition_text(definition: Mapping[str, Any]) -> str:
     version, digest = str(definition.get("version", "")), str(definition.get("digest", ""))
-    return f"{f'version {version}' if version else 'no version'} (digest {digest[:12]})"
+    name = f"version {version}" if version else "a definition without a version"
+    return f"{name} (digest {digest[:12]})"
 
 
 def checked_offer(

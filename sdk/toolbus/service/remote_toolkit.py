@@ -159,7 +159,17 @@ class RemoteToolkit(Toolkit):
         Raises:
             SystemExit: A setting is missing or malformed, no server can be reached and `wait` is
                 false, or the server refuses the connection or the registration.
+            RuntimeError: An event loop runs in this thread.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise RuntimeError(
+                "run() starts an event loop of its own, and one runs in this thread: in an async"
+                " program write `async with RoomClient() as room, room.host(toolkit):`"
+            )
         with GracefulShutdown(flushing(configure(self.name), [self])) as end:
             try:
                 event_loop.run(_serve_alone(self, end, wait))

@@ -62,6 +62,7 @@ __all__ = [
     "checked_records",
     "executed_now",
     "failure_of",
+    "invalid_name_text",
     "packed_result",
     "read_arguments",
     "read_large_arguments",
@@ -547,10 +548,15 @@ def _checked_name(name: Any) -> str:
         )
     if is_toolkit_name(name):
         return str(name)
+    raise ValueError(invalid_name_text(name))
+
+
+def invalid_name_text(name: object) -> str:
+    """Return why this is no name of a toolkit, and the nearest one that is."""
     text = name.lower() if isinstance(name, str) else ""
     near = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-_")[:64]
     hint = f"; did you mean {near!r}?" if is_toolkit_name(near) else ""
-    raise ValueError(
+    return (
         f"{shown(name)} is not a toolkit name: a lower-case letter, then up to 63 of"
         f" a-z 0-9 _ -{hint}"
     )
@@ -593,9 +599,9 @@ def _right_form(value: object) -> str:
         if not name.startswith("_") and _is_method(inspect.getattr_static(owner, name, None))
     ]
     is_class = owner is value
-    what = f"{owner.__name__} is a class" if is_class else f"an object of {owner.__name__}"
+    what = f"the class {owner.__name__}" if is_class else f"an object of {owner.__name__}"
     if not methods:
-        return cut(f"{what}, and no function or Tool; it has no methods to list either")
+        return cut(f"{what} is not a function or a Tool, and has no methods to list")
     made = f"{owner.__name__[:1].lower()}{owner.__name__[1:]}"
     first = f"{made} = {owner.__name__}(...), then " if is_class else ""
     listed = ", ".join(f"{made}.{name}" for name in methods[:_MAX_METHODS])

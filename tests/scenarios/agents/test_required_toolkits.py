@@ -275,7 +275,7 @@ async def test_waiting_ends_with_the_room() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected_message"),
     [
-        ({"name": "A"}, "not a toolkit name"),
+        ({"name": "A"}, "not a toolkit name: a lower-case letter.*; did you mean 'a'?"),
         ({"name": 7}, "not a toolkit name"),
         ({"name": "a", "tools": "greet"}, "a list of names"),
         ({"name": "a", "tools": []}, "a list of names"),

@@ -80,6 +80,7 @@ def test_replica_with_another_docstring_gets_no_call_until_the_others_are_gone(
     log = service.server.end().err
     for text in (host_log, log):
         assert "joins the reserve" in text
+        assert ": a definition without a version (digest " in text
         assert "raise its version (PEP 440, such as 1.1), or host it with supersede=True" in text
     assert "supersedes" not in log
 

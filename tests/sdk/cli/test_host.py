@@ -57,6 +57,9 @@ def sized(size: int) -> Toolkit:
 
 def misnamed():
     return Toolkit("Bad Name", [measure])
+
+class Meter:
+    pass
 '''
 
 COLLECTOR = """
@@ -175,7 +178,12 @@ def test_name_of_another_owner_exits_with_3(toolbus: CommandLine) -> None:
     [
         (["kits:broken"], "ZeroDivisionError"),
         (["kits:nothing"], "no attribute 'nothing': did you mean kits:ruler or kits:plain?"),
-        (["kits:number"], "is of type int, not a toolkit"),
+        (
+            ["kits:number"],
+            "kits:number returned an object of type int, not a toolkit or a function",
+        ),
+        (["kits:number"], "returns one; did you mean kits:ruler or kits:plain?"),
+        (["kits:Meter"], "kits:Meter returned an object of type Meter, not a toolkit"),
         (["kits:broken"], "ZeroDivisionError: division by zero (kits.py:26)"),
         (["kits:sized"], "kits:sized requires size: a factory has one parameter"),
         (["nokits:x"], "No module named 'nokits': modules are searched in the current folder ("),

@@ -306,6 +306,20 @@ def test_expired_token_differs_from_an_unknown_one(
     )
 
 
+def test_refused_development_key_says_that_no_token_is_set(
+    toolbus: CommandLine, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.toml"
+    assert toolbus.run_here("key", "create", "--out", str(keys)).code == 0
+    with toolbus.serving("--keys", str(keys)) as (_, url):
+        outcome = toolbus.at(url).run_here("tools")
+    assert outcome.code == 3
+    assert (
+        "refuses the token: no token is set, so it was made with the development key of this "
+        "machine (executed: no)\n  next: set TOOLBUS_TOKEN_FILE or --token" in outcome.err
+    )
+
+
 def test_unreachable_server_points_to_its_url(
     toolbus: CommandLine,
 ) -> None:

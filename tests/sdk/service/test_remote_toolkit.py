@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.command_line import PATIENCE_S, CommandLine, Outcome
+from toolbus import RemoteToolkit
 
 WORDS = """
 from toolbus import RemoteToolkit, Tool, tool
@@ -203,6 +204,11 @@ def test_program_can_catch_the_exit(toolbus: CommandLine) -> None:
     )
     outcome = run(toolbus, "-c", program, TOOLBUS_URL=NOWHERE)
     assert (outcome.code, outcome.out) == (0, "6\n")
+
+
+async def test_run_in_an_event_loop_says_what_to_write() -> None:
+    with pytest.raises(RuntimeError, match="in an async program write `async with RoomClient"):
+        RemoteToolkit("words").run()
 
 
 def test_import_of_the_sdk_loads_nothing_of_the_command_line(tmp_path: Path) -> None:

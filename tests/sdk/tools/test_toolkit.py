@@ -128,7 +128,7 @@ MANY = [FunctionTool(double, name=f"double{number}") for number in range(1_001)]
         ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
         ("a", MANY, ValueError, "'a' has 1,001 tools, at most 1,000 are allowed"),
         ("a", [Empty], TypeError, r"Empty is a class: pass an instance of it, Empty\(...\)"),
-        ("a", [Shelf], TypeError, r"shelf = Shelf\(...\), then tools=\[shelf.books\]"),
+        ("a", [Shelf], TypeError, r"the class Shelf is no tool.* then tools=\[shelf.books\]"),
         ("a", [Shelf()], TypeError, r"an object of Shelf is no tool.*tools=\[shelf.books\]"),
         ("a", Shelf(), TypeError, r"must be a list of tools; an object of Shelf.*\[shelf.books\]"),
         ("a", [object()], TypeError, "object.* is not a function or a Tool"),
