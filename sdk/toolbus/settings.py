@@ -496,8 +496,10 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is not text in ASCII.
+        ValueError: It is not text in ASCII, or the path is a token. The message does not show it.
     """
+    if is_token(os.fspath(path).strip().removeprefix("@")):
+        raise ValueError("this is the token itself, not the name of its file")
     with open(path, encoding="ascii") as file:
         return file.read(MAX_JWT_BYTES + 1).strip()
 

@@ -248,6 +248,16 @@ def test_inspect_of_an_invalid_token_exits_with_2_and_does_not_repeat_it(
         assert given not in outcome.err
 
 
+def test_token_in_place_of_the_name_of_its_file_is_not_repeated(toolbus: CommandLine) -> None:
+    token = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out.strip()
+    for given in (token, f"@{token}"):
+        outcome = toolbus.run_here("tools", TOOLBUS_TOKEN_FILE=given)
+        assert (outcome.code, token in outcome.err) == (2, False)
+        assert "the token itself, not the name of its file" in outcome.err
+    outcome = toolbus.run_here("token", "inspect", f"@{token}")
+    assert (outcome.code, token in outcome.err) == (2, False)
+
+
 def test_inspect_of_a_file_without_a_token_exits_with_2(toolbus: CommandLine) -> None:
     outcome = toolbus.run_here("token", "inspect", str(toolbus.folder / "keys.toml"))
     assert (outcome.code, outcome.err[:29]) == (2, "toolbus: this is not a token:")
