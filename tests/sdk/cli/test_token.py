@@ -205,6 +205,7 @@ def test_inspect_with_another_key_exits_with_3_and_the_reason(toolbus: CommandLi
     outcome = toolbus.run_here("token", "inspect", jwt, "--keys", keys)
     assert (outcome.code, outcome.out) == (3, "")
     assert "its signature does not match the key (bad_signature)" in outcome.err
+    assert "key id (kid): k1\n" in outcome.err
 
 
 def test_inspect_reports_an_expired_token(toolbus: CommandLine) -> None:
