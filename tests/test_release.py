@@ -60,6 +60,15 @@ def test_metadata_of_a_release_is_valid_and_names_the_repository(
     assert not [each for each in core.classifiers if each.startswith("License ::")]
 
 
+def test_release_is_built_from_what_is_committed(script: ModuleType, tmp_path: Path) -> None:
+    version = script.stage(tmp_path / "source", URL)
+
+    text = (tmp_path / "source" / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    assert (project["version"], project["urls"]["Repository"]) == (version, URL)
+    assert not (tmp_path / "source" / ".git").exists()
+
+
 def test_links_of_the_readme_are_absolute_in_a_release(script: ModuleType) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     changed = script.with_absolute_links(readme, URL, "1.2")

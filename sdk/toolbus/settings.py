@@ -437,7 +437,7 @@ def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
 def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:
     """Return the token source of a variable, the context or the settings file."""
     if token := found.text_of(source, "token"):
-        return _given(token)
+        return _given(token, f"the token ({source.origin('token')})")
     if path := found.text_of(source, "token_file"):
         return _given(Path(path), f"the token ({source.origin('token_file')})")
     keys, name = found.text_of(source, "keys"), name or found.text("name")
@@ -460,7 +460,7 @@ def _user_name() -> str:
         ) from None
 
 
-def token_or_file(text: str) -> str | Path:
+def token_or_file(text: str, origin: str = "the token") -> str | Path:
     """Tell a token from the name of its file.
 
     A text with the form of a signed token is a token, `@PATH` a file whether it exists or not, and
@@ -477,7 +477,7 @@ def token_or_file(text: str) -> str | Path:
     if path and (path != text or (os.path.exists(path) and not os.path.isdir(path))):
         return Path(path)
     raise ValueError(
-        "the token is neither a signed token nor the name of a file with one:"
+        f"{origin} is neither a signed token nor the name of a file with one:"
         " `toolbus token create` creates one"
     )
 
@@ -499,15 +499,17 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is not text in ASCII.
+        ValueError: It is not text in ASCII, or the path is a token. The message does not show it.
     """
+    if is_token(os.fspath(path).strip().removeprefix("@")):
+        raise ValueError("this is the token itself, not the name of its file")
     with open(path, encoding="ascii") as file:
         return file.read(MAX_JWT_BYTES + 1).strip()
 
 
 def _given(token: Token, origin: str = "") -> _TokenSource:
     if isinstance(token, str):
-        token = token_or_file(token)
+        token = token_or_file(token, origin or "the token")
     if isinstance(token, str):
         text = token
 

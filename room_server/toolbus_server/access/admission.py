@@ -216,6 +216,11 @@ class Admission:
                 self._refused_tokens.refused(refused.reason, refused.token, address)
             return refused.refusal
 
+    def log_left_out(self) -> None:
+        """Log how many refusals have no line of their own, since the server stops."""
+        for log in (self._refused_tokens, self._refused_otherwise):
+            log.log_left_out()
+
     def _admit(self, path: str, headers: Headers, address: str) -> Admitted:
         offered = _offered_protocols(headers)
         if SUBPROTOCOL not in offered:

@@ -1,7 +1,8 @@
 """Logs refused connections: why, with which key id, from where; never the token.
 
 Anyone who reaches the port can cause these lines. So each reason, key id and address has one a
-minute, all together have 20, and what is left out is counted in the first line after that minute.
+minute, all together have 20, and what is left out is counted in the first line after that minute,
+or when the server stops.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class RefusedConnections:
     def _begin_window(self) -> None:
         self._window_ends = self._now() + _WINDOW_S
         self._logged.clear()
+        self.log_left_out()
+
+    def log_left_out(self) -> None:
+        """Log how many refusals were left out so far, if any were."""
         if self._left_out:
             counts = ", ".join(f"{reason} {count}" for reason, count in self._left_out.items())
             text = "further connections were refused, not logged one by one: %s"

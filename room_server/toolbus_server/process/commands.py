@@ -20,15 +20,18 @@ import typer
 from pydantic import TypeAdapter
 
 from toolbus.auth.keys import Algorithm, Key, KeyRing
+from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.error_report import reporting
 from toolbus.cli.option_values import check_drain, check_listen_host, read_mib
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import log_to_stderr, run
 from toolbus_server.process.serve_options import ServeOptions, Switch, load_keys
 
 __all__ = ["key", "serve"]
 
+_logger = bounded_logger(__name__)
 _TEXT = ("text", TypeAdapter(str))
 _WHOLE_NUMBER = ("a whole number", TypeAdapter(int))
 _NUMBER = ("a number", TypeAdapter(float))
@@ -290,7 +293,9 @@ def _run(options: ServeOptions, *, as_json: bool) -> None:
     def announce(url: str) -> None:
         typer.echo(json_codec.dumps({"url": url}) if as_json else f"listening on {url}")
 
-    warn = partial(typer.echo, err=True)
+    output = chosen_output()
+    is_record = output is not None and output.as_json
+    warn = _logger.warning if is_record else partial(typer.echo, err=True)
     settings = options.to_settings(environ, warn)
     options.check_redis(warn)
     log_to_stderr()

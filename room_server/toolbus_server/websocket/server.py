@@ -259,6 +259,7 @@ class RoomServer:
         await self._server.wait_closed()
         if self.node is not None:
             await self.node.stop()
+        self.admission.log_left_out()
         self._server = None
 
     def _process_request(

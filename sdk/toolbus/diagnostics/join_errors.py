@@ -39,7 +39,7 @@ __all__ = [
 
 _UNAUTHORIZED = 401
 _MAX_ID_CHARS = 64
-_INVALID_TOKEN = "this is not a token: create one with `toolbus token create`"
+_CREATE_TOKEN = "create one with `toolbus token create`"
 
 
 class WrongRoom(PermissionDenied):
@@ -149,7 +149,8 @@ async def read_token(settings: RoomSettings) -> str:
         text = f"cannot read {settings.token_from}: {_error_text(error)}"
         raise UsageError(text, details={"token_from": settings.token_from}) from error
     if not is_token(token):
-        raise UsageError(_INVALID_TOKEN, details={"token_from": settings.token_from})
+        text = f"{settings.token_from} is not in the form of a signed token: {_CREATE_TOKEN}"
+        raise UsageError(text, details={"token_from": settings.token_from})
     return token
 
 
@@ -186,7 +187,7 @@ def read_claims(jwt: str) -> dict[str, Any]:
     try:
         return read_unverified(jwt)
     except ValueError as error:
-        raise UsageError(_INVALID_TOKEN) from error
+        raise UsageError(f"this is not a token: {_CREATE_TOKEN}") from error
 
 
 def unchecked_claims(jwt: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from websockets.datastructures import Headers
 
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken
-from toolbus_server import ServerSettings
+from toolbus_server import RoomServer, ServerSettings
 from toolbus_server.access.admission import Admission, Admitted
 from toolbus_server.access.refused_connections import RefusedConnections
 
@@ -78,4 +78,18 @@ def test_flood_is_twenty_lines_a_minute_and_a_count(caplog: pytest.LogCaptureFix
     assert caplog.messages[20:] == [
         "further connections were refused, not logged one by one: unknown_kid 9980, expired 1",
         "connection refused: expired (kid 'k1', from 192.0.2.1)",
+    ]
+
+
+async def test_server_that_stops_logs_how_many_were_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = RoomServer(ServerSettings(keys=KeyRing([KEY]), port=0))
+    await server.start()
+    headers = Headers({"Sec-WebSocket-Protocol": "toolbus.v1", "Authorization": "Bearer x.y.z"})
+    for _ in range(3):
+        server.admission.decide("/rooms/lab", headers, "192.0.2.1")
+    await server.stop()
+    assert caplog.messages[1:] == [
+        "further connections were refused, not logged one by one: malformed 2"
     ]

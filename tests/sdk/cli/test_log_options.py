@@ -212,4 +212,6 @@ def test_log_of_a_toolkit_is_shown_by_its_host(
         [ordered] = [line for line in lines if line["message"] == "ordered tea"]
         assert len(ordered["call_id"]) == 32
         assert any(line["message"].startswith("hosting toolkit shop in room") for line in lines)
+        records = [json.loads(line) for line in served.splitlines()]
+        assert any(record["message"].startswith("DEVELOPMENT SERVER") for record in records)
     assert "eyJ" not in log + served  # how each token begins

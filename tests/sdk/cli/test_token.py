@@ -205,6 +205,7 @@ def test_inspect_with_another_key_exits_with_3_and_the_reason(toolbus: CommandLi
     outcome = toolbus.run_here("token", "inspect", jwt, "--keys", keys)
     assert (outcome.code, outcome.out) == (3, "")
     assert "its signature does not match the key (bad_signature)" in outcome.err
+    assert "key id (kid): k1\n" in outcome.err
 
 
 def test_inspect_reports_an_expired_token(toolbus: CommandLine) -> None:
@@ -246,6 +247,16 @@ def test_inspect_of_an_invalid_token_exits_with_2_and_does_not_repeat_it(
             "toolbus: the token is neither a signed token nor the name of"
         )
         assert given not in outcome.err
+
+
+def test_token_in_place_of_the_name_of_its_file_is_not_repeated(toolbus: CommandLine) -> None:
+    token = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out.strip()
+    for given in (token, f"@{token}"):
+        outcome = toolbus.run_here("tools", TOOLBUS_TOKEN_FILE=given)
+        assert (outcome.code, token in outcome.err) == (2, False)
+        assert "the token itself, not the name of its file" in outcome.err
+    outcome = toolbus.run_here("token", "inspect", f"@{token}")
+    assert (outcome.code, token in outcome.err) == (2, False)
 
 
 def test_inspect_of_a_file_without_a_token_exits_with_2(toolbus: CommandLine) -> None:

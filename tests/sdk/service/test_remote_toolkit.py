@@ -134,9 +134,10 @@ def assert_ends_as_the_command_does(
         (
             {"TOOLBUS_TOKEN": "a token"},
             2,
-            "the token is neither a signed token nor the name of a file with one: `toolbus token",
+            "the token (TOOLBUS_TOKEN) is neither a signed token nor the name of a file with one: ",
         ),
         ({"TOOLBUS_TOKEN_FILE": "nowhere"}, 2, "cannot read the token (TOOLBUS_TOKEN_FILE)"),
+        ({"TOOLBUS_TOKEN_FILE": "e30.e30.t"}, 2, "this is the token itself, not the name of its"),
         (
             {"TOOLBUS_KEYS": "nowhere", "TOOLBUS_NAME": "eve"},
             2,

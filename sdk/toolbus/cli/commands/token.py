@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from toolbus.auth.grants import ApiScope
+from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.tokens import (
@@ -33,11 +34,12 @@ from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_c
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
-from toolbus.untrusted_text import json_text
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["read_duration_s", "token"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_MAX_KEY_ID_CHARS = 64
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
@@ -162,6 +164,7 @@ def _inspect(
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
         claims = read_claims(text)
+        typer.echo(f"key id (kid): {_key_id(text)}", err=True)
         if keys is None:
             ago_s = expired_for_s(claims)
             expired = "" if ago_s is None else f", expired {round(ago_s)} s ago"
@@ -259,6 +262,14 @@ def _read_text(given: str) -> str:
         raise UsageError(f"cannot read the token: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _key_id(jwt: str) -> str:
+    try:
+        key_id = read_header(jwt).get("kid")
+    except (ValueError, LookupError):
+        key_id = None
+    return "none" if key_id is None else one_line(str(key_id), _MAX_KEY_ID_CHARS)
 
 
 def _check(jwt: str, keys: KeyRing) -> None:

@@ -397,7 +397,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, .
             "cannot read the token (--token): nowhere: No such file or directory",
         ),
         (["lab.nothing", "--token", "not a token"], "the token is neither a signed token nor the"),
-        (["lab.nothing", "--token", os.devnull], "this is not a token: create one with `toolbus"),
+        (
+            ["lab.nothing", "--token", os.devnull],
+            "the token (--token) is not in the form of a signed token: create one with `toolbus",
+        ),
         (["lab.nothing", "--caller-context", ""], "--caller-context is not JSON"),
         (["lab.nothing", "--caller-context", "[1]"], "--caller-context must be one JSON object"),
         (["lab.nothing", "--caller-context", "@nowhere"], "cannot read nowhere: No such file"),
