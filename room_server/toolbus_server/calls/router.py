@@ -269,10 +269,13 @@ class Router:
 
     def _not_found(self, error: NotFound) -> NotFound:
         """Return the error for a toolkit that is not here, or not here yet."""
-        if self._loop.time() >= self.hosts_return_until:
+        if self.view_is_partial:
+            reason = "it may be at a server that cannot be reached now"
+        elif self._loop.time() < self.hosts_return_until:
+            reason = "this server has just started, and hosts may reconnect"
+        else:
             return error
-        message = f"{error.message}; this server has just started, and hosts may reconnect"
-        return NotFound(message, retryable=True, retry_after_s=_RETRY_AFTER_S)
+        return NotFound(f"{error.message}; {reason}", retryable=True, retry_after_s=_RETRY_AFTER_S)
 
     def _choose_host(
         self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None

@@ -102,7 +102,8 @@ def _with_room(error: NotFound, room: str) -> NotFound:
     """Add the name of the room: the toolkit may be in another one."""
     if not error.message.startswith("toolkit "):
         return error
-    return NotFound(f"{error.message} in room {room}", details=error.details)
+    text, separator, reason = error.message.partition("; ")
+    return NotFound(f"{text} in room {room}{separator}{reason}", details=error.details)
 
 
 def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> NotFound:

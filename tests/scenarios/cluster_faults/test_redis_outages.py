@@ -93,6 +93,29 @@ async def test_a_redis_that_stands_still_is_noticed_by_the_first_call_that_needs
             assert "when it is known" not in far.whose
 
 
+@pytest.mark.redis
+async def test_who_joins_a_node_without_redis_is_told_that_a_toolkit_may_be_elsewhere(
+    redis: RedisServer,
+) -> None:
+    far = Ran()
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        hosted(there, far.tool, name="far"),
+    ):
+        await redis.kill()
+        router = here.server.hub.router
+        while not router.view_is_partial:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        async with here.room("me") as me:
+            error = await end_of(me, "early")
+            assert (error.code, error.executed, error.retryable) == ("not_found", "no", True)
+            assert "may be at a server that cannot be reached now" in error.message
+            await redis.start()
+            await until_runs(me)
+    assert "early" not in far.whose
+
+
 @pytest.mark.parametrize(
     ("lease_s", "still_s"),
     [(LEASE_S / 5, 3.0), pytest.param(LEASE_S, 30.0, marks=pytest.mark.soak)],
