@@ -48,7 +48,10 @@ def _make_safe(record: logging.LogRecord) -> bool:
         text = f"{record.msg} (not formatted: {type(error).__name__})"
     record.msg, record.args = one_line(text, _MAX_MESSAGE_CHARS), ()
     if record.exc_info and record.exc_info[1] is not None:
-        record.exc_text = traceback_text(record.exc_info[1])  # formatters use it as it is
+        try:
+            record.exc_text = traceback_text(record.exc_info[1])  # formatters use it as it is
+        except Exception as error:  # its class is made so that it cannot be read
+            record.exc_text = f"  (no traceback: {type(error).__name__})"
     return True
 
 

@@ -123,3 +123,14 @@ def test_a_message_is_one_line_and_cut(message: str) -> None:
     line = logged(work)
     assert line.removesuffix("\n").isprintable()
     assert len(line) < 2_100
+
+
+def test_an_exception_that_cannot_be_read_stops_no_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd(ExceptionGroup[Exception]):
+        exceptions = None  # type: ignore[assignment]
+
+    bounded_logger("odd").error("it failed", exc_info=Odd("a", [ValueError("b")]))
+    assert "it failed" in caplog.text
+    assert "(no traceback: TypeError)" in caplog.text

@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -107,7 +107,8 @@ class WorkerThreads:
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[_Work[Any]] = deque()
+        # Thousands may be cancelled at once, in any order: each is removed without a search.
+        self._waiting: OrderedDict[_Work[Any], None] = OrderedDict()
         self._threads = 0
         self._idle = 0
 
@@ -153,7 +154,7 @@ class WorkerThreads:
     async def _give_up(self, work: _Work[Any]) -> None:
         with self._changed:
             if work in self._waiting:
-                self._waiting.remove(work)
+                del self._waiting[work]
                 work.ended.cancel()
         work.ended.add_done_callback(partial(self._undo, work))
         if not (work.ended.done() or self._may_take_long):
@@ -168,7 +169,7 @@ class WorkerThreads:
     ) -> _Work[T]:
         work = _Work(function, undo, name)
         with self._changed:
-            self._waiting.append(work)
+            self._waiting[work] = None
             if len(self._waiting) <= self._idle:
                 self._changed.notify()
             elif self._threads < self.limit:
@@ -183,7 +184,7 @@ class WorkerThreads:
         except RuntimeError:  # the system allows no further thread, or the program is ending
             self._threads -= 1
             if not self._threads:
-                self._waiting.remove(work)
+                del self._waiting[work]
                 raise
 
     def _report(self, work: _Work[Any]) -> None:
@@ -219,7 +220,7 @@ class WorkerThreads:
                 self._changed.wait_for(lambda: self._waiting, _IDLE_S)
             self._idle -= 1
             if self._waiting:
-                return self._waiting.popleft()
+                return self._waiting.popitem(last=False)[0]
             self._threads -= 1
             return None
 

@@ -418,7 +418,9 @@ class Runner:
             else:
                 chunk = await self._execute_limited(call, limits or NO_LIMITS, arguments)
             # Few functions for most calls: the path of a call is counted by a test.
-            if type(call.hosted.toolkit).execute is not Toolkit.execute:
+            overrides = type(call.hosted.toolkit).execute is not Toolkit.execute
+            if overrides or os.getpid() != self._process_id:
+                self._end_if_forked()
                 chunk = settled_result(call, chunk)
             if type(chunk) is FileChunk or type(chunk) is MixedChunk:
                 body = await self._last_body(call, chunk)
@@ -427,7 +429,7 @@ class Runner:
                 if len(body) > LARGE_RESULT_BYTES:
                     body = await self._send_parts(call, body)
         except BaseException as error:
-            self._end_forked_child(error)
+            self._end_if_forked(error)
             reason = self._call_error(call, error)
             if reason is error:
                 raise
@@ -514,16 +516,19 @@ class Runner:
 
     def _run_sync(self, function: Callable[[], Any]) -> Any:
         try:
-            return function()
+            result = function()
         except BaseException as error:
-            self._end_forked_child(error)
+            self._end_if_forked(error)
             raise
+        self._end_if_forked()
+        return result
 
-    def _end_forked_child(self, error: BaseException) -> None:
-        # A tool forked, and its child leaves the tool. What follows would be a second host, with
-        # the event loop of the first; a program without a loop would end here.
+    def _end_if_forked(self, error: BaseException | None = None) -> None:
+        # A tool forked, and its child leaves the tool, by an exception or a result. What follows
+        # would be a second host, with the event loop of the first; a program without a loop would
+        # end here.
         if os.getpid() != self._process_id:
-            end_child(error)
+            end_child(error or SystemExit(0))
 
     def _on_thread_end(self, call: HostedCall) -> None:
         call.threads -= 1

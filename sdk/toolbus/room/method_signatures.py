@@ -103,7 +103,8 @@ def _annotation(schema: Any, depth: int = 0) -> Any:
             return _union(_annotation(each, depth + 1) for each in branches[:_MAX_BRANCHES])
     kind = schema.get("type")
     if isinstance(kind, list):
-        names = [each for each in kind[:_MAX_BRANCHES] if isinstance(each, str)]
+        # Each name once: an array of an array of 16 equal names would be read thousands of times.
+        names = dict.fromkeys(each for each in kind[:_MAX_BRANCHES] if isinstance(each, str))
         return _union(_annotation({**schema, "type": each}, depth + 1) for each in names)
     if kind == "array":
         item = _annotation(schema.get("items"), depth + 1)

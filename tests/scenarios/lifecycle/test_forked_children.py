@@ -58,5 +58,7 @@ async def test_a_forked_child_has_no_signal_handler_and_no_socket_of_its_host(
             assert await alice.call("kit.record_in_child") == 0
             assert [span.name for span in collector.spans] == ["in the child"]
             assert await alice.call("kit.exit_in_child") == 7
+            assert await alice.call("kit.return_in_child") == 0
+            assert await alice.call("kit.return_in_child_of_loop") == 0
             assert await alice.call("kit.end_child") == -signal.SIGTERM
             await assert_lost_while_a_child_lives(alice, host._process.pid)

@@ -59,6 +59,22 @@ async def exit_in_child() -> int:
 
 
 @tool
+def return_in_child() -> int:
+    """Fork, and return in the child, too; return the status of the child."""
+    pid = os.fork()
+    return 9 if pid == 0 else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@tool
+async def return_in_child_of_loop() -> int:
+    """Do the same on the event loop."""
+    pid = os.fork()
+    if pid == 0:
+        return 9
+    return os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1])
+
+
+@tool
 async def leave_child() -> int:
     """Fork a process that stays, and return its id."""
     pid = os.fork()
@@ -75,7 +91,17 @@ async def hold() -> None:
 
 
 kit = RemoteToolkit(
-    "kit", [end_child, end_child_of_loop, record_in_child, exit_in_child, leave_child, hold]
+    "kit",
+    [
+        end_child,
+        end_child_of_loop,
+        record_in_child,
+        exit_in_child,
+        return_in_child,
+        return_in_child_of_loop,
+        leave_child,
+        hold,
+    ],
 )
 
 if __name__ == "__main__":
