@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 
-__all__ = ["LoopEnded", "LoopThread", "begin_on", "is_in_loop", "result_of"]
+__all__ = ["LoopEnded", "LoopThread", "begin_on", "result_of"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
@@ -31,15 +31,6 @@ _LAST_REPLIES_S = 0.5
 
 class LoopEnded(Exception):
     """The loop has ended: it runs nothing any more."""
-
-
-def is_in_loop() -> bool:
-    """Whether this thread runs an event loop now, which waiting for another thread would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def begin_on(

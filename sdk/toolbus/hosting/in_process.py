@@ -17,6 +17,7 @@ from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
+from toolbus.concurrency.event_loop import running_loop
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
 from toolbus.hosting.local_input import LocalInput
@@ -117,7 +118,7 @@ class InProcessCall:
         """Pass a progress to the caller, from any thread; a large one is dropped."""
         if len(pack_body(as_chunk(value).to_wire())) > MAX_PROGRESS_BYTES:
             return
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             self._report(value)
             return
         with suppress(RuntimeError):  # the loop has ended
@@ -319,13 +320,6 @@ def _release(slots: ToolSlots, call: InProcessCall) -> None:
         ended.add_done_callback(lambda _: slots.release(call))
     else:
         slots.release(call)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _is_cancelled() -> bool:

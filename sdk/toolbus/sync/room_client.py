@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 from toolbus.auth.grants import ApiScope
 from toolbus.client.local_errors import room_closed_error
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
-from toolbus.concurrency.loop_thread import LoopEnded, LoopThread, is_in_loop
+from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
 from toolbus.room.events import EVENT_TOPICS, RoomEvent
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
@@ -166,7 +167,7 @@ class RoomClient:
 
     def _check_thread(self) -> None:
         """Raise RuntimeError where waiting would block a loop, or nothing would ever answer."""
-        if is_in_loop():
+        if running_loop() is not None:
             raise RuntimeError(_IN_LOOP)
         if self._thread is not None and self._thread.is_forked:
             raise RuntimeError(_FORKED)

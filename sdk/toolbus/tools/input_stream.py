@@ -36,6 +36,7 @@ from toolbus.chunks.chunk_types import (
     as_chunk,
 )
 from toolbus.chunks.json_values import cut, json_pointer
+from toolbus.concurrency.event_loop import running_loop
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
@@ -110,7 +111,7 @@ class InputStream(Generic[T]):
         """Return the same input as values of a type, to be read instead of this one."""
         made: InputStream[R] = InputStream.__new__(InputStream)
         made._begin(self._source, _conversion(kind))
-        made._loop = _running_loop()
+        made._loop = running_loop()
         return made
 
     async def file(self) -> FileChunk | None:
@@ -177,7 +178,7 @@ class InputStream(Generic[T]):
     # On a thread
 
     def __iter__(self) -> Self:
-        if self._loop is None or self._loop is _running_loop():
+        if self._loop is None or self._loop is running_loop():
             raise TypeError("on the event loop an input must be read with `async for`")
         return self
 
@@ -206,13 +207,6 @@ class _Values:
 
     def fail(self, error: RoomException) -> RoomException:
         return error
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _cancelled_read() -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from toolbus import EventStream, Executed, RoomClient, RoomEvent, RoomException
-from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.telemetry.attributes import SERVICE_INSTANCE_ID
 from toolbus.telemetry.viewer.trace_tree import SpanRecord, TraceTree, build_tree, render_lines
 from toolbus.wire import ToolManifest
@@ -178,7 +178,7 @@ def trace_scene(processes: DemoProcesses, output: SceneOutput) -> Scene:
 
 async def _write_inventory(processes: DemoProcesses) -> str:
     build = partial(build_inventory, processes.database, time_s=_INVENTORY_S)
-    count = await WorkerThreads("inventory", 1).run(build)
+    count = await FILE_THREADS.run(build)
     expect(count > 0, "no package was found")
     size_kb = processes.database.stat().st_size / 1e3
     return f"{count} packages, {size_kb:,.0f} kB in {processes.database}"
