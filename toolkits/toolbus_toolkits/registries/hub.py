@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from toolbus.concurrency.event_loop import run_on_any_thread
 from toolbus.errors import RoomException
@@ -47,7 +47,6 @@ __all__ = ["Offer", "RegistryHub"]
 
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
-_T = TypeVar("_T")
 
 
 class _Registry(Protocol):
