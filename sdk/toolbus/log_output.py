@@ -77,7 +77,8 @@ class LogOutput:
         """Log to stderr for the block; `chosen_output` returns this."""
         global _chosen
         level_before = logging.root.level
-        handler, _chosen = self.start(), self
+        handler = self.start()
+        _chosen = self
         try:
             yield
         finally:

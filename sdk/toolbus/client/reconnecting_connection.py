@@ -378,8 +378,8 @@ class ReconnectingConnection:
         That the server is away was said when the connection was lost: then the level is INFO.
         """
         self.failure = reason
-        url, since = self._settings.url, self._failed.add()
-        if since:
+        url = self._settings.url
+        if since := self._failed.add():
             level = max(level, logging.WARNING)
             _logger.log(level, "no connection to %s after %s: %s", url, since, reason)
         elif self._failed.is_first_of(level):

@@ -31,5 +31,5 @@ def _is_violation(value: Any) -> bool:
 
 
 def _line(violation: dict[str, str]) -> str:
-    path, message = violation["path"], violation["message"]
-    return one_line(f"{path}: {message}" if path else message, _MAX_CHARS)
+    parts = filter(None, (violation["path"], violation["message"]))
+    return one_line(": ".join(parts), _MAX_CHARS)

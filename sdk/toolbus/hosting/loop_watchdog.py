@@ -186,7 +186,8 @@ class _RunningTime:
 
     def next(self) -> float:
         """Return the seconds since the last tick."""
-        at, used_s = time.monotonic(), time.process_time()
+        at = time.monotonic()
+        used_s = time.process_time()
         passed_s = at - self._at
         if passed_s > 2 * _TICK_S:
             passed_s = min(passed_s, max(2 * _TICK_S, used_s - self._used_s))
