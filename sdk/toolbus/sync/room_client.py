@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -23,7 +22,7 @@ from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import Token
-from toolbus.sync.results import Chunk, Stream, with_blocking_files
+from toolbus.sync.results import Chunk, Stream, waited_for, with_blocking_files
 from toolbus.sync.toolkit_proxy import ToolkitProxy
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.call_room import CallOptions, StreamOptions
@@ -330,10 +329,7 @@ class RoomClient:
         Args:
             search: Only toolkits with this text in a name, title or description.
         """
-        found = self._client.toolkits(search)
-        with suppress(StopAsyncIteration):
-            while True:
-                yield self._run(found.__anext__)
+        return waited_for(self._run, self._client.toolkits(search))
 
     def list_builders(self, participant: str) -> list[BuilderInfo]:
         """List the toolkits that a participant builds on request, as far as they are granted."""
