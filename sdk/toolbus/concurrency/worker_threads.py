@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.thread_signals import stop_signals_blocked
 from toolbus.forked_children import call_in_children
 
@@ -146,7 +147,7 @@ class WorkerThreads:
         Waits for 0.25 s at most; the function goes on by itself, and its errors are dropped.
         """
         work = self._start(partial(function, *arguments), None)
-        work.ended.add_done_callback(_retrieve)
+        work.ended.add_done_callback(retrieve_error)
         await asyncio.wait([work.ended], timeout=_GRACE_S)
 
     async def _give_up(self, work: _Work[Any]) -> None:
@@ -160,7 +161,8 @@ class WorkerThreads:
 
     def _undo(self, work: _Work[Any], ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled() and ended.exception() is None and work.undo is not None:
-            self._start(partial(work.undo, ended.result()), None).ended.add_done_callback(_retrieve)
+            undoing = self._start(partial(work.undo, ended.result()), None)
+            undoing.ended.add_done_callback(retrieve_error)
 
     def _start(
         self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""
@@ -220,9 +222,3 @@ class WorkerThreads:
                 return self._waiting.popleft()
             self._threads -= 1
             return None
-
-
-def _retrieve(ended: asyncio.Future[Any]) -> None:
-    """Mark an error as retrieved, so that asyncio does not log it."""
-    if not ended.cancelled():
-        ended.exception()

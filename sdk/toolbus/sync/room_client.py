@@ -124,13 +124,15 @@ class RoomClient:
                     "this client is already connected: make another one, or close it"
                 )
             thread = self._thread = LoopThread("toolbus-client", self._client.aclose)
-        weakref.finalize(self, thread.request_stop).atexit = False  # a client that is not closed
+        self._abandoned = weakref.finalize(self, thread.request_stop)  # a client that is not closed
+        self._abandoned.atexit = False
         try:
             self._run(self._client.connect)
         except BaseException:
             with self._changing:
                 if self._thread is thread:
                     self._thread = None
+            self._abandoned.detach()
             thread.stop(_STOP_S)
             raise
         return self
@@ -141,12 +143,13 @@ class RoomClient:
         Raises:
             RuntimeError: This thread runs an event loop.
         """
-        if self._thread is not None and self._thread.is_forked:
+        if self._is_forked:
             return  # the connection is that of the parent process
         self._check_thread()
         with self._changing:
             if self._thread is not None:
                 self._was_closed = True
+                self._abandoned.detach()
                 self._thread.stop(_STOP_S)
                 self._thread = None
 
@@ -168,8 +171,13 @@ class RoomClient:
         """Raise RuntimeError where waiting would block a loop, or nothing would ever answer."""
         if running_loop() is not None:
             raise RuntimeError(_IN_LOOP)
-        if self._thread is not None and self._thread.is_forked:
+        if self._is_forked:
             raise RuntimeError(_FORKED)
+
+    @property
+    def _is_forked(self) -> bool:
+        thread = self._thread  # another thread may close this client meanwhile
+        return thread is not None and thread.is_forked
 
     def _run(self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a method of the client on its thread, and wait for the result."""
