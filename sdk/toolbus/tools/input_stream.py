@@ -37,6 +37,7 @@ from toolbus.chunks.chunk_types import (
 )
 from toolbus.chunks.json_values import cut, json_pointer
 from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.loop_thread import begin_on, result_of
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
@@ -185,7 +186,7 @@ class InputStream(Generic[T]):
     def __next__(self) -> T:
         assert self._loop is not None, "`iter` was not called"
         try:
-            return asyncio.run_coroutine_threadsafe(self.__anext__(), self._loop).result()
+            return result_of(begin_on(self._loop, self.__anext__), self._loop)
         except StopAsyncIteration:
             raise StopIteration from None
 
