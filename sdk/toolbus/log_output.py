@@ -66,10 +66,8 @@ class LogOutput:
         handler.setFormatter(_JsonFormatter(node) if self.as_json else text)
         logging.root.addHandler(handler)
         logging.root.setLevel(logging.WARNING if self.level is None else self.level)
-        for name in _REVEALING:
-            logger = logging.getLogger(name)  # noqa: TID251 - not ours
-            if logger.level == logging.NOTSET:
-                logger.setLevel(logging.WARNING)
+        for logger in _revealing_loggers():
+            logger.setLevel(logging.WARNING)
         return handler
 
     @contextmanager
@@ -77,13 +75,23 @@ class LogOutput:
         """Log to stderr for the block; `chosen_output` returns this."""
         global _chosen
         level_before = logging.root.level
-        handler, _chosen = self.start(), self
+        revealing = _revealing_loggers()
+        handler = self.start()
+        _chosen = self
         try:
             yield
         finally:
             _chosen = None
             logging.root.removeHandler(handler)
             logging.root.setLevel(level_before)
+            for logger in revealing:
+                logger.setLevel(logging.NOTSET)
+
+
+def _revealing_loggers() -> list[logging.Logger]:
+    """Return the loggers of `_REVEALING` whose level nobody has set."""
+    loggers = map(logging.getLogger, _REVEALING)  # noqa: TID251 - not ours
+    return [logger for logger in loggers if logger.level == logging.NOTSET]
 
 
 def chosen_output() -> LogOutput | None:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from toolbus.auth.jws import read_header
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.bounded_logging import bounded_logger
-from toolbus.untrusted_text import one_line
 
 __all__ = ["RefusedConnections"]
 
@@ -52,7 +51,7 @@ class RefusedConnections:
             self._begin_window()
         # The header is parsed for lines that are written, not for each token of a flood.
         if len(self._logged) < _MAX_LINES:
-            key = reason, _shown_key_id(token), one_line(address, _MAX_SHOWN_CHARS)
+            key = reason, _shown_key_id(token), address[:_MAX_SHOWN_CHARS]
             if key not in self._logged:
                 self._logged.add(key)
                 _logger.log(self._level, "connection refused: %s (%sfrom %s)", *key)
@@ -81,4 +80,4 @@ def _shown_key_id(token: str) -> str:
         key_id = read_header(token).get("kid")
     except (ValueError, LookupError):
         return ""
-    return f"kid {one_line(key_id, _MAX_SHOWN_CHARS)!r}, " if isinstance(key_id, str) else ""
+    return f"kid {key_id[:_MAX_SHOWN_CHARS]!r}, " if isinstance(key_id, str) else ""

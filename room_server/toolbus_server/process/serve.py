@@ -15,6 +15,7 @@ from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
+from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
@@ -26,7 +27,6 @@ from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
 
 __all__ = [
-    "STOP_SIGNALS",
     "listen_error",
     "log_to_stderr",
     "run",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _logger = bounded_logger(__name__)
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(

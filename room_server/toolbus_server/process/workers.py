@@ -24,12 +24,13 @@ from dataclasses import replace
 from functools import partial
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus.log_output import chosen_output
 from toolbus_server.cluster.node_name import NameTaken
 from toolbus_server.process.heartbeat import is_silent, send_heartbeats
-from toolbus_server.process.serve import STOP_SIGNALS, listen_error, log_to_stderr, run
+from toolbus_server.process.serve import listen_error, log_to_stderr, run
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings
 

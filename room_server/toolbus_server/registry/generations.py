@@ -107,7 +107,7 @@ def ranked(generations: Sequence[Generation]) -> list[Generation]:
     """Return the generations that have hosts, the one that serves last."""
     # Sorted when asked and not kept in order: the floor of one depends on the bases of all that are
     # present, so one host that leaves may change the order of the others. One without hosts counts
-    # for nothing, its base neither: one that superseded and left again gives way to those before
+    # for nothing, and neither does its base: one that superseded and left gives way to those before
     # it.
     present = [each for each in generations if each.hosts]
     if len(present) < 2:

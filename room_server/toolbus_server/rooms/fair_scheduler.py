@@ -67,8 +67,8 @@ class FairScheduler:
             job: The job.
             owner: All jobs of one owner share one turn. None for a turn of its own.
         """
-        # By owner and not by job: an identity with a thousand connections would else get a thousand
-        # turns for each one of another identity.
+        # By owner and not by job: an identity with a thousand connections would otherwise get a
+        # thousand turns for each one of another identity.
         if owner is not None:
             if owner in self._shared:
                 self._shared[owner].append(job)

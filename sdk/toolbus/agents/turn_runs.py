@@ -20,6 +20,7 @@ from toolbus.agents.turn_chunks import PassedOnChunks
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, chunks_of
 from toolbus.client.local_errors import recorded_end
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import Cancelled, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
@@ -90,7 +91,7 @@ class TurnRuns:
 
     def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
         self._running.discard(call)
-        _retrieve(task)
+        retrieve_error(task)
         call.end()
 
     async def _begin(self, call: TurnCall) -> Chunk:
@@ -307,7 +308,7 @@ class TurnRuns:
             _logger.warning("%d calls of a turn did not end when cancelled", len(left))
         for task, call in tasks.items():
             if task in left:
-                task.add_done_callback(_retrieve)
+                task.add_done_callback(retrieve_error)
             call.end()
 
     async def end(self) -> None:
@@ -323,12 +324,6 @@ def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
             yield list(group)
         else:
             yield from ([each] for each in group)
-
-
-def _retrieve(task: asyncio.Task[Chunk]) -> None:
-    """Mark the error of a task as retrieved: it is in the result, or the call was given up."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _has_result(task: asyncio.Task[Chunk]) -> bool:

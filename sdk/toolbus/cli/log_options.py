@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +39,7 @@ def add_log_options(command: Any) -> None:
             return run(ctx)
         from toolbus.log_output import LogOutput  # most commands log as they do by themselves
 
-        output = LogOutput(_level(ctx, chosen), as_json=chosen.get("log_json", False))
+        output = LogOutput(_level(ctx, chosen), as_json=chosen.get("_log_json", False))
         with output.running():
             return run(ctx)
 
@@ -48,11 +48,11 @@ def add_log_options(command: Any) -> None:
 
 def _level(ctx: Any, chosen: dict[str, Any]) -> int | None:
     """Return the level: `--log-level`, else `-v`, else the variable; None without them."""
-    if "log_level" in chosen:
-        level: int = chosen["log_level"]
+    if "_log_level" in chosen:
+        level: int = chosen["_log_level"]
         return level
-    if "verbose" in chosen:
-        return logging.INFO if chosen["verbose"] == 1 else logging.DEBUG
+    if "_verbose" in chosen:
+        return logging.INFO if chosen["_verbose"] == 1 else logging.DEBUG
     variable = os.environ.get(_VARIABLE)
     return _read_level(variable, ctx, hint=_VARIABLE) if variable else None
 
@@ -66,57 +66,44 @@ def _read_level(name: str, ctx: Any, hint: str | None = None) -> int:
         raise typer.BadParameter(str(error), ctx=ctx, param_hint=hint) from None
 
 
-def _keep_level(ctx: typer.Context, value: str | None) -> None:
-    if value is not None and not ctx.resilient_parsing:
-        ctx.meta.setdefault(_CHOSEN, {})["log_level"] = _read_level(value, ctx)
+def _keep(ctx: typer.Context, parameter: typer.CallbackParam, value: Any) -> None:
+    """Keep what an option says; of `-v` before and after the command, both count."""
+    if value in (None, 0, False) or ctx.resilient_parsing:
+        return
+    name = str(parameter.name)
+    chosen = ctx.meta.setdefault(_CHOSEN, {})
+    if name == "_log_level":
+        value = _read_level(value, ctx)
+    elif name == "_verbose":
+        value += chosen.get(name, 0)
+    chosen[name] = value
 
 
-def _keep_verbose(ctx: typer.Context, value: int) -> None:
-    if value:
-        chosen = ctx.meta.setdefault(_CHOSEN, {})
-        chosen["verbose"] = chosen.get("verbose", 0) + value
-
-
-def _keep_json(ctx: typer.Context, value: bool) -> None:
-    if value:
-        ctx.meta.setdefault(_CHOSEN, {})["log_json"] = True
+_Option = partial(typer.Option, callback=_keep, expose_value=False, rich_help_panel="Log")
 
 
 def _declare(
     _log_level: Annotated[
         str | None,
-        typer.Option(
+        _Option(
             "--log-level",
             metavar="LEVEL",
             help="Log to stderr from this level on: debug, info, warning, error or critical. "
             "[TOOLBUS_LOG_LEVEL]",
-            callback=_keep_level,
-            expose_value=False,
-            rich_help_panel="Log",
         ),
     ] = None,
     _verbose: Annotated[
         int,
-        typer.Option(
+        _Option(
             "-v",
             count=True,
             metavar="",
             help="Log from level info on; -vv from debug on.",
-            callback=_keep_verbose,
-            expose_value=False,
             show_default=False,
-            rich_help_panel="Log",
         ),
     ] = 0,
     _log_json: Annotated[
-        bool,
-        typer.Option(
-            "--log-json",
-            help="Log each record as one line of JSON.",
-            callback=_keep_json,
-            expose_value=False,
-            rich_help_panel="Log",
-        ),
+        bool, _Option("--log-json", help="Log each record as one line of JSON.")
     ] = False,
 ) -> None:
     """Declare the options, for `_options`."""

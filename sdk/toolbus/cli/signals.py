@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import Terminated
 from toolbus.forked_children import keep_handler_from_children
 
@@ -17,7 +18,7 @@ def stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -
     """Call `stop` on Ctrl-C and SIGTERM instead of their default action."""
     # Not possible on Windows and outside the main thread: KeyboardInterrupt ends the command there.
     with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop)
             keep_handler_from_children(number)
 

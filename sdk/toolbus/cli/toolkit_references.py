@@ -100,7 +100,8 @@ def logger_names(reference: str) -> set[str]:
     module, colon, attribute = reference.partition(":")
     if not colon:
         entry = next(entry for entry in entry_points(group=TOOLKITS) if entry.name == reference)
-        module, attribute = entry.module, reference
+        module = entry.module
+        attribute = reference
     package = module.partition(".")[0]
     return set() if package.startswith("toolbus") else {package, attribute}
 

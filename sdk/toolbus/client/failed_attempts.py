@@ -35,7 +35,8 @@ class FailedAttempts:
         if now < self._next_line_at:
             return ""
         self._next_line_at = now + _REPEAT_S
-        return f"{self._count} attempts in {now - self._began:.0f} s"
+        attempts = "1 attempt" if self._count == 1 else f"{self._count} attempts"
+        return f"{attempts} in {now - self._began:.0f} s"
 
     def is_first_of(self, level: int) -> bool:
         """Return whether none of this level was logged before, and remember that one was."""

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 from toolbus.concurrency.slices import run_in_slices
+from toolbus.diagnostics.exit_codes import UNAUTHORIZED
 from toolbus.errors import (
     Cancelled,
     Internal,
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 _TOO_LARGE = 1009
-_UNAUTHORIZED = 401
 _BAD_TOKEN = 4401
 _CALL_OPTIONS = frozenset(
     {
@@ -93,7 +93,7 @@ def room_closed_error(cause: RoomException | None = None) -> RoomException:
     """
     message = "the room is closed" if cause is None else f"the room is closed: {cause.message}"
     details = {} if cause is None else dict(cause.details)
-    if details.get("status") == _UNAUTHORIZED or details.get("close_code") == _BAD_TOKEN:
+    if details.get("status") == UNAUTHORIZED or details.get("close_code") == _BAD_TOKEN:
         return PermissionDenied(message, details=details)
     return Unavailable(message, executed="no", retryable=False, details=details)
 

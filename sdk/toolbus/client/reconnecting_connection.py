@@ -26,6 +26,7 @@ from toolbus.client.connect_errors import check_token, connect_error, foreign_se
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.client.local_errors import room_closed_error
+from toolbus.concurrency.tasks import is_cancelled
 from toolbus.diagnostics.join_errors import (
     TokenExpired,
     expired_for_s,
@@ -357,8 +358,7 @@ class ReconnectingConnection:
                 self._forget_refusal()
             self._log_failed(str(error))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             self._log_failed("the token source was cancelled", logging.ERROR)
         except BadTokenSource as error:
@@ -378,8 +378,8 @@ class ReconnectingConnection:
         That the server is away was said when the connection was lost: then the level is INFO.
         """
         self.failure = reason
-        url, since = self._settings.url, self._failed.add()
-        if since:
+        url = self._settings.url
+        if since := self._failed.add():
             level = max(level, logging.WARNING)
             _logger.log(level, "no connection to %s after %s: %s", url, since, reason)
         elif self._failed.is_first_of(level):

@@ -19,6 +19,7 @@ from toolbus.client.inbound_stream import InboundStream, unreadable_result
 from toolbus.client.input_sender import InputSender
 from toolbus.client.local_errors import recorded_end
 from toolbus.client.retry import CallPlan, RetryHistory
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import Cancelled, RoomException
 from toolbus.telemetry.tracing import CallSpan
 
@@ -126,7 +127,7 @@ class StreamingCall:
 
     def _start_retry(self, error: RoomException) -> asyncio.Task[None]:
         self._retry_task = asyncio.create_task(self._retry_after(error))
-        self._retry_task.add_done_callback(_consume_exception)
+        self._retry_task.add_done_callback(retrieve_error)
         return self._retry_task
 
     async def _wait_for_retry(self, retry: asyncio.Task[None]) -> None:
@@ -185,9 +186,3 @@ class StreamingCall:
         span, self._span = self._span, None
         if span is not None:
             span.end(None if error is None else recorded_end(error))
-
-
-def _consume_exception(task: asyncio.Task[None]) -> None:
-    """Mark a task's error as retrieved, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()

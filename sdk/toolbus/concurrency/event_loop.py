@@ -1,25 +1,44 @@
-"""Runs a program's main coroutine on uvloop if that is installed, else on asyncio's own loop."""
+"""Event loops of programs, and of threads: which one runs, and running a coroutine on a new one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 
-__all__ = ["run"]
+__all__ = ["run", "run_on_any_thread", "running_loop"]
 
 _logger = bounded_logger(__name__)
 
 _CANCEL_TIMEOUT_S = 2.0
 
-
 T = TypeVar("T")
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None if none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def run_on_any_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result; blocks, also where an event loop runs.
+
+    Without a loop it runs on this thread, where Ctrl-C cancels it; else on a thread of its own.
+    """
+    if running_loop() is None:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a new loop and return its result, as `asyncio.run` does.
+    """Run the main coroutine of a program on a new loop, uvloop if that is installed.
 
     Unlike `asyncio.run`, it abandons tasks that have not ended 2 s after they were cancelled and
     logs their number, so that the program can end.

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 
-__all__ = ["LoopEnded", "LoopThread", "begin_on", "is_in_loop", "result_of"]
+__all__ = ["LoopEnded", "LoopThread", "begin_on", "result_of"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
@@ -30,16 +30,7 @@ _LAST_REPLIES_S = 0.5
 
 
 class LoopEnded(Exception):
-    """The loop has ended: it runs nothing any more."""
-
-
-def is_in_loop() -> bool:
-    """Whether this thread runs an event loop now, which waiting for another thread would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    """The loop has ended: it has run nothing of the work, and will not."""
 
 
 def begin_on(
@@ -68,8 +59,8 @@ def result_of(future: concurrent.futures.Future[T], loop: asyncio.AbstractEventL
     """Wait for work that `begin_on` started. Ctrl-C in the waiting thread cancels the work.
 
     Raises:
-        concurrent.futures.CancelledError: The work was cancelled.
-        LoopEnded: The loop has ended, and the work with it.
+        concurrent.futures.CancelledError: The work was cancelled, or the loop has ended, and the
+            work with it. Not `LoopEnded`, after which nothing has run.
         Exception: What the work raises.
     """
     try:
@@ -77,7 +68,7 @@ def result_of(future: concurrent.futures.Future[T], loop: asyncio.AbstractEventL
             with suppress(TimeoutError):
                 return future.result(_CHECK_S)
             if loop.is_closed() and not future.done():
-                raise LoopEnded
+                raise concurrent.futures.CancelledError
         return future.result()
     except BaseException:
         future.cancel()  # nothing for work that has ended

@@ -8,7 +8,6 @@ has threads of its own, and none waits for those of another.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -19,7 +18,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.thread_signals import stop_signals_blocked
+from toolbus.forked_children import call_in_children
 
 __all__ = ["WorkerThreads"]
 
@@ -97,13 +98,12 @@ class WorkerThreads:
     """
 
     def __init__(self, purpose: str, limit: int, *, may_take_long: bool = False) -> None:
-        self.purpose: str = purpose
-        self.limit: int = limit
+        self._purpose = purpose
+        self._limit = limit
         self._may_take_long = may_take_long
         self._report_at = 0.0
         self._reset()
-        if hasattr(os, "register_at_fork"):  # a child has none of the threads of its parent
-            os.register_at_fork(after_in_child=self._reset)
+        call_in_children(self._reset)  # a child has none of the threads of its parent
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -148,7 +148,7 @@ class WorkerThreads:
         Waits for 0.25 s at most; the function goes on by itself, and its errors are dropped.
         """
         work = self._start(partial(function, *arguments), None)
-        work.ended.add_done_callback(_retrieve)
+        work.ended.add_done_callback(retrieve_error)
         await asyncio.wait([work.ended], timeout=_GRACE_S)
 
     async def _give_up(self, work: _Work[Any]) -> None:
@@ -162,7 +162,8 @@ class WorkerThreads:
 
     def _undo(self, work: _Work[Any], ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled() and ended.exception() is None and work.undo is not None:
-            self._start(partial(work.undo, ended.result()), None).ended.add_done_callback(_retrieve)
+            undoing = self._start(partial(work.undo, ended.result()), None)
+            undoing.ended.add_done_callback(retrieve_error)
 
     def _start(
         self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""
@@ -172,13 +173,13 @@ class WorkerThreads:
             self._waiting[work] = None
             if len(self._waiting) <= self._idle:
                 self._changed.notify()
-            elif self._threads < self.limit:
+            elif self._threads < self._limit:
                 self._add_thread(work)
         return work
 
     def _add_thread(self, work: _Work[Any]) -> None:
         self._threads += 1
-        name = f"toolbus-{self.purpose}"
+        name = f"toolbus-{self._purpose}"
         try:
             threading.Thread(target=self._run, name=name, daemon=True).start()
         except RuntimeError:  # the system allows no further thread, or the program is ending
@@ -193,16 +194,15 @@ class WorkerThreads:
         if now < self._report_at or (work.has_begun and self._may_take_long):
             return
         self._report_at = now + _REPORT_EVERY_S
-        waits = len(self._waiting)
         _logger.warning(
             "%s: %s has not ended after %.3g s: %d of %d threads are busy, and %d functions wait"
             " for one",
-            self.purpose,
+            self._purpose,
             work.name,
             now - work.asked_at,
             self._threads - self._idle,
-            self.limit,
-            waits,
+            self._limit,
+            len(self._waiting),
         )
 
     # On a thread
@@ -223,9 +223,3 @@ class WorkerThreads:
                 return self._waiting.popitem(last=False)[0]
             self._threads -= 1
             return None
-
-
-def _retrieve(ended: asyncio.Future[Any]) -> None:
-    """Mark an error as retrieved, so that asyncio does not log it."""
-    if not ended.cancelled():
-        ended.exception()

@@ -20,6 +20,7 @@ from toolbus.untrusted_text import one_line, printable
 
 __all__ = [
     "CERTIFICATE_STEP",
+    "UNAUTHORIZED",
     "CallTarget",
     "ExitCode",
     "Terminated",
@@ -165,7 +166,9 @@ _AFTER_CLOSE = MappingProxyType(
         4440: "ask the administrator of this room",
     }
 )
-_UNAUTHORIZED, _REPLACED = 401, 409
+UNAUTHORIZED = 401
+"""The status with which a server refuses a token."""
+_REPLACED = 409
 
 
 def grant_command(grant: str) -> str:
@@ -206,7 +209,7 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
         doctor = "`toolbus doctor` with the same options shows the grants of your token"
         return f"create a token with this grant: `{command}`; {doctor}"
     create = "`toolbus token create` creates a new one"
-    if error.details.get("status") == _UNAUTHORIZED:
+    if error.details.get("status") == UNAUTHORIZED:
         doctor = "`toolbus doctor` with the same options"
         return f"{doctor} shows what is wrong with the token; {create}"
     is_join_error = not {"status", "close_code"}.isdisjoint(error.details)

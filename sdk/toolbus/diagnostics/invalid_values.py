@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toolbus.errors import InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line
 
@@ -21,15 +19,9 @@ def further_values(error: RoomException) -> list[str]:
     named = error.details.get("all")
     if not isinstance(error, InvalidArguments) or not isinstance(named, list):
         return []
-    return [_line(each) for each in named[1:_MAX_VALUES] if _is_violation(each)]
-
-
-def _is_violation(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(value.get(key), str) for key in ("path", "message")
-    )
-
-
-def _line(violation: dict[str, str]) -> str:
-    path, message = violation["path"], violation["message"]
-    return one_line(f"{path}: {message}" if path else message, _MAX_CHARS)
+    lines: list[str] = []
+    for each in named[1:_MAX_VALUES]:
+        match each:
+            case {"path": str(path), "message": str(message)}:
+                lines.append(one_line(f"{path}: {message}" if path else message, _MAX_CHARS))
+    return lines

@@ -13,7 +13,7 @@ from typing import Any
 
 from toolbus.auth.grants import matches_room
 from toolbus.auth.token_limits import LEEWAY_S
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UNAUTHORIZED, UsageError
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import (
     DEV_KEY_ORIGIN,
@@ -37,7 +37,6 @@ __all__ = [
     "unchecked_claims",
 ]
 
-_UNAUTHORIZED = 401
 _MAX_ID_CHARS = 64
 _CREATE_TOKEN = "create one with `toolbus token create`"
 
@@ -243,7 +242,7 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
     except PermissionDenied as refusal:
         details = refusal.details
         precise: PermissionDenied | None = None
-        if details.get("status") == _UNAUTHORIZED:
+        if details.get("status") == UNAUTHORIZED:
             precise = _expired(await _own_claims(settings), details)
             if precise is None and settings.token_from == DEV_KEY_ORIGIN:
                 precise = DevKeyRefused(details)

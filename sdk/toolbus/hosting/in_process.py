@@ -17,6 +17,8 @@ from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
+from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.tasks import is_cancelled, retrieve_error
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
 from toolbus.hosting.local_input import LocalInput
@@ -117,7 +119,7 @@ class InProcessCall:
         """Pass a progress to the caller, from any thread; a large one is dropped."""
         if len(pack_body(as_chunk(value).to_wire())) > MAX_PROGRESS_BYTES:
             return
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             self._report(value)
             return
         with suppress(RuntimeError):  # the loop has ended
@@ -135,7 +137,7 @@ class InProcessCall:
         loop = asyncio.get_running_loop()
         context = copy_context()
         running = loop.run_in_executor(self._threads_of(), partial(context.run, function))
-        running.add_done_callback(_consume_exception)
+        running.add_done_callback(retrieve_error)
         self.threads.add(running)
         return await asyncio.shield(running)
 
@@ -289,7 +291,7 @@ class InProcessToolkit:
                 packed_result(call.run, chunk)  # raises if a remote host could not send it
             return chunk
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if is_cancelled():
                 call.run.cancel()
                 raise
             error_of_tool = RuntimeError("the tool raised CancelledError")
@@ -319,25 +321,6 @@ def _release(slots: ToolSlots, call: InProcessCall) -> None:
         ended.add_done_callback(lambda _: slots.release(call))
     else:
         slots.release(call)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _is_cancelled() -> bool:
-    """Whether this call was cancelled: by its caller, its timeout or the end of the turn."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _consume_exception(ended: asyncio.Future[Any]) -> None:
-    """Mark the error of an abandoned function as retrieved, so that asyncio does not log it."""
-    if not ended.cancelled():
-        ended.exception()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.thread_signals import stop_signals_blocked
@@ -104,7 +104,7 @@ class _Watchdog:
         """Start the beats and the thread; without the thread nothing is watched."""
         self._loop.call_later(_TICK_S, self._beat)
         with suppress(RuntimeError):  # the system allows no further thread
-            threading.Thread(target=self._run, name="toolbus-watchdog", daemon=True).start()
+            threading.Thread(target=self._watch, name="toolbus-watchdog", daemon=True).start()
 
     def _beat(self) -> None:
         self._thread_id = threading.get_ident()  # a loop that was stopped may run on another one
@@ -118,10 +118,7 @@ class _Watchdog:
         self._has_ended.set()
         _watchdogs.pop(self._loop, None)
 
-    def _run(self) -> None:
-        with stop_signals_blocked():
-            self._watch()
-
+    @stop_signals_blocked()
     def _watch(self) -> None:
         """Add up the time since the last beat, and log it; on the thread."""
         beat_at = self._beat_at
@@ -145,8 +142,7 @@ class _Watchdog:
                 self._log(blocked_s, is_long=logged > 1)
 
     def _log(self, blocked_s: float, *, is_long: bool) -> None:
-        frame = sys._current_frames().get(self._thread_id)
-        block = _Block.of(frame)
+        tool, place = _find_block(sys._current_frames().get(self._thread_id))
         if is_long:
             advice = "the server may have given up this host, which answers no pings"
             write = _logger.error
@@ -155,9 +151,9 @@ class _Watchdog:
             write = _logger.warning
         write(
             "%s has blocked the event loop for %.3g s, at %s; %s",
-            f"tool {block.tool}" if block.tool else self._outside_calls(),
+            f"tool {tool}" if tool else self._outside_calls(),
             blocked_s,
-            block.place,
+            place,
             advice,
         )
 
@@ -186,7 +182,8 @@ class _RunningTime:
 
     def next(self) -> float:
         """Return the seconds since the last tick."""
-        at, used_s = time.monotonic(), time.process_time()
+        at = time.monotonic()
+        used_s = time.process_time()
         passed_s = at - self._at
         if passed_s > 2 * _TICK_S:
             passed_s = min(passed_s, max(2 * _TICK_S, used_s - self._used_s))
@@ -195,32 +192,28 @@ class _RunningTime:
         return passed_s
 
 
-class _Block(NamedTuple):
-    """What blocks: the tool, empty if it is none, and the place."""
+def _find_block(frame: FrameType | None) -> tuple[str, str]:
+    """Return the tool that blocks, empty if it is none, and the place.
 
-    tool: str
-    place: str
-
-    @classmethod
-    def of(cls, frame: FrameType | None) -> _Block:
-        """Read the stack of the loop's thread, from its innermost frame out to the loop's own.
-
-        The place is the innermost line that is neither of toolbus nor of a library, and the
-        innermost of all where that is another one.
-        """
-        if frame is None:
-            return cls("", "an unknown place")
-        innermost = own = _line(frame)
-        is_own = False
-        while frame is not None and not _is_of_loop(frame.f_code):
-            if frame.f_code in _call_codes:
-                return cls(frame.f_locals["call"].method, _place(own, innermost))
-            file = frame.f_code.co_filename
-            if not is_own and not file.startswith((_OWN_CODE, *_library_folders())):
-                is_own = True
-                own = _line(frame)
-            frame = frame.f_back
-        return cls("", _place(own, innermost))
+    Reads the stack of the loop's thread, from its innermost frame out to the loop's own. The place
+    is the innermost line that is neither of toolbus nor of a library, and the innermost of all
+    where that is another one.
+    """
+    if frame is None:
+        return "", "an unknown place"
+    tool = ""
+    innermost = own = _line(frame)
+    is_own = False
+    while frame is not None and not _is_of_loop(frame.f_code):
+        if frame.f_code in _call_codes:
+            tool = frame.f_locals["call"].method
+            break
+        file = frame.f_code.co_filename
+        if not is_own and not file.startswith((_OWN_CODE, *_library_folders())):
+            is_own = True
+            own = _line(frame)
+        frame = frame.f_back
+    return tool, own if own == innermost else f"{own}, which called {innermost}"
 
 
 def _awaits(task: asyncio.Task[Any], searched: asyncio.Task[Any]) -> bool:
@@ -239,10 +232,6 @@ def _awaits(task: asyncio.Task[Any], searched: asyncio.Task[Any]) -> bool:
                 seen.add(id(found))
                 pending.append(found)
     return False
-
-
-def _place(own: str, innermost: str) -> str:
-    return own if own == innermost else f"{own}, which called {innermost}"
 
 
 def _is_of_loop(code: CodeType) -> bool:

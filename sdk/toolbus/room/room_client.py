@@ -300,7 +300,8 @@ class RoomClient(Room):
         Only a server on this machine may ask: another one would learn what authors of tools kept
         from it.
         """
-        parts, settings = self._parts, self._settings
+        parts = self._parts
+        settings = self._settings
         if parts is None or parts.welcome is None or settings is None:
             return False
         return parts.welcome.facts.get("errors") == "text" and is_loopback(settings.url)

@@ -16,6 +16,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import ReconnectingConnection
+from toolbus.concurrency.tasks import is_cancelled
 from toolbus.errors import RoomException
 from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.wire import Notice, Refresh
@@ -115,8 +116,7 @@ class TokenRenewal:
                 return False
             await self._send(token)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             _logger.error("%s for room %s expires soon: its source was cancelled", source, room)
         except (RoomException, BadTokenSource) as error:

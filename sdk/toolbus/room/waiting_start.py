@@ -56,7 +56,8 @@ async def keep_trying(
     Raises:
         RoomException: An error of the function that does not end by itself, or is not waited for.
     """
-    pause_s, level = _FIRST_PAUSE_S, logging.WARNING
+    pause_s = _FIRST_PAUSE_S
+    level = logging.WARNING
     failed = FailedAttempts(asyncio.get_running_loop().time)
     while True:
         try:
@@ -74,7 +75,8 @@ async def keep_trying(
         else:
             break
         await asyncio.sleep(random.uniform(0, pause_s))
-        pause_s, level = min(2 * pause_s, _LONGEST_PAUSE_S), logging.INFO
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        level = logging.INFO
     if level == logging.INFO:
         _logger.warning(_DONE[doing], room.room)
     return started

@@ -152,12 +152,9 @@ class GracefulShutdown:
         self._signals += 1
         self._signal_queue.put(True)
 
+    @stop_signals_blocked()
     def _supervise(self) -> None:
         """Wait for signals on a separate thread; exit at the limit or on the second signal."""
-        with stop_signals_blocked():
-            self._wait_and_exit()
-
-    def _wait_and_exit(self) -> None:
         if not self._signal_queue.get():
             return
         if self._loop is not None:

@@ -20,7 +20,7 @@ from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
 from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
-from toolbus.service.stack_dump import StackDump
+from toolbus.service.stack_dump import stack_dump
 from toolbus.telemetry import configure
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.middleware import Middleware
@@ -296,7 +296,7 @@ async def _start(
     async def start() -> AsyncExitStack:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(room)
-            stack.enter_context(StackDump())
+            stack.enter_context(stack_dump())
             for toolkit in toolkits:
                 await stack.enter_async_context(_hosted(room, toolkit))
             return stack.pop_all()

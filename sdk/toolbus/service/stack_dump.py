@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import sys
-from types import TracebackType
-from typing import Self, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 from toolbus.transport.websocket import PING_TIMEOUT_S
 
-__all__ = ["StackDump"]
+__all__ = ["stack_dump"]
 
 
-class StackDump:
-    """Prints the stacks of all threads once the loop was blocked for a time, while its block runs.
+@contextmanager
+def stack_dump(*, limit_s: float = PING_TIMEOUT_S, stacks: TextIO | None = None) -> Iterator[None]:
+    """Print the stacks of all threads once the loop was blocked for a time, while the block runs.
 
     There is one per process at a time.
 
@@ -27,28 +29,23 @@ class StackDump:
         limit_s: Seconds that the loop may be blocked.
         stacks: Where stacks are printed, a file of the operating system; stderr by default.
     """
+    stacks = stacks or sys.__stderr__
+    if stacks is None:  # there is no stderr, for instance in a Windows service
+        yield
+        return
+    loop = asyncio.get_running_loop()
 
-    def __init__(self, *, limit_s: float = PING_TIMEOUT_S, stacks: TextIO | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._limit_s = limit_s
-        self._stacks = stacks or sys.__stderr__
-        self._timer: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Self:
-        self._postpone()
-        return self
+    def postpone() -> None:
+        nonlocal timer
+        faulthandler.dump_traceback_later(limit_s, file=stacks)
+        timer = loop.call_later(limit_s / 4, postpone)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    postpone()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
         faulthandler.cancel_dump_traceback_later()
-
-    def _postpone(self) -> None:
-        if self._stacks is not None:  # there is no stderr, for instance in a Windows service
-            faulthandler.dump_traceback_later(self._limit_s, file=self._stacks)
-            self._timer = self._loop.call_later(self._limit_s / 4, self._postpone)

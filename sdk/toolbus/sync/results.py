@@ -12,9 +12,11 @@ from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import EmptyChunk, JsonChunk, LinkChunk, MixedChunk, TextChunk
 from toolbus.chunks.chunk_types import FileChunk as AsyncFileChunk
 from toolbus.chunks.file_io import cut_in_pieces
+from toolbus.client.chunk_stream import ChunkStream
 from toolbus.errors import Unavailable
+from toolbus.room.events import EventStream
 
-__all__ = ["Chunk", "FileChunk", "Run", "Stream", "with_blocking_files"]
+__all__ = ["Chunk", "FileChunk", "Run", "Stream", "waited_for", "with_blocking_files"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +30,13 @@ class Run(Protocol):
         self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Return what `await method(*args, **kwargs)` returns there."""
+
+
+def waited_for(run: Run, items: AsyncIterator[T]) -> Iterator[T]:
+    """Give the items of a client; each is waited for."""
+    with suppress(StopAsyncIteration):
+        while True:
+            yield run(items.__anext__)
 
 
 class FileChunk(AsyncFileChunk):
@@ -92,9 +101,7 @@ class FilePieces:
             return
         if self._run is None:
             raise RuntimeError("this file is no result of a call: read it from where it is")
-        with suppress(StopAsyncIteration):
-            while True:
-                yield self._run(self._source.__anext__)
+        yield from waited_for(self._run, self._source)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Give the pieces to the event loop of the client."""
@@ -121,25 +128,6 @@ def with_blocking_files(run: Run, result: Any) -> Any:
     return result
 
 
-class AsyncStream(Protocol):
-    """What a `Stream` reads: a `ChunkStream` or an `EventStream`."""
-
-    async def __aenter__(self) -> Any:
-        """Begin."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        """End."""
-
-    async def __anext__(self) -> Any:
-        """Give the next item."""
-
-
 class Stream(Generic[T]):
     """Chunks of a call, or events: `with room.stream("logs.tail") as chunks:`.
 
@@ -147,7 +135,9 @@ class Stream(Generic[T]):
     made, when the block is entered. Leaving the block ends it. One thread at a time reads it.
     """
 
-    def __init__(self, run: Run, source: AsyncStream, read: Callable[[Any], T]) -> None:
+    def __init__(
+        self, run: Run, source: ChunkStream | EventStream[Any], read: Callable[[Any], T]
+    ) -> None:
         """Made by the library.
 
         Args:

@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -15,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 from toolbus.auth.grants import ApiScope
 from toolbus.client.local_errors import room_closed_error
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
-from toolbus.concurrency.loop_thread import LoopEnded, LoopThread, is_in_loop
+from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
 from toolbus.room.events import EVENT_TOPICS, RoomEvent
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import Token
-from toolbus.sync.results import Chunk, Stream, with_blocking_files
+from toolbus.sync.results import Chunk, Stream, waited_for, with_blocking_files
 from toolbus.sync.toolkit_proxy import ToolkitProxy
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.call_room import CallOptions, StreamOptions
@@ -124,13 +124,15 @@ class RoomClient:
                     "this client is already connected: make another one, or close it"
                 )
             thread = self._thread = LoopThread("toolbus-client", self._client.aclose)
-        weakref.finalize(self, thread.request_stop).atexit = False  # a client that is not closed
+        self._abandoned = weakref.finalize(self, thread.request_stop)  # a client that is not closed
+        self._abandoned.atexit = False
         try:
             self._run(self._client.connect)
         except BaseException:
             with self._changing:
                 if self._thread is thread:
                     self._thread = None
+            self._abandoned.detach()
             thread.stop(_STOP_S)
             raise
         return self
@@ -141,12 +143,13 @@ class RoomClient:
         Raises:
             RuntimeError: This thread runs an event loop.
         """
-        if self._thread is not None and self._thread.is_forked:
+        if self._is_forked:
             return  # the connection is that of the parent process
         self._check_thread()
         with self._changing:
             if self._thread is not None:
                 self._was_closed = True
+                self._abandoned.detach()
                 self._thread.stop(_STOP_S)
                 self._thread = None
 
@@ -166,10 +169,15 @@ class RoomClient:
 
     def _check_thread(self) -> None:
         """Raise RuntimeError where waiting would block a loop, or nothing would ever answer."""
-        if is_in_loop():
+        if running_loop() is not None:
             raise RuntimeError(_IN_LOOP)
-        if self._thread is not None and self._thread.is_forked:
+        if self._is_forked:
             raise RuntimeError(_FORKED)
+
+    @property
+    def _is_forked(self) -> bool:
+        thread = self._thread  # another thread may close this client meanwhile
+        return thread is not None and thread.is_forked
 
     def _run(self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a method of the client on its thread, and wait for the result."""
@@ -329,10 +337,7 @@ class RoomClient:
         Args:
             search: Only toolkits with this text in a name, title or description.
         """
-        found = self._client.toolkits(search)
-        with suppress(StopAsyncIteration):
-            while True:
-                yield self._run(found.__anext__)
+        return waited_for(self._run, self._client.toolkits(search))
 
     def list_builders(self, participant: str) -> list[BuilderInfo]:
         """List the toolkits that a participant builds on request, as far as they are granted."""

@@ -32,8 +32,10 @@ _EXPORTER = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
 _PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
-_QUEUE, _QUEUE_SIZE = "OTEL_BSP_MAX_QUEUE_SIZE", 2_048
-_BATCH, _BATCH_SIZE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512
+_QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
+_QUEUE_SIZE = 2_048
+_BATCH = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
+_BATCH_SIZE = 512
 
 _Correct: TypeAlias = Callable[[str], str | None]
 """Returns what is right of a value, or None for the default."""
@@ -47,16 +49,10 @@ class _Rule(NamedTuple):
     correct: _Correct
 
 
-def _whole_number(lowest: int, value: str) -> str | None:
-    text = value.strip()
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_NUMBER))
-    return text if is_number and lowest <= int(text) <= _MAX_NUMBER else None
-
-
-def _number(lowest: float, highest: float, value: str) -> str | None:
+def _number(read: type[int | float], lowest: float, highest: float, value: str) -> str | None:
     try:
-        return value if lowest <= float(value) <= highest else None
-    except ValueError:
+        return value if lowest <= read(value) <= highest else None
+    except ValueError:  # also for more digits than Python reads
         return None
 
 
@@ -87,7 +83,7 @@ def _entries(value: str) -> list[str]:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-def _pairs(is_right: Callable[[str, str], bool], value: str) -> str:
+def _pairs(is_right: Callable[[str, str], object], value: str) -> str:
     found = [(entry, *entry.partition("=")) for entry in _entries(value)]
     return ",".join(
         entry for entry, name, equals, text in found if equals and is_right(name.strip(), text)
@@ -99,10 +95,6 @@ def _is_header(name: str, value: str) -> bool:
     text = unquote(value)
     is_sendable = text.isascii() and text.isprintable() and not set(value) & set('";\\')
     return is_sendable and _HEADER_NAME.fullmatch(name) is not None
-
-
-def _is_attribute(name: str, value: str) -> bool:
-    return bool(name) and _text(value) is not None
 
 
 def _text(value: str) -> str | None:
@@ -120,7 +112,7 @@ def _installed_list(group: str, value: str) -> str:
 
 def _count(lowest: int, default: object) -> _Rule:
     form = f"a whole number from {lowest} to {_MAX_NUMBER}"
-    return _Rule(form, f"{default} is", partial(_whole_number, lowest))
+    return _Rule(form, f"{default} is", partial(_number, int, lowest, _MAX_NUMBER))
 
 
 def _choice(default: str, *names: str) -> _Rule:
@@ -139,7 +131,7 @@ _OTLP: Mapping[str, _Rule] = {
     "ENDPOINT": _Rule("an http:// or https:// address", "http://localhost:4318 is", _address),
     "PROTOCOL": _Rule("http/protobuf", "http/protobuf is", partial(_one_of, ("http/protobuf",))),
     "HEADERS": _HEADER_PAIRS,
-    "TIMEOUT": _Rule("a number above 0", "5 is", partial(_number, 0.001, _MAX_NUMBER)),
+    "TIMEOUT": _Rule("a number above 0", "5 is", partial(_number, float, 0.001, _MAX_NUMBER)),
     "COMPRESSION": _choice("none", "gzip", "deflate", "none"),
     "CERTIFICATE": _Rule("a file that exists", "the usual authorities are", _file),
     "CLIENT_CERTIFICATE": _NO_FILE,
@@ -150,7 +142,9 @@ _RULES: Mapping[str, _Rule] = {
     "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": _SWITCH,
     "OTEL_SERVICE_NAME": _Rule("text in UTF-8", "the name of the program is", _text),
     "OTEL_RESOURCE_ATTRIBUTES": _Rule(
-        "name=value pairs in UTF-8", "the others are", partial(_pairs, _is_attribute)
+        "name=value pairs in UTF-8",
+        "the others are",
+        partial(_pairs, lambda name, text: name and _text(text) is not None),
     ),
     "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": _Rule(
         "names of installed detectors",
@@ -193,7 +187,7 @@ _RULES: Mapping[str, _Rule] = {
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": _CREDENTIALS,
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER": _CREDENTIALS,
 }
-_RATIO = _Rule("a number from 0 to 1", "1 is", partial(_number, 0, 1))
+_RATIO = _Rule("a number from 0 to 1", "1 is", partial(_number, float, 0, 1))
 
 
 def asks_for_spans(environ: Mapping[str, str]) -> bool:
@@ -259,7 +253,8 @@ def _corrected(given: Mapping[str, str]) -> dict[str, str]:
 
 def _correct_sizes(right: dict[str, str]) -> None:
     """Use both defaults where a batch would not fit into the queue."""
-    queue, batch = int(right.get(_QUEUE, _QUEUE_SIZE)), int(right.get(_BATCH, _BATCH_SIZE))
+    queue = int(right.get(_QUEUE, _QUEUE_SIZE))
+    batch = int(right.get(_BATCH, _BATCH_SIZE))
     if batch <= queue:
         return
     names = " and ".join(name for name in (_QUEUE, _BATCH) if name in right)

@@ -41,12 +41,12 @@ def described(error: BaseException, *, with_text: bool) -> tuple[str, dict[str, 
     the words of this library; `details["text"]` is the text alone, which marks it as the tool's.
     """
     cause = one_line(cut(type(error).__name__))
-    message, details = f"the tool raised {cause}", {"cause": cause}
+    message = f"the tool raised {cause}"
     text = _text_of(error, _MAX_MEMBERS) if with_text else ""
     if not text:
-        return message, details
+        return message, {"cause": cause}
     text = printable(text, MAX_MESSAGE_CHARS - len(message) - 2)
-    return f"{message}: {text}", {**details, "text": text}
+    return f"{message}: {text}", {"cause": cause, "text": text}
 
 
 def _text_of(error: BaseException, members: int = 0) -> str:

@@ -36,6 +36,8 @@ from toolbus.chunks.chunk_types import (
     as_chunk,
 )
 from toolbus.chunks.json_values import cut, json_pointer
+from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.loop_thread import begin_on, result_of
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
@@ -110,7 +112,7 @@ class InputStream(Generic[T]):
         """Return the same input as values of a type, to be read instead of this one."""
         made: InputStream[R] = InputStream.__new__(InputStream)
         made._begin(self._source, _conversion(kind))
-        made._loop = _running_loop()
+        made._loop = running_loop()
         return made
 
     async def file(self) -> FileChunk | None:
@@ -177,14 +179,14 @@ class InputStream(Generic[T]):
     # On a thread
 
     def __iter__(self) -> Self:
-        if self._loop is None or self._loop is _running_loop():
+        if self._loop is None or self._loop is running_loop():
             raise TypeError("on the event loop an input must be read with `async for`")
         return self
 
     def __next__(self) -> T:
         assert self._loop is not None, "`iter` was not called"
         try:
-            return asyncio.run_coroutine_threadsafe(self.__anext__(), self._loop).result()
+            return result_of(begin_on(self._loop, self.__anext__), self._loop)
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -206,13 +208,6 @@ class _Values:
 
     def fail(self, error: RoomException) -> RoomException:
         return error
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _cancelled_read() -> AsyncIterator[bytes]:

@@ -72,7 +72,8 @@ def invalid_arguments(violations: Iterable[Violation]) -> InvalidArguments:
     # The first one comes again among all, and pydantic has one for each branch of a union.
     different = [*dict.fromkeys(islice(violations, 4 * MAX_VIOLATIONS))][:MAX_VIOLATIONS]
     different = different or [Violation("", "the value is not JSON")]
-    first, left = different[0], _MAX_VIOLATIONS_BYTES
+    first = different[0]
+    left = _MAX_VIOLATIONS_BYTES
     named: list[dict[str, Any]] = []
     for each in different:
         left -= len(f"{each.path}{each.message}".encode(errors="replace"))

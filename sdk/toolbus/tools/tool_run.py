@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
-from toolbus.concurrency.loop_thread import LoopEnded, begin_on, is_in_loop, result_of
+from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.loop_thread import LoopEnded, begin_on, result_of
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
@@ -160,7 +161,7 @@ class ToolRun(ABC):
             Unavailable: The event loop has ended.
             Exception: What the call raises.
         """
-        if is_in_loop():
+        if running_loop() is not None:
             raise RuntimeError(_IN_LOOP)
         if self.loop is None:  # a tool that is run without a loop, as in a unit test
 

@@ -141,6 +141,7 @@ async def connect_to_host(
         except TimeoutError:
             text = f"it accepts, but does not answer within {round(share_s, 1):g} s"
             attempts.failures[info[4][0]] = TimeoutError(text)
+            resolver.put_last(host, info[4][0])  # many of these must not hide a good one for ever
         except next_after as error:
             attempts.failures[info[4][0]] = error
             failed_use = failed_use or error

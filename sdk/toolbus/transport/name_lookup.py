@@ -135,8 +135,9 @@ class HostResolver:
     def _end(self, name: _Name, lookup: _Lookup, outcome: _Addresses | OSError) -> None:
         if isinstance(outcome, tuple):
             self._known.pop(name, None)
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.pop(next(iter(self._known)), None)
+            names = list(self._known)  # in one step: other threads change it
+            if len(names) >= _MAX_KNOWN:
+                self._known.pop(names[0], None)
             self._known[name] = outcome
         self._running.pop(name, None)
         lookup.future.set_result(outcome)

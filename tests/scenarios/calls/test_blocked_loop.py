@@ -171,10 +171,12 @@ async def test_long_block_is_logged_once_more_and_the_next_one_anew(
 ) -> None:
     monkeypatch.setattr(loop_watchdog, "LONG_S", 0.2)
     with watched_loop():
+        watchdog = loop_watchdog._watchdogs[asyncio.get_running_loop()]
         await asyncio.sleep(0)
         block_until(2)
         time.sleep(0.1)  # noqa: ASYNC251 - what is tested
-        await asyncio.sleep(0.06)
+        beat_at = watchdog._beat_at
+        await until(lambda: watchdog._beat_at != beat_at)
         block_until(3)
     assert [line.split()[0] for line in lines] == ["WARNING", "ERROR", "WARNING"]
 

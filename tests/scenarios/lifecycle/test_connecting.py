@@ -84,17 +84,16 @@ async def test_client_waits_for_a_server_that_is_not_there_yet(
 
 
 async def test_wait_has_a_limit_and_waits_for_nothing_that_stays(server: TestServer) -> None:
+    token = server.token("ann")
     for wait in (False, 0):
         with pytest.raises(Unavailable) as refused:
-            await RoomClient(
-                f"ws://127.0.0.1:{free_port()}", token="e30.e30.t", wait=wait
-            ).connect()
+            await RoomClient(f"ws://127.0.0.1:{free_port()}", token=token, wait=wait).connect()
         assert "waited" not in refused.value.message
     for wrong in ("5", -1, float("inf"), float("nan"), None):
         with pytest.raises(ValueError, match="wait must be True, False or a number"):
-            await RoomClient(server.url, token="e30.e30.t", wait=wrong).connect()  # type: ignore[arg-type]
+            await RoomClient(server.url, token=token, wait=wrong).connect()  # type: ignore[arg-type]
     with pytest.raises(PermissionDenied):
-        await RoomClient(server.url, room="other", token=server.token("a"), wait=True).connect()
+        await RoomClient(server.url, room="other", token=token, wait=True).connect()
 
 
 # Another event loop

@@ -230,7 +230,6 @@ main()
         (["--version"], {}, SLOW | {"rich", "pydantic", "toolbus.client"}),
         ([], TAB, SLOW | A_ROOM | {"rich"}),
         (["call", "--help"], {}, SLOW),
-        (["tools", "--help"], {}, SLOW),
         (["host", "--help"], {}, SLOW - {"sqlite3"}),
         (["serve", "--help"], {}, SLOW - {"cryptography", "jwt", "toolbus_server"}),
     ],

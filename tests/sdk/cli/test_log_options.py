@@ -60,10 +60,11 @@ class Unprintable:
 
 
 def levels_of(typed: str, **variables: str) -> list[str]:
-    before = [*logging.root.handlers], logging.root.level
+    before = [*logging.root.handlers], logging.root.level, logging.getLogger("hpack").level
     result = CliRunner().invoke(make_app(), typed.split(), env=variables)
     assert result.exit_code == 0, result.stderr
-    assert ([*logging.root.handlers], logging.root.level) == before
+    after = [*logging.root.handlers], logging.root.level, logging.getLogger("hpack").level
+    assert after == before
     return [line.rpartition(" ")[2] for line in result.stderr.splitlines()]
 
 

@@ -17,4 +17,4 @@ def test_line_is_due_once_a_minute_and_counts_since_the_beginning() -> None:
     failed.begin()
     assert failed.is_first_of(30)
     now += 60.0
-    assert failed.add() == "1 attempts in 60 s"
+    assert failed.add() == "1 attempt in 60 s"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.clients.ending_tokens import lives_for
 from support.parts.isolated_host import echo
 from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
@@ -149,7 +150,7 @@ async def test_server_that_does_not_answer_is_a_warning_before_the_error(
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
         url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unavailable):
-            await RoomClient(url, room="lab", token="e30.e30.t").__aenter__()
+            await RoomClient(url, room="lab", token=lives_for("ann", 60)).__aenter__()
     assert f"{url} has not answered yet; waiting up to 0.15 s more" in caplog.messages
 
 

@@ -33,9 +33,8 @@ class Gate:
         self.ran.append(result)
         return result
 
-    async def entered(self, count: int = 1) -> None:
-        for _ in range(count):
-            assert await asyncio.to_thread(self._entered.acquire, timeout=10)
+    async def entered(self) -> None:
+        assert await asyncio.to_thread(self._entered.acquire, timeout=10)
 
 
 @pytest.fixture
@@ -46,19 +45,22 @@ def gate() -> Iterator[Gate]:
 
 
 async def test_work_beyond_the_limit_waits_and_keeps_its_order(gate: Gate) -> None:
-    threads = WorkerThreads("test", 2)
-    running = [asyncio.create_task(threads.run(gate.hold, number)) for number in range(2)]
-    await gate.entered(2)
+    threads = WorkerThreads("limited", 2)
+    freed = Gate()
+    running = [asyncio.create_task(threads.run(each.hold, "held")) for each in (gate, freed)]
+    await gate.entered()
+    await freed.entered()
     order: list[int] = []
     waiting = [asyncio.create_task(threads.run(order.append, number)) for number in range(20)]
     await asyncio.sleep(0)
     assert order == []
-    gate.open()
-    assert await asyncio.gather(*running) == [0, 1]
+    freed.open()  # one thread, so that its work ends in the order in which it began
     await asyncio.gather(*waiting)
-    assert sorted(order) == list(range(20))
+    assert order == list(range(20))
     names = [each.name for each in threading.enumerate()]
-    assert names.count("toolbus-test") <= 2
+    assert names.count("toolbus-limited") == 2
+    gate.open()
+    assert await asyncio.gather(*running) == ["held", "held"]
 
 
 async def test_cancelled_work_that_waits_does_not_run_and_that_runs_is_undone(gate: Gate) -> None:

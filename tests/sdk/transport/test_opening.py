@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from support.clients.ending_tokens import lives_for
 from toolbus import RoomClient, Unavailable
 from toolbus_server.testing import running_server
 
 TIME_S = 60
+TOKEN = lives_for("ann", 60)
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,6 +67,6 @@ async def test_a_redirect_is_followed_at_the_same_origin_only() -> None:
     async with await asyncio.start_server(redirect, "127.0.0.1", 0) as service:
         url = f"ws://127.0.0.1:{service.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match=r"another service answers there \(HTTP 307\)"):
-            async with asyncio.timeout(TIME_S), RoomClient(url, room="lab", token="e30.e30.t"):
+            async with asyncio.timeout(TIME_S), RoomClient(url, room="lab", token=TOKEN):
                 pass
     assert paths == [b"/rooms/lab", b"/bus"]

@@ -359,6 +359,7 @@ async def test_message_received_before_the_peer_closed_is_read() -> None:
 
 def test_log_for_websockets_hides_the_content(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "websockets")  # commands in this process have set another one
     log = RedactingLogger("websockets.server")
     inner = logging.LoggerAdapter(log, {"websocket": "connection"})
 

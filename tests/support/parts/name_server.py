@@ -55,9 +55,8 @@ def full_listener(address: str, port: int) -> Iterator[None]:
         listening = stack.enter_context(socket.socket())
         listening.bind((address, port))
         listening.listen(0)
-        for _ in range(
-            3
-        ):  # Linux keeps one more than the backlog, and one that it has not accepted
+        # Linux keeps one more than the backlog, and one that it has not accepted.
+        for _ in range(3):
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
             filling.connect_ex((address, port))

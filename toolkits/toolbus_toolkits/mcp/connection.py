@@ -25,6 +25,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from toolbus import LeftOut, RoomException, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.tasks import is_cancelled
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
@@ -157,7 +158,7 @@ class ServerConnection:
             except Exception as error:  # a server, and the SDK for it, may raise anything
                 self._fail(self._words(error))
                 _logger.debug("MCP server %s: %s", self.name, self.reason, exc_info=True)
-            if _is_cancelled():  # anyio may raise another error in the place of it
+            if is_cancelled():  # anyio may raise another error in the place of it
                 raise asyncio.CancelledError
             # One that worked is opened again soon, however often its calls end it; the pauses grow
             # only for a server that ends, or refuses, before it has answered a call.
@@ -356,7 +357,7 @@ class ServerConnection:
                             self._changed.set()
                     return
                 except SubscriptionLost:
-                    if _is_cancelled():
+                    if is_cancelled():
                         return
                     self._changed.set()  # it may have changed meanwhile
                     await asyncio.sleep(_FIRST_DELAY_S)
@@ -523,12 +524,6 @@ def _first_of_group(error: BaseException) -> BaseException:
 
 async def _accept(name: str, result: types.CallToolResult) -> None:
     """Take a result as it is."""
-
-
-def _is_cancelled() -> bool:
-    """Whether the current task was cancelled, also where that has been taken for an error."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _is_answer(error: BaseException) -> bool:

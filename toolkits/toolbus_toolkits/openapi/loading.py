@@ -7,8 +7,7 @@ no file at all. Other addresses are read only from hosts that the operator allow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from toolbus import ToolFailed
+from toolbus.concurrency.event_loop import run_on_any_thread
 from toolbus_toolkits.network import (
     AddressPolicy,
     AddressRefused,
@@ -119,7 +119,9 @@ def _read_file(path: Path, source: str) -> dict[str, Any]:
 
 
 def _fetch(url: str, policy: AddressPolicy) -> dict[str, Any]:
-    return parse_document(_run(_download(url, policy)), urlsplit(url).path[:200] or "/")
+    return parse_document(
+        run_on_any_thread(_download(url, policy)), urlsplit(url).path[:200] or "/"
+    )
 
 
 async def _download(url: str, policy: AddressPolicy) -> bytes:
@@ -139,16 +141,3 @@ async def _download(url: str, policy: AddressPolicy) -> bytes:
         host = host_text(urlsplit(url).netloc)
         text = f"the description cannot be read from {host}: {failure_reason(error)}"
         raise SpecError(text) from error
-
-
-def _run(work: Coroutine[Any, Any, bytes]) -> bytes:
-    """Run a coroutine to its end, whether or not a loop runs here.
-
-    Without a loop it runs on this thread, where Ctrl-C cancels it; else on a thread of its own.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()

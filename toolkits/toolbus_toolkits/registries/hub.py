@@ -10,13 +10,13 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
+from toolbus.concurrency.event_loop import run_on_any_thread
 from toolbus.errors import RoomException
 from toolbus_toolkits.bundles import InstallPlan, InstallResult, plan_install
 from toolbus_toolkits.credentials import CredentialStore
@@ -47,7 +47,6 @@ __all__ = ["Offer", "RegistryHub"]
 
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
-_T = TypeVar("_T")
 
 
 class _Registry(Protocol):
@@ -132,7 +131,7 @@ class RegistryHub:
         `NotInRegistry` for an unknown source, and `SourceUnavailable` if every source failed.
         """
         sources = self.sources if source is None else (self._source(source),)
-        found = _run(self._listings(sources, query))
+        found = run_on_any_thread(self._listings(sources, query))
         failures = tuple(
             SourceFailure(each.name, one)
             for each, one in zip(sources, found, strict=True)
@@ -163,7 +162,7 @@ class RegistryHub:
         others = []
         for each in self.sources:
             try:
-                return _run(self._picked(each, name, version, kind)).entry
+                return run_on_any_thread(self._picked(each, name, version, kind)).entry
             except NotInRegistry as error:
                 others.append(str(error))
             except RoomException as error:
@@ -187,7 +186,9 @@ class RegistryHub:
         """
         folder = Path(tempfile.mkdtemp(prefix="toolbus-registry-"))
         try:
-            return _run(self._download(self._source(source), name, version, kind, folder)).path
+            return run_on_any_thread(
+                self._download(self._source(source), name, version, kind, folder)
+            ).path
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -215,7 +216,7 @@ class RegistryHub:
         """
         with tempfile.TemporaryDirectory(prefix="toolbus-registry-") as folder:
             work = self._download(self._source(source), name, version, kind, Path(folder))
-            path, release = _run(work)
+            path, release = run_on_any_thread(work)
             plan = plan_install(path, origin=release.entry.origin, replace=replace)
         _check_identity(release, plan)
         return Offer(release.entry, plan, release.notes)
@@ -360,13 +361,3 @@ def _of_source(source: RegistrySource) -> Iterator[None]:
 
 def _shown(name: str, version: str | None) -> str:
     return short(repr(name)) + (f" in the version {short(version)}" if version else "")
-
-
-def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end; on a thread of its own where a loop runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)  # Ctrl-C cancels it
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
