@@ -29,6 +29,7 @@ TIME_S = 60
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
     """Answer for `NAME` in place of the system's resolver; no proxy is asked."""
     monkeypatch.setenv("NO_PROXY", "*")
+    addresses._RESOLVER._last.clear()  # of the tests before
     with name_server(monkeypatch) as server:
         yield server
 
@@ -100,6 +101,20 @@ async def test_an_error_has_each_address_with_its_reason(
         f"cannot connect to ws://{NAME}:{port}: 127.0.0.2: no answer within S, "
         "127.0.0.3: it accepts, but does not answer within S, 127.0.0.4: connection refused"
     )
+
+
+async def test_an_address_that_was_silent_is_tried_last(
+    names: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else some silent ones would hide a good one behind them at each attempt."""
+    monkeypatch.setattr(reconnecting_connection, "_OPEN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(addresses, "_LEAST_SHARE_S", 5.0)
+    names.addresses = ["127.0.0.2", "127.0.0.1"]
+    async with running_server() as server, silent("127.0.0.2", server.server.port):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.2: it accepts, but does not answer"):
+            await room_by_name(server).__aenter__()
+        async with room_by_name(server) as room:
+            assert room.me.name == "ann"
 
 
 async def test_a_refusal_has_the_addresses(names: NameServer) -> None:
