@@ -29,9 +29,7 @@ from toolbus.client.local_errors import room_closed_error
 from toolbus.concurrency.tasks import is_cancelled
 from toolbus.diagnostics.join_errors import (
     TokenExpired,
-    expired_for_s,
     name_context,
-    unchecked_claims,
 )
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
@@ -389,9 +387,8 @@ class ReconnectingConnection:
 
     def _log_refused(self, error: PermissionDenied) -> None:
         self._forget_refusal()
-        ago_s = expired_for_s(unchecked_claims(self.token))
-        if ago_s is not None:
-            error = self._refused = TokenExpired(ago_s, error.details)
+        if isinstance(error, TokenExpired):
+            self._refused = error
             self._refused_token = self.token
             self._is_refused.set()
         source = self._settings.token_from

@@ -28,7 +28,7 @@ from support.rooms.events import listed, next_toolkit_event, until_hosts
 from support.rooms.failures import error_of_call
 from support.rooms.unharmed_server import no_logged_errors
 from toolbus import ApiScope, RoomClient
-from toolbus.errors import RoomException
+from toolbus.errors import PermissionDenied, RoomException
 from toolbus.wire import Notice, Refresh, Result, Subscribe
 from toolbus_server.testing import TestServer, running_server
 
@@ -139,6 +139,11 @@ async def test_the_expiry_of_a_token_whose_participant_has_left_has_no_effect(
             assert await boss.admin("kick", room="lab", participant="out") == {"closed": 1}
             assert await other.close_code() == 4401
             assert [each["name"] for each in (await boss.admin("rooms"))["rooms"]] == [hall]
+
+
+async def test_joining_with_a_token_that_has_expired_says_so(server: TestServer) -> None:
+    with pytest.raises(PermissionDenied, match=r"refuses the token: it expired \d+ s ago"):
+        await RoomClient(server.url, room="lab", token=ends_in("late", -30.0)).connect()
 
 
 # Revoked
