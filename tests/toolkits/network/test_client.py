@@ -31,12 +31,11 @@ def _resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     asked: list[str] = []
     left = list(answers)
 
-    async def getaddrinfo(_: Any, host: str, port: int, **__: Any) -> Any:
+    def getaddrinfo(host: str, port: int, **_: Any) -> Any:
         asked.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (left.pop(0), port))]
 
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(type(loop), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return asked
 
 

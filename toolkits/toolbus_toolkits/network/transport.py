@@ -8,19 +8,21 @@ and the name in TLS stay those of the URL. Proxies are not used: they resolve na
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 
 import httpcore2
 import httpx2
 
 from toolbus import ToolFailed
+from toolbus.transport.name_lookup import HostResolver
 from toolbus_toolkits.network.addresses import AddressPolicy, host_text
 from toolbus_toolkits.network.response_headers import bounded_headers
 
 __all__ = ["BoundedStream", "CheckedTransport", "ResponseTooLarge"]
 
+_RESOLVER = HostResolver()
 _KEEP_ALIVE_S = 5.0
 _CONNECTIONS = 100
 _KEPT_CONNECTIONS = 20
@@ -66,14 +68,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def _resolve(self, host: str, port: int, timeout: float | None) -> list[str]:
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout):
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except TimeoutError as error:
-            text = f"the name {host_text(host)} was not resolved in time"
-            raise httpcore2.ConnectTimeout(text) from error
-        except (OSError, UnicodeError) as error:
+            found = await _RESOLVER.addresses(host, port, inf if timeout is None else timeout)
+        except OSError as error:
             text = f"the name {host_text(host)} cannot be resolved"
             raise httpcore2.ConnectError(text) from error
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
