@@ -185,9 +185,8 @@ async def test_a_program_runs_where_no_shell_can_watch_its_host(
 
 async def test_a_program_ends_as_ever_if_the_shell_that_watches_its_host_has_ended() -> None:
     async with asyncio.timeout(30), launch(python("input()")) as running:
-        (shell,) = (
-            each for each in psutil.Process().children() if each.cmdline()[:1] == ["/bin/sh"]
-        )
+        children = psutil.Process().children()
+        (shell,) = (each for each in children if each.cmdline()[:1] == ["/bin/sh"])
         shell.kill()
         running.stdin.write(b"\n")
         await running.exited(20)

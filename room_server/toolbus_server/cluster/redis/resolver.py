@@ -60,6 +60,9 @@ class ResolvingConnection(Connection):
     async def _connect(self) -> None:
         """Connect to the first address that accepts."""
         connect = super()._connect
+        # Files of TLS that are missing are an error before there is a socket, which nobody would
+        # close.
+        self._connection_arguments()
 
         async def use(sock: socket.socket) -> None:
             self._connected = sock
