@@ -38,8 +38,12 @@ _chosen: LogOutput | None = None
 
 
 def level_of(name: str) -> int:
-    """Return the level of a name, in capitals or not. Raises ValueError, which names all."""
-    level = LEVELS.get(name.strip().lower())
+    """Return the level of a name, in capitals or not. Raises ValueError, which names all.
+
+    "warn" is one too: `logging` has both.
+    """
+    word = name.strip().lower()
+    level = LEVELS.get("warning" if word == "warn" else word)
     if level is None:
         *others, last = LEVELS
         raise ValueError(f"{name[:64]!r} is not a level: write {', '.join(others)} or {last}")

@@ -615,7 +615,7 @@ def _asked_for(
         if not all(isinstance(each, ToolkitConfig) for each in own):
             raise TypeError(
                 "without message= tools must be ToolkitConfig objects: pass message= to build"
-                " what a sender requests as JSON"
+                " what a sender requests as JSON; toolkits of your own belong into always="
             )
         return own
     if not isinstance(message, Message):

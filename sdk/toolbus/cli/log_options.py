@@ -96,6 +96,7 @@ def _declare(
         int,
         _Option(
             "-v",
+            "--verbose",
             count=True,
             metavar="",
             help="Log from level info on; -vv from debug on.",

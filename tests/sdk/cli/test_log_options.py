@@ -73,6 +73,7 @@ def levels_of(typed: str, **variables: str) -> list[str]:
     ("typed", "variable", "lines"),
     [
         ("probe --log-level warning", "", ["warning", "error"]),
+        ("probe --log-level WARN", "", ["warning", "error"]),
         ("-v probe", "", ["info", "warning", "error"]),
         ("probe -v", "", ["info", "warning", "error"]),
         ("-v probe -v", "", ["debug", "info", "warning", "error"]),
