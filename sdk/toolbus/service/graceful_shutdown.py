@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -33,9 +32,6 @@ __all__ = ["GracefulShutdown"]
 
 _logger = bounded_logger(__name__)
 
-# The same signal again within this time is the same request: GNU `timeout`, for one, signals a
-# process and then its group. Nobody presses Ctrl-C twice that fast.
-_SAME_REQUEST_S = 0.1
 # After the limit: cancelled calls may clean up, the room is left, the event loop is closed.
 _LAST_S = 3.0
 # Part of it: for calls that still run on threads after the room was left.
@@ -61,7 +57,6 @@ class GracefulShutdown:
         self._calls: Collection[HostedCall] = ()
         self._stop_requested = asyncio.Event()
         self._signals = 0
-        self._last_signal: tuple[int, float] | None = None
         self._joining_task: asyncio.Task[object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signal_queue: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -152,13 +147,8 @@ class GracefulShutdown:
         if self._calls:
             self._exit_without_calls()
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         # No locks here: the next signal may interrupt this handler.
-        last = self._last_signal
-        now = monotonic()
-        if last is not None and last[0] == number and now - last[1] < _SAME_REQUEST_S:
-            return
-        self._last_signal = (number, now)
         self._signals += 1
         self._signal_queue.put(True)
 

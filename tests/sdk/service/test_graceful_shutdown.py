@@ -17,7 +17,7 @@ from support.parts.isolated_host import HostStage, echo
 from support.rooms.events import until_hosts
 from toolbus import RoomClient, Tool, ToolContext, Toolkit, tool
 from toolbus.hosting import runner
-from toolbus.service import graceful_shutdown, remote_toolkit
+from toolbus.service import remote_toolkit
 from toolbus.settings import DEV_KEYS_FILE, RoomSettings
 from toolbus.tools.context import run_of
 from toolbus_server.testing import running_server
@@ -124,20 +124,6 @@ async def test_room_is_left_even_if_waiting_for_its_end_is_cancelled() -> None:
             stubborn.released.set()
             await asyncio.wait([call])
             await hosting.__aexit__(None, None, None)
-
-
-def test_the_same_signal_at_once_again_is_one_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """GNU `timeout` signals a process, and then its group."""
-    seconds = iter([1.0, 1.05, 1.06, 2.0])
-    monkeypatch.setattr(graceful_shutdown, "monotonic", lambda: next(seconds))
-    end = graceful_shutdown.GracefulShutdown()
-    counts = []
-    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
-        end._on_signal(number, None)
-        counts.append(end._signals)
-    assert counts == [1, 1, 2, 3]
 
 
 async def test_second_signal_is_handled_until_serving_ends_and_not_afterwards() -> None:
