@@ -99,8 +99,8 @@ class RequiredToolkit:
 
         Waiting needs the grant `use_tools`, since only its holders get events of toolkits. A tool
         that the toolkit lacks is waited for too, since a host with a newer definition may be on its
-        way: a warning names at once the tool, those that there are, and the closest name. If a
-        toolkit is not there, or has no host, a warning after 1 s says so, with similar names.
+        way: a warning names at once the tool, those that there are, and the closest name. After
+        1 s a warning names a toolkit that is not there or has no host, and similar names.
 
         Args:
             room: The participant's room.

@@ -33,6 +33,7 @@ __all__ = [
     "packed_json",
     "plain_json",
     "plain_text",
+    "pointer_keys",
     "pointer_of",
     "shown",
 ]
@@ -118,6 +119,11 @@ def encoding_error(path: str, message: str) -> InvalidResult:
 def json_pointer(parts: Sequence[str | int]) -> str:
     """Write a path as a JSON pointer (RFC 6901), shortened if it is very long."""
     return cut("".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts))
+
+
+def pointer_keys(pointer: str) -> list[str]:
+    """Return the keys of a JSON pointer (RFC 6901) that is empty or begins with a slash."""
+    return [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:]]
 
 
 def cut(text: str) -> str:

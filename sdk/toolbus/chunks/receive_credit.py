@@ -22,8 +22,8 @@ __all__ = [
     "ReceivedChunk",
 ]
 
-# 16 streams at full speed. Without a limit for all together, thousands of streams that nobody reads
-# would have a window of 1 MiB each.
+# 16 streams at full speed. Without a limit for all together, each of thousands of unread streams
+# would have a window of 1 MiB.
 BUDGET_BYTES = 16 * 1024 * 1024
 """Buffer limit of all streams of one connection; more streams have smaller shares each."""
 # Above the budget too: a stream without any credit would wait for others to be read, and a program

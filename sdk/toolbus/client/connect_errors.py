@@ -152,7 +152,7 @@ def _refused_error(response: Response, token: str) -> RoomException:
     if what == "token" and token.count(".") != 2:
         what = "token: it is not a signed token of three parts"
     if what is not None:
-        # The server does not say why to somebody whom it does not know.
+        # The server gives no reason before it knows the participant.
         ago_s = expired_for_s(unchecked_claims(token)) if status == UNAUTHORIZED else None
         if ago_s is not None:
             return TokenExpired(ago_s, details)

@@ -75,8 +75,8 @@ class NotEnteredProxy:
 def check_loop(own: asyncio.AbstractEventLoop) -> None:
     """Raise `Unavailable` unless the event loop of a client runs in this thread.
 
-    Futures, timers and the socket belong to that loop: used from another one, a call would be sent
-    and its reply would wake up nobody.
+    Futures, timers and the socket belong to that loop: used from another one, a call would be sent,
+    and its reply would resume no task.
     """
     if asyncio.get_running_loop() is not own:
         message = (

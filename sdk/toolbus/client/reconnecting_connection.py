@@ -27,10 +27,7 @@ from toolbus.client.connection import Connection, Handlers
 from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.client.local_errors import room_closed_error
 from toolbus.concurrency.tasks import is_cancelled
-from toolbus.diagnostics.join_errors import (
-    TokenExpired,
-    name_context,
-)
+from toolbus.diagnostics.join_errors import TokenExpired, name_context
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.opening import open_websocket

@@ -319,7 +319,7 @@ class RetryHistory:
             digest = error.details.get("digest")
             if isinstance(digest, str):
                 return digest
-        # Nobody says it after the loss of one's own connection: what was read before has to do.
+        # After the loss of its own connection, a client has only the description it read before.
         known = self._policy.known.get(self._plan.key)
         if not isinstance(error, ConnectionLost) or known is None:
             return None

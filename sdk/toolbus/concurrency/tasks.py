@@ -15,6 +15,6 @@ def is_cancelled() -> bool:
 
 
 def retrieve_error(ended: asyncio.Future[Any]) -> None:
-    """Mark the error of a future that nobody awaits as retrieved, so that asyncio logs nothing."""
+    """Mark the error of a future that is not awaited as retrieved, so that asyncio logs nothing."""
     if not ended.cancelled():
         ended.exception()

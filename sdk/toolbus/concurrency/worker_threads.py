@@ -57,7 +57,7 @@ class _Work(Generic[T]):
         self.has_begun = False
 
     def run(self) -> None:
-        """Run the function, unless nobody waits for it any more; on a thread."""
+        """Run the function on a thread, unless its caller was cancelled before."""
         self.has_begun = True
         if self.ended.cancelled():
             return

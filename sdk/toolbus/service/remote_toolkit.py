@@ -161,11 +161,7 @@ class RemoteToolkit(Toolkit):
                 false, or the server refuses the connection or the registration.
             RuntimeError: An event loop runs in this thread.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if event_loop.running_loop() is not None:
             raise RuntimeError(
                 "run() starts an event loop of its own, and one runs in this thread: in an async"
                 " program write `async with RoomClient() as room, room.host(toolkit):`"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
+from toolbus.chunks.json_values import pointer_keys
 from toolbus.tools.schema_parts import IN_PLACE, Holds
 from toolbus.wire import BadBody, pack_body
 
@@ -102,8 +103,7 @@ class _Counter:
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             raise _TooManyError
         found = self._root
-        for step in unquote(reference[1:]).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
+        for key in pointer_keys(unquote(reference[1:])):
             if not isinstance(found, dict) or key not in found:
                 raise _TooManyError
             found = found[key]

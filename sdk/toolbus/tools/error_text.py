@@ -42,24 +42,21 @@ def described(error: BaseException, *, with_text: bool) -> tuple[str, dict[str, 
     """
     cause = one_line(cut(type(error).__name__))
     message = f"the tool raised {cause}"
-    text = _text_of(error, _MAX_MEMBERS) if with_text else ""
+    text = _text_of(error) if with_text else ""
     if not text:
         return message, {"cause": cause}
     text = printable(text, MAX_MESSAGE_CHARS - len(message) - 2)
     return f"{message}: {text}", {"cause": cause, "text": text}
 
 
-def _text_of(error: BaseException, members: int = 0) -> str:
-    """Return the text of an exception, and of so many members of a group.
-
-    It is empty if its class cannot make one.
-    """
+def _text_of(error: BaseException) -> str:
+    """Return the text of an exception, and of members of a group; empty if it cannot be made."""
     try:
         # The method of `str` itself: the text may be of a subclass, whose methods may do anything.
         text = str.__str__(str(error)).strip()
-        if members and isinstance(error, BaseExceptionGroup):
+        if isinstance(error, BaseExceptionGroup):
             # What a `TaskGroup` raises says nothing by itself.
-            leaves = islice(_leaves(error), members)
+            leaves = islice(_leaves(error), _MAX_MEMBERS)
             described_ones = (described(each, with_text=_may_be_sent(each)) for each in leaves)
             text = "; ".join([text, *(message for message, _ in described_ones)])
         return text

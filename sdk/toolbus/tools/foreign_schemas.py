@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
-from toolbus.chunks.json_values import is_plain, json_pointer
+from toolbus.chunks.json_values import is_plain, json_pointer, pointer_keys
 from toolbus.tools.schema_costs import bound_costs
 from toolbus.tools.schema_parts import (
     ANNOTATIONS,
@@ -304,9 +304,7 @@ class _Reader:
             return found
         if not fragment.startswith("/"):
             return self._anchors.get((found, fragment))
-        steps = [
-            step.replace("~1", "/").replace("~0", "~") for step in reversed(fragment[1:].split("/"))
-        ]
+        steps = pointer_keys(fragment)[::-1]
         while steps and found is not None:
             keyword = steps.pop()
             one = found.children.get((keyword,))

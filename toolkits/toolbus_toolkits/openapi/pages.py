@@ -9,6 +9,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from pydantic import BaseModel, Field, model_validator
 
 from toolbus import ToolFailed
+from toolbus.chunks.json_values import pointer_keys
 from toolbus_toolkits.network import MAX_ADDRESS_CHARS
 from toolbus_toolkits.openapi.requests import PreparedRequest
 from toolbus_toolkits.openapi.responses import ReadResponse
@@ -90,8 +91,7 @@ def _with(request: PreparedRequest, address: str, query: list[str]) -> PreparedR
 
 
 def _pointed(value: Any, pointer: str) -> Any:
-    for part in pointer.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+    for key in pointer_keys(pointer):
         if isinstance(value, dict):
             value = value.get(key)
         elif isinstance(value, list) and key.isdigit() and int(key) < len(value):

@@ -60,8 +60,7 @@ class ResolvingConnection(Connection):
     async def _connect(self) -> None:
         """Connect to the first address that accepts."""
         connect = super()._connect
-        # Files of TLS that are missing are an error before there is a socket, which nobody would
-        # close.
+        # Raises now if a TLS file is missing: later there is a socket, which would stay open.
         self._connection_arguments()
 
         async def use(sock: socket.socket) -> None:
