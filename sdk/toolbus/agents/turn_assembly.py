@@ -212,9 +212,12 @@ def tool_infos(
         name: The toolkit's name in the turn.
         info: Owner and digest of a toolkit elsewhere.
     """
+    of = {"own_toolkit": manifest.name}
     if name != manifest.name:
         manifest = manifest.model_copy(update={"name": name})
-    of = {} if info is None else {"owner": info.owner, "issuer": info.issuer, "digest": info.digest}
+    if info is not None:
+        of |= {"owner": info.owner, "issuer": info.issuer, "alias": info.alias}
+        of["digest"] = info.digest
     for tool in tools:
         yield ToolInfo.of(manifest, tool, **of)
 

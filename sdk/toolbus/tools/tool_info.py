@@ -61,20 +61,30 @@ class ToolInfo:
     """The name of the identity that registered its toolkit; empty for one of this process."""
     issuer: str = ""
     """The issuer of that identity's token."""
+    alias: str = ""
+    """The alias of that issuer, where the server has several; else empty."""
     digest: str = ""
     """The digest of the toolkit's definition; empty for one of this process."""
+    own_name: str = ""
+    """`toolkit.tool` by the toolkit's own name, which differs from `name` in a turn where the
+    toolkit has an alias."""
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - each is one fact, by keyword
         cls,
         toolkit: ToolkitManifest,
         tool: ToolManifest,
         *,
         owner: str = "",
         issuer: str = "",
+        alias: str = "",
         digest: str = "",
+        own_toolkit: str = "",
     ) -> Self:
-        """Make one from a toolkit's manifest and that of one of its tools."""
+        """Make one from a toolkit's manifest and that of one of its tools.
+
+        `own_toolkit` is the toolkit's own name, if the manifest has another one.
+        """
         return cls(
             f"{toolkit.name}.{tool.name}",
             tool.description,
@@ -101,5 +111,7 @@ class ToolInfo:
             timeout_s=tool.timeout_s,
             owner=owner,
             issuer=issuer,
+            alias=alias,
             digest=digest,
+            own_name=f"{own_toolkit or toolkit.name}.{tool.name}",
         )

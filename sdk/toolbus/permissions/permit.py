@@ -1,0 +1,83 @@
+"""The decision about one call: a `Permit`, and the facts of the call that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from toolbus.auth.participant_names import Named
+from toolbus.permissions.rule import Rule, RuleBehavior
+
+__all__ = ["JudgedCall", "JudgedContext", "JudgedTool", "Permit"]
+
+
+class JudgedTool(Protocol):
+    """The facts of a tool that decide, as a `ToolInfo` has them."""
+
+    @property
+    def name(self) -> str:
+        """`toolkit.tool`, as the caller names it."""
+
+    @property
+    def own_name(self) -> str:
+        """`toolkit.tool` by the toolkit's own name, which differs where it has an alias."""
+
+    @property
+    def owner(self) -> str:
+        """The name of the identity that registered its toolkit; empty for one of this process."""
+
+    @property
+    def issuer(self) -> str:
+        """The issuer of that identity."""
+
+    @property
+    def alias(self) -> str:
+        """The alias of that issuer, where the server has several."""
+
+
+class JudgedContext(Protocol):
+    """Who calls, and for whom, as a `ToolContext` has it."""
+
+    @property
+    def caller(self) -> Named:
+        """Who makes the call."""
+
+    @property
+    def on_behalf_of(self) -> Named | None:
+        """The principal, or None."""
+
+    @property
+    def forwarded_for(self) -> Sequence[Named]:
+        """Those that the caller forwarded the call for, the nearest first."""
+
+
+class JudgedCall(Protocol):
+    """The facts of a call that decide, as a `ToolCall` has them."""
+
+    @property
+    def tool(self) -> JudgedTool:
+        """The called tool."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Values by parameter."""
+
+    @property
+    def context(self) -> JudgedContext:
+        """Who calls, and for whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What was decided about a call, and what decided it."""
+
+    behavior: RuleBehavior
+    reason: str
+    """What decided, in words for a person: the rule with file and line, the mode, the tool."""
+    rule: Rule | None = None
+    """The rule, where one decided."""
+    source: Literal["rule", "mode", "tool", "person", "policy"] = "mode"
+    """What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
+    suggestions: tuple[Rule, ...] = ()
+    """Rules that would have allowed it, with an ask, and with a denial in place of an ask."""

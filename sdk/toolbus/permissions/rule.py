@@ -1,0 +1,63 @@
+"""One rule: what happens to the calls that it covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from toolbus.auth.grants import ToolPatterns
+from toolbus.auth.participant_names import reference_fault
+from toolbus.untrusted_text import one_line
+
+__all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior"]
+
+RuleBehavior: TypeAlias = Literal["allow", "ask", "deny"]
+"""What a rule does. Deny counts before ask, and ask before allow."""
+MAX_MATCH_CHARS = 4_096
+"""The longest `match` of a rule; a longer text is no pattern that a person can judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Allows, asks about, or denies the calls that it covers.
+
+    A rule covers a call if all of its parts do. The order of rules means nothing.
+
+    Raises `ValueError` for a behavior, a pattern or a name that is none, and for an empty `match`.
+    """
+
+    behavior: RuleBehavior
+    """"allow", "ask" or "deny"."""
+    tool: str = "*"
+    """Which tools: a pattern as in grants, `toolkit.tool` or `toolkit`, with `*`."""
+    match: str | None = None
+    """Which calls of the tool, in the tool's own pattern language; None covers every call."""
+    owner: str | None = None
+    """Whose toolkit: a name, or `alias/name`; None covers those of everybody."""
+    principal: str | None = None
+    """For whom the call is made: a name, or `alias/name`; None is everybody."""
+    caller: str | None = None
+    """Who makes the call; for the policy of a host. A name, or `alias/name`; None is everybody."""
+    origin: str = field(default="", compare=False)
+    """Where it was written, `path:line`; empty for one that a program made."""
+
+    def __post_init__(self) -> None:
+        if self.behavior not in ("allow", "ask", "deny"):
+            raise ValueError(f"behavior must be allow, ask or deny, not {_shown(self.behavior)}")
+        ToolPatterns([self.tool])  # raises
+        if self.match is not None and not (
+            isinstance(self.match, str) and 0 < len(self.match) <= MAX_MATCH_CHARS
+        ):
+            raise ValueError(
+                f"match must be text of 1 to {MAX_MATCH_CHARS} characters, not"
+                f" {_shown(self.match)};"
+                " a rule without match covers every call of its tool"
+            )
+        for name in ("owner", "principal", "caller"):
+            value = getattr(self, name)
+            if value is not None and (fault := reference_fault(value)) is not None:
+                raise ValueError(f"{name} {fault}")
+
+
+def _shown(value: object) -> str:
+    return one_line(repr(value), 64)
