@@ -66,7 +66,7 @@ def test_what_was_written_is_read_again_and_defaults_are_left_out():
     ],
 )
 def test_what_is_no_assessment_is_refused(value: Any):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         assessment_from_plain(value)
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_assessment_is_refused(value: Any):
     ],
 )
 def test_what_is_no_rule_is_refused_and_as_a_suggestion_left_out(value: Any):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         rule_from_plain(value)
     plain = {"behavior": "pass", "newer": 1, "suggestions": [value, {"behavior": "allow"}]}
     assert assessment_from_plain(plain) == Assessment("pass", suggestions=(Rule(behavior="allow"),))
