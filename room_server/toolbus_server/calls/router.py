@@ -307,6 +307,7 @@ class Router:
             "generation": toolkit.serving.number,
             "digest": toolkit.serving.definition.digest,
             "affinity": tool.affinity != "none",
+            **({"assesses": True} if participant.assesses else {}),
         }
 
     def _not_found(self, error: NotFound) -> NotFound:

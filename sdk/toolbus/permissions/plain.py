@@ -86,7 +86,7 @@ def assessment_from_plain(value: object) -> Assessment:
     """
     if not isinstance(value, dict):
         raise ValueError("an assessment must be a map")
-    behavior = value.get("behavior")
+    behavior: Any = value.get("behavior")
     if behavior not in get_args(AssessedBehavior):
         raise ValueError("behavior must be allow, ask, deny or pass")
     source = value.get("source", "tool")

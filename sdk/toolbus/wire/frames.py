@@ -7,7 +7,7 @@ fields; msgspec decodes it, and checks types and ranges, in one pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NewType, TypeAlias, cast
 
 from msgspec import Meta, Struct
 
@@ -204,6 +204,8 @@ class AssessDispatch(ServerFrame, tag=24, frozen=True):
     arguments: bytes
     header: Header
     patterns: list[Any]
+    traceparent: ClassVar[None] = None
+    """It is no call, so that it is in no trace."""
 
 
 class Register(RequestFrame, tag=32, frozen=True):
