@@ -395,7 +395,7 @@ class Runner:
         finally:
             if reply is not None and not call.given_up:
                 self.send(reply)
-            self._finish(call)
+            self.finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:
         """Add the tool to the call's trace; return its spans if they are recorded."""
