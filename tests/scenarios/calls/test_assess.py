@@ -90,7 +90,9 @@ async def shell(
         assert RAN == []
 
 
-async def test_a_remote_tool_says_what_one_input_would_do_and_nothing_runs(server: TestServer):
+async def test_a_remote_tool_says_what_one_input_would_do_and_nothing_runs(
+    server: TestServer,
+) -> None:
     async with shell(server) as (_, ann, toolkit):
         patterns = ["ls:*", "rm:*"]
         reads = await ann.assess("shell.run", {"command": "ls"}, patterns=patterns)
