@@ -177,7 +177,7 @@ async def test_a_host_that_does_not_assess_is_answered_for_by_its_flags(server: 
         async with hosted(server, instance="newer") as newer:
             await ask(newer, offer(manifest))
             assert "assesses" not in (await ask(ann, Describe(9, "echo", {})))["toolkit"]
-            sources = set()
+            sources: set[str] = set()
             answering = asyncio.create_task(answer_all(newer))
             while sources != {"tool", "manifest"}:
                 sources.add((await ask(ann, assess_of())).get("source", "tool"))
