@@ -38,15 +38,20 @@ class Opener(Protocol):
 class McpTool(Tool):
     """One tool of an MCP server.
 
-    Hints become flags: `readOnlyHint`, `idempotentHint`, `destructiveHint`, `openWorldHint`, with
-    the defaults of MCP: what says nothing of itself may destroy and reaches the open world. They
-    are the server's own words, not promises.
+    The hints of a trusted server become flags: `readOnlyHint`, `idempotentHint`, `destructiveHint`,
+    `openWorldHint`, with the defaults of MCP: what says nothing of itself may destroy and reaches
+    the open world. Any other server is taken as one that says nothing. These defaults are the
+    strictest values, so that what a hint tightens holds in any case.
+
+    One thing an untrusted `readOnlyHint` still does: calls of the tool run side by side
+    (`concurrency_safe`). It decides when a call runs, never whether it runs or how often.
 
     Args:
         name: Its name in the toolkit.
         definition: As the server lists it.
         connection: The connection to the server.
         timeout_s: Seconds that one call may run.
+        trusted: Whether its hints count.
         description_chars: To how much its descriptions are cut. Those in the schemas are cut only
             where it is less than usual.
     """
@@ -61,9 +66,11 @@ class McpTool(Tool):
         connection: ServerConnection,
         timeout_s: float,
         *,
+        trusted: bool = False,
         description_chars: int = MAX_DESCRIPTION_CHARS,
     ) -> None:
-        hints = definition.annotations or types.ToolAnnotations()
+        said = definition.annotations or types.ToolAnnotations()
+        hints = said if trusted else types.ToolAnnotations()
         read_only = bool(hints.read_only_hint)
         schemas: dict[str, dict[str, Any] | None] = {"input": definition.input_schema}
         schemas["output"] = definition.output_schema
@@ -77,7 +84,7 @@ class McpTool(Tool):
                     schemas[key] = with_short_texts(usable.schema, description_chars)
         super().__init__(
             name=name,
-            title=shortened(definition.title or hints.title or "", _MAX_TITLE_CHARS),
+            title=shortened(definition.title or said.title or "", _MAX_TITLE_CHARS),
             description=shortened(definition.description or "", description_chars),
             input_schema=schemas["input"],
             output_schema=schemas["output"],
@@ -85,6 +92,7 @@ class McpTool(Tool):
             idempotent=read_only or bool(hints.idempotent_hint),
             destructive=not read_only and hints.destructive_hint is not False,
             open_world=hints.open_world_hint is not False,
+            concurrency_safe=said.read_only_hint or None,
             timeout_s=timeout_s,
         )
         self.definition = definition
