@@ -89,7 +89,8 @@ class Tool(ToolDefinition, ABC):
     input_parameter: InputParameter | None = None
     """The parameter of `execute` that receives the input of a call."""
     orchestration = False
-    """Whether it only steers its own agent, such as by switching groups; never in a manifest."""
+    """Whether it only steers its own agent, as the tools that switch groups and read skills do. Such
+    a tool counts as read-only in the process of that agent; it is never in a manifest."""
     _has_logged_text = False
     """Whether a result of it with text in place of a value was logged."""
     is_unary: bool = True
