@@ -67,6 +67,10 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.errors import ToolInactive as ToolInactive
     from toolbus.errors import Unavailable as Unavailable
     from toolbus.factories.factory import OperatorOnly as OperatorOnly
+    from toolbus.permissions.assessment import Assessment as Assessment
+    from toolbus.permissions.permissions import Permissions as Permissions
+    from toolbus.permissions.permit import Permit as Permit
+    from toolbus.permissions.rule import Rule as Rule
     from toolbus.records.call_record import CallRecord as CallRecord
     from toolbus.records.recording import Recording as Recording
     from toolbus.records.records import Records as Records
@@ -127,6 +131,10 @@ _MODULES = {
         "ToolFailed ToolInactive Unavailable"
     ),
     "toolbus.factories.factory": "OperatorOnly",
+    "toolbus.permissions.assessment": "Assessment",
+    "toolbus.permissions.permissions": "Permissions",
+    "toolbus.permissions.permit": "Permit",
+    "toolbus.permissions.rule": "Rule",
     "toolbus.records.call_record": "CallRecord",
     "toolbus.records.recording": "Recording",
     "toolbus.records.records": "Records",

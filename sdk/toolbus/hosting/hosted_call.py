@@ -24,7 +24,7 @@ from toolbus.tools.input_stream import InputStream
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool_run import Participant, ToolRun, progress_chunk
 from toolbus.tools.toolkit import read_large_arguments
-from toolbus.wire import BadBody, Dispatch, unpack_body
+from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
 __all__ = ["CallRunner", "HostedCall", "accountable", "describe_calls"]
@@ -69,14 +69,16 @@ class HostedCall(ToolRun):
     _room: CallRoom | None = None
     _identity: Identity | None = None
 
-    def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
+    def __init__(
+        self, runner: CallRunner, dispatch: Dispatch | AssessDispatch, hosted: HostedToolkit
+    ) -> None:
         remaining_ms = dispatch.remaining_ms
         self.deadline_at: float | None = (
             None if remaining_ms is None else runner.loop.time() + remaining_ms / 1000
         )
         """By the loop's clock; None if the call has no deadline."""
         self._runner = runner
-        self.dispatch: Dispatch = dispatch
+        self.dispatch: Dispatch | AssessDispatch = dispatch
         self.hosted: HostedToolkit = hosted
         self.task: asyncio.Task[None] | None = None
         """Runs the call; set after the task's first step if that is run at once."""

@@ -45,6 +45,7 @@ from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
 from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
+from toolbus.permissions.plain import assessment_to_plain
 from toolbus.telemetry.propagation import (
     CALL_AS_TRACE,
     CALL_ID,
@@ -59,6 +60,7 @@ from toolbus.telemetry.tracing import (
     is_unsampled,
     read_trace_context,
 )
+from toolbus.tools.context import ToolContext
 from toolbus.tools.toolkit import (
     MAX_RESULT_BYTES,
     Toolkit,
@@ -69,6 +71,7 @@ from toolbus.tools.toolkit import (
     too_large,
 )
 from toolbus.wire import (
+    AssessDispatch,
     Cancel,
     Credit,
     Dispatch,
@@ -77,6 +80,7 @@ from toolbus.wire import (
     Result,
     encode,
     failed,
+    pack_body,
 )
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
@@ -222,8 +226,8 @@ class Runner:
 
     # Calls
 
-    def dispatch(self, dispatch: Dispatch) -> None:
-        """Start a call, or refuse it at once. Must not raise."""
+    def dispatch(self, dispatch: Dispatch | AssessDispatch) -> None:
+        """Start a call or an assessment, or refuse it at once. Must not raise."""
         hosted = self._find((dispatch.toolkit, "private" not in dispatch.header))
         if hosted is None or not (hosted.is_for_all or hosted.serves(self._connection_number)):
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
@@ -239,14 +243,18 @@ class Runner:
             except InvalidArguments as error:
                 self._refuse(dispatch, error, hosted)
                 return
-        if hosted.toolkit.records is not None:
+        if hosted.toolkit.records is not None and type(dispatch) is Dispatch:
             begin_recording(call, hosted.toolkit.records)
         self._calls[dispatch.id] = call
         self._running.add(call)
         if self._held.counts is not None:
             self._held.begin(call)
         hosted.running_calls.add(call)
-        call.task = _start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
+        if type(dispatch) is AssessDispatch:
+            running = self._assess(call, dispatch)
+        else:
+            running = self._run(call)
+        call.task = _start_task(self.loop, running, self._context.copy(), dispatch.tool)
 
     def _overload(self, header: Mapping[str, Any]) -> str:
         """Return why a caller gets no place; empty if it gets one."""
@@ -262,10 +270,15 @@ class Runner:
         return ""
 
     def _refuse(
-        self, dispatch: Dispatch, error: RoomException, hosted: HostedToolkit | None = None
+        self,
+        dispatch: Dispatch | AssessDispatch,
+        error: RoomException,
+        hosted: HostedToolkit | None = None,
     ) -> None:
-        if hosted is not None and hosted.toolkit.records is not None:
-            record_refusal(HostedCall(self, dispatch, hosted), hosted.toolkit.records, error)
+        if hosted is not None and type(dispatch) is Dispatch:
+            records = hosted.toolkit.records
+            if records is not None:
+                record_refusal(HostedCall(self, dispatch, hosted), records, error)
         self.send(failed(dispatch.id, error))
 
     def cancel(self, cancel: Cancel) -> None:
@@ -356,6 +369,35 @@ class Runner:
                 if call.recording is not None:
                     end_recording(call, None if is_interrupted else reply)
                 self._finish(call)
+
+    async def _assess(self, call: HostedCall, dispatch: AssessDispatch) -> None:
+        """Answer what the tool says about the call; of the tool, `assess` alone runs.
+
+        It holds a place of the host like a call, and is cancelled like one; it is not recorded, is
+        in no trace, and takes no slot of its tool: who asks should not wait for those that run.
+        """
+        call.started = True
+        reply: Frame | None = None
+        CALL_ID.set(dispatch.call_id)
+        try:
+            if len(dispatch.arguments) + call.context_bytes <= LARGE_BODY_BYTES:
+                arguments = read_arguments(call, dispatch.arguments)
+            else:
+                arguments = await call.read_large_parts()
+            assessment = await call.hosted.toolkit.assess(
+                ToolContext(run=call), dispatch.tool, arguments, tuple(dispatch.patterns)
+            )
+            reply = Result(dispatch.id, pack_body(assessment_to_plain(assessment)))
+        except RoomException as error:
+            error.executed = "no"
+            reply = failed(dispatch.id, error)
+        except Exception:
+            _logger.exception("a bug in the host ended an assessment of %s", call.method)
+            reply = failed(dispatch.id, Internal("a bug in the host; see its log", executed="no"))
+        finally:
+            if reply is not None and not call.given_up:
+                self.send(reply)
+            self._finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:
         """Add the tool to the call's trace; return its spans if they are recorded."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from toolbus.auth.participant_names import Named
 from toolbus.permissions.rule import Rule, RuleBehavior
 
-__all__ = ["JudgedCall", "JudgedContext", "JudgedTool", "Permit"]
+__all__ = ["JudgedCall", "JudgedContext", "JudgedTool", "Permit", "PermitSource"]
+
+PermitSource: TypeAlias = Literal["rule", "mode", "tool", "person", "policy"]
+"""What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
 
 
 class JudgedTool(Protocol):
@@ -51,6 +54,10 @@ class JudgedContext(Protocol):
     def forwarded_for(self) -> Sequence[Named]:
         """Those that the caller forwarded the call for, the nearest first."""
 
+    @property
+    def is_hosted(self) -> bool:
+        """Whether the call came over a room: then the permissions are not the caller's."""
+
 
 class JudgedCall(Protocol):
     """The facts of a call that decide, as a `ToolCall` has them."""
@@ -77,7 +84,16 @@ class Permit:
     """What decided, in words for a person: the rule with file and line, the mode, the tool."""
     rule: Rule | None = None
     """The rule, where one decided."""
-    source: Literal["rule", "mode", "tool", "person", "policy"] = "mode"
+    source: PermitSource = "mode"
     """What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
     suggestions: tuple[Rule, ...] = ()
     """Rules that would have allowed it, with an ask, and with a denial in place of an ask."""
+    mode: str = ""
+    """The mode in which it was decided; empty where a person decided."""
+
+    @property
+    def by(self) -> str:
+        """What decided, in a few words for a record, such as `mode bypass` or `rule deny shell`."""
+        if self.rule is not None:
+            return f"rule {self.rule}"
+        return f"mode {self.mode}" if self.source == "mode" else self.source

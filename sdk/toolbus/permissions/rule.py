@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.auth.participant_names import reference_fault
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior"]
 
@@ -15,6 +15,7 @@ RuleBehavior: TypeAlias = Literal["allow", "ask", "deny"]
 """What a rule does. Deny counts before ask, and ask before allow."""
 MAX_MATCH_CHARS = 4_096
 """The longest `match` of a rule; a longer text is no pattern that a person can judge."""
+_MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,7 @@ class Rule:
         if self.behavior not in ("allow", "ask", "deny"):
             raise ValueError(f"behavior must be allow, ask or deny, not {_shown(self.behavior)}")
         ToolPatterns([self.tool])  # raises
-        if self.match is not None and not (
-            isinstance(self.match, str) and 0 < len(self.match) <= MAX_MATCH_CHARS
-        ):
+        if self.match is not None and not _is_pattern(self.match):
             raise ValueError(
                 f"match must be text of 1 to {MAX_MATCH_CHARS} characters, not"
                 f" {_shown(self.match)};"
@@ -57,6 +56,29 @@ class Rule:
             value = getattr(self, name)
             if value is not None and (fault := reference_fault(value)) is not None:
                 raise ValueError(f"{name} {fault}")
+
+    def __str__(self) -> str:
+        """Return the rule in one line for a person: `deny shell.run "rm:*" (rules.toml:4)`."""
+        words = [self.behavior, self.tool]
+        if self.match is not None:
+            words.append(json_text(one_line(self.match, _MAX_SHOWN_CHARS)))
+        for name in ("owner", "principal", "caller"):
+            value = getattr(self, name)
+            if value is not None:
+                words.append(f"{name}={json_text(one_line(value))}")
+        if self.origin:
+            words.append(f"({one_line(self.origin, _MAX_SHOWN_CHARS)})")
+        return " ".join(words)
+
+
+def _is_pattern(match: object) -> bool:
+    if not isinstance(match, str) or not 0 < len(match) <= MAX_MATCH_CHARS:
+        return False
+    try:
+        match.encode()  # it goes to the host of the tool
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(value: object) -> str:

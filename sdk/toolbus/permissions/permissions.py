@@ -1,0 +1,430 @@
+"""Decides whether a call may run: modes and rules, and what the tool says about its input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from heapq import merge
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
+
+from toolbus.auth.participant_names import full_name, reference_fault
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
+from toolbus.permissions.rule import Rule, RuleBehavior
+from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
+from toolbus.untrusted_text import json_text, one_line
+
+__all__ = ["MODES", "Mode", "Permissions"]
+
+Mode: TypeAlias = Literal["default", "accept_edits", "explore", "bypass", "dont_ask"]
+"""What happens to calls that no rule decides."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+_Step: TypeAlias = Literal[
+    "deny", "ask rule", "immune ask", "read-only", "own allow", "allow rule", "undecided"
+]
+_Outcome: TypeAlias = Literal["allow", "ask", "deny", "skip", "ask if read-only"]
+
+# The table of docs/guides/permissions.md: for each step, in this order, what follows from it in
+# each mode of `MODES`. The first step that applies and is not skipped decides.
+_TABLE: dict[_Step, tuple[_Outcome, _Outcome, _Outcome, _Outcome, _Outcome]] = {
+    "deny": ("deny", "deny", "deny", "deny", "deny"),
+    "ask rule": ("ask", "ask", "ask if read-only", "ask", "deny"),
+    "immune ask": ("ask", "ask", "deny", "skip", "deny"),
+    "read-only": ("allow", "allow", "allow", "allow", "allow"),
+    "own allow": ("allow", "allow", "skip", "allow", "allow"),
+    "allow rule": ("allow", "allow", "skip", "allow", "allow"),
+    "undecided": ("ask", "ask", "deny", "allow", "deny"),
+}
+
+# A question of this size is answered by one host; what is beyond it nobody is asked about.
+_MAX_PATTERNS = 64
+_MAX_PATTERN_BYTES = 16 * 1024
+_MAX_SUGGESTIONS = 5
+_MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
+
+
+class _Finding(NamedTuple):
+    """One step that applies to a call."""
+
+    step: _Step
+    words: str
+    """Why it applies: a sentence without its full stop; empty for the last step."""
+    source: PermitSource
+    rule: Rule | None = None
+
+
+class _Concerning(NamedTuple):
+    """The groups of rules that concern one call."""
+
+    deny: list[RuleGroup]
+    ask: list[RuleGroup]
+    allow: list[RuleGroup]
+
+    def asked(self) -> tuple[tuple[str, ...], bool]:
+        """Return the patterns that the tool is asked about, and whether there are more.
+
+        Denials are first and allow rules last, and nothing follows one that is too long: so one
+        more deny or ask rule never lets an allow pattern in that was beyond the limit before.
+        """
+        asked: dict[str, None] = {}
+        size = 0
+        for groups in self:
+            for pattern in merge(*(group.by_match for group in groups)):
+                if pattern in asked:
+                    continue
+                size += len(pattern.encode())
+                if len(asked) == _MAX_PATTERNS or size > _MAX_PATTERN_BYTES:
+                    return tuple(asked), True
+                asked[pattern] = None
+        return tuple(asked), False
+
+    def beyond(self) -> tuple[str, ...] | None:
+        """Return the patterns within the limit if there are more of them; else None."""
+        groups = [group for each in self for group in each if group.by_match]
+        if (
+            sum(len(group.by_match) for group in groups) <= _MAX_PATTERNS
+            and sum(group.match_bytes for group in groups) <= _MAX_PATTERN_BYTES
+        ):
+            return None
+        asked, are_more = self.asked()
+        return asked if are_more else None
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Rules, and a mode for what they do not decide.
+
+    The permissions of an agent bind this agent only; as the `policy` of a toolkit they bind every
+    caller of it.
+
+    Raises:
+        ValueError: The mode is none, or the name of an owner cannot be one.
+        TypeError: A rule is none, or a list is text.
+    """
+
+    mode: Mode = "default"
+    """What happens to what no rule decides: "default" and "accept_edits" ask, "explore" and
+    "dont_ask" deny, "bypass" allows."""
+    rules: tuple[Rule, ...] = ()
+    """The rules; their order means nothing."""
+    workdirs: tuple[str, ...] = field(default=(), kw_only=True)
+    """The working directories; tools of this process find them as `context.workdirs`."""
+    trusted_owners: tuple[str, ...] = field(default=(), kw_only=True)
+    """Owners of toolkits whose word may loosen: names, or `alias/name`."""
+    _index: RuleIndex = field(init=False, repr=False, compare=False)
+    _trusted: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        mode: Mode = "default",
+        rules: Iterable[Rule] = (),
+        *,
+        workdirs: Iterable[str | os.PathLike[str]] = (),
+        trusted_owners: Iterable[str] = (),
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be {_listed(MODES)}, not {_shown(mode)}{_near(mode)}")
+        given = tuple(_list("rules", rules))
+        for rule in given:
+            if not isinstance(rule, Rule):
+                raise TypeError(f"rules: {_shown(rule)} is not a Rule")
+        folders = tuple(os.fspath(folder) for folder in _list("workdirs", workdirs))
+        owners = tuple(_list("trusted_owners", trusted_owners))
+        for owner in owners:
+            if (fault := reference_fault(owner)) is not None:
+                raise ValueError(f"trusted_owners: {_shown(owner)} {fault}")
+        object.__setattr__(self, "mode", mode)
+        object.__setattr__(self, "rules", given)
+        object.__setattr__(self, "workdirs", folders)
+        object.__setattr__(self, "trusted_owners", owners)
+        object.__setattr__(self, "_index", RuleIndex(given))
+        object.__setattr__(self, "_trusted", frozenset(owners))
+
+    def with_rules(self, rules: Iterable[Rule]) -> Self:
+        """Return these permissions with more rules."""
+        return replace(self, rules=(*self.rules, *_list("rules", rules)))
+
+    def decide(self, call: JudgedCall, assessment: Assessment) -> Permit:
+        """Decide about a call, with what its tool says about this very input.
+
+        What loosens counts only from tools of this process, of the caller's own identity, and of
+        `trusted_owners`; what denies or asks counts from anybody.
+
+        Args:
+            call: The call, as a middleware gets it.
+            assessment: The tool's answer to the patterns of `patterns`. If it names another tool
+                that the call reaches, and this brings further patterns, the answer to those.
+        """
+        people = People(call)
+        is_trusted = people.trusts_owner(self._trusted)
+        concerning = self._concerning(call.tool, assessment.reaches, people)
+        is_read_only = is_trusted and assessment.read_only
+        judged = _Judged(call.tool, assessment, is_trusted, concerning)
+        at = MODES.index(self.mode)
+        for finding in self._findings(judged, people):
+            outcome = _TABLE[finding.step][at]
+            if outcome == "ask if read-only":
+                outcome = "ask" if is_read_only else "deny"
+            if outcome != "skip":
+                return self._permit(finding, outcome, judged)
+        raise AssertionError("the last step decides")
+
+    def patterns(self, call: JudgedCall, reaches: str = "") -> tuple[str, ...]:
+        """Return the patterns that the tool is to be asked about: at most 64, of 16 KiB in all.
+
+        Those of the rules that concern the call by tool, owner, principal and caller. Of rules
+        beyond the limit, `decide` takes the patterns of denials and asks as matching, and those of
+        allow rules as not matching.
+
+        Args:
+            call: The call.
+            reaches: The tool that the call reaches, `toolkit.tool`, where its tool only forwards.
+        """
+        return self._concerning(call.tool, reaches, People(call)).asked()[0]
+
+    def settles(self, call: JudgedCall) -> Permit | None:
+        """Return the denial of a call that no assessment can change, so that nothing is asked."""
+        people = People(call)
+        is_trusted = people.trusts_owner(self._trusted)
+        concerning = self._concerning(call.tool, "", people)
+        judged = _Judged(call.tool, Assessment("pass"), is_trusted, concerning)
+        found = judged.strict_rule("deny")
+        return None if found is None else self._permit(found, "deny", judged)
+
+    def _concerning(self, tool: JudgedTool, reaches: str, people: People) -> _Concerning:
+        # A toolkit with an alias in a turn must not escape what was written for its own name.
+        # What allows is written for the name that is seen.
+        strict = self._index.of(tool.name, tool.own_name, reaches)
+        seen = self._index.of(tool.name, reaches)
+        return _Concerning(
+            strict.groups("deny", people),
+            strict.groups("ask", people),
+            seen.groups("allow", people),
+        )
+
+    def _findings(self, judged: _Judged, people: People) -> Iterator[_Finding]:
+        """Return the steps that apply, in the order of the table."""
+        tool, said = judged.tool, judged.assessment
+        denied = judged.strict_rule("deny")
+        if denied is not None:
+            yield denied
+        if said.behavior == "deny":
+            words = judged.with_message(f"{_name(tool)} denies {judged.what}")
+            yield _Finding("deny", words, "tool")
+        if said.refusal:
+            words = f"The policy of the host would refuse {judged.what}: {_quoted(said.refusal)}"
+            yield _Finding("deny", words, "policy")
+        asked = judged.strict_rule("ask")
+        if asked is not None:
+            yield asked
+        if said.behavior == "ask" and said.immune:
+            words = judged.with_message(
+                f"{_name(tool)} wants a person to decide about {judged.what}"
+            )
+            yield _Finding("immune ask", words, "tool")
+        if judged.is_trusted:
+            yield from self._loosened_by_tool(judged)
+        allowed = judged.allow_rule(self._index, people)
+        if allowed is not None:
+            words = f"The rule {allowed} allows {judged.what}"
+            yield _Finding("allow rule", words, "rule", allowed)
+        yield _Finding("undecided", "", "mode")
+
+    def _loosened_by_tool(self, judged: _Judged) -> Iterator[_Finding]:
+        tool, said = judged.tool, judged.assessment
+        if said.read_only:
+            words = f"{_name(tool)} changes nothing with this input"
+            yield _Finding("read-only", words, "tool")
+        if said.behavior == "allow":
+            words = judged.with_message(f"{_name(tool)} allows {judged.what} itself")
+            yield _Finding("own allow", words, "tool")
+        elif said.within_workdir and self.mode == "accept_edits":
+            words = f"All that {judged.what} changes is within a working directory"
+            yield _Finding("own allow", words, "mode")
+
+    def _permit(self, finding: _Finding, behavior: RuleBehavior, judged: _Judged) -> Permit:
+        if finding.step == "undecided":
+            reason = self._undecided(judged)
+        elif finding.step in ("ask rule", "immune ask") and behavior == "deny":
+            denies = (
+                "denies what it would ask"
+                if self.mode == "dont_ask"
+                else "allows only what changes nothing"
+            )
+            reason = f"{finding.words}; the mode {self.mode} {denies}."
+        elif finding.source == "mode":
+            reason = f"{finding.words}; the mode {self.mode} allows that."
+        else:
+            reason = f"{finding.words}."
+        # A person may grant them later, after what `dont_ask` denied in place of asking.
+        is_ask = behavior == "ask" or (self.mode == "dont_ask" and _TABLE[finding.step][0] == "ask")
+        suggestions = judged.suggestions() if is_ask else ()
+        return Permit(behavior, reason, finding.rule, finding.source, suggestions, self.mode)
+
+    def _undecided(self, judged: _Judged) -> str:
+        """Return why the mode decides what nothing else decided."""
+        words = {
+            "default": "No rule allows this call, and the mode default asks about it",
+            "accept_edits": "No rule allows this call, and the mode accept_edits asks about it",
+            "explore": "The mode explore allows only what changes nothing",
+            "bypass": "The mode bypass allows what no rule forbids",
+            "dont_ask": "No rule allows this call; the mode dont_ask denies what it would ask",
+        }[self.mode]
+        if self.mode == "bypass":
+            return f"{words}."
+        said = judged.assessment
+        if not judged.is_trusted and (said.read_only or said.within_workdir or said.matches):
+            words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"
+        return f"{judged.with_message(words)}."
+
+
+class _Judged(NamedTuple):
+    """What is known about one call."""
+
+    tool: JudgedTool
+    assessment: Assessment
+    is_trusted: bool
+    concerning: _Concerning
+
+    @property
+    def what(self) -> str:
+        """The call, in the middle of a sentence."""
+        reaches = self.assessment.reaches
+        return f"this call, which reaches {one_line(reaches, 140)}," if reaches else "this call"
+
+    def strict_rule(self, behavior: Literal["deny", "ask"]) -> _Finding | None:
+        """Return the rule that denies or asks, and why its pattern counts."""
+        groups = self.concerning.deny if behavior == "deny" else self.concerning.ask
+        if not groups:
+            return None
+        wholes = [group.whole for group in groups if group.whole is not None]
+        found, why = min(wholes, key=rule_order, default=None), ""
+        if found is None:
+            found, why = self._strict_pattern(groups)
+        if found is None:
+            return None
+        if behavior == "deny":
+            words = f"The rule {found} denies {self.what}{why}"
+            return _Finding("deny", words, "rule", found)
+        words = f"The rule {found} asks about {self.what}{why}"
+        return _Finding("ask rule", words, "rule", found)
+
+    def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
+        if self.is_trusted and self.assessment.source == "tool":
+            found = self._matching(groups)
+            asked = None if found else self.concerning.beyond()
+            if asked is None:
+                return found, ""
+            why = f"; of more than {_MAX_PATTERNS} patterns the last count as matching"
+        else:
+            asked = ()
+            why = "; its pattern counts as matching, because "
+            why += (
+                "the host of the tool could not be asked"
+                if self.is_trusted
+                else f"{_owner(self.tool)} is not in trusted_owners"
+            )
+        # At most one more than was asked has to be looked at.
+        unknown = (
+            rule
+            for group in groups
+            for rule in [next((r for m, r in group.by_match.items() if m not in asked), None)]
+            if rule is not None
+        )
+        return min(unknown, key=rule_order, default=None), why
+
+    def allow_rule(self, index: RuleIndex, people: People) -> Rule | None:
+        """Return a rule that allows the call, or what it reaches.
+
+        A tool that forwards decides what it reaches. From an owner that is not trusted both its
+        own name and the reached one have to be allowed.
+        """
+        tool, reaches = self.tool.name, self.assessment.reaches
+        if not reaches:
+            return self._allowing(self.concerning.allow)
+        found = self._allowing(index.of(reaches).groups("allow", people))
+        if found is None or self.is_trusted:
+            return found
+        return self._allowing(index.of(tool).groups("allow", people)) and found
+
+    def _allowing(self, groups: Sequence[RuleGroup]) -> Rule | None:
+        wholes = [group.whole for group in groups if group.whole is not None]
+        found = min(wholes, key=rule_order, default=None)
+        if found is None and self.is_trusted and self.assessment.source == "tool":
+            return self._matching(groups, self.concerning.beyond())
+        return found
+
+    def _matching(
+        self, groups: Sequence[RuleGroup], asked: tuple[str, ...] | None = None
+    ) -> Rule | None:
+        """Return the first rule with a pattern that matches, of those that were asked if given."""
+        matching = (
+            group.by_match[match]
+            for match in self.assessment.matches
+            if asked is None or match in asked
+            for group in groups
+            if match in group.by_match
+        )
+        return min(matching, key=rule_order, default=None)
+
+    def suggestions(self) -> tuple[Rule, ...]:
+        """Return the rules that the tool suggests, as far as granting them is safe.
+
+        Those that allow this tool, or the one that it reaches, and nothing else. They get the name
+        of the tool in the turn, and its owner, so that they cover no other toolkit of that name. A
+        pattern of an owner that is not trusted never matches, so that it is of no use.
+        """
+        tool = self.tool
+        name = {tool.name: tool.name, self.assessment.reaches: self.assessment.reaches}
+        name.setdefault(tool.own_name, tool.name)
+        owner = full_name(tool.owner, tool.alias) if tool.owner else None
+        return tuple(
+            replace(rule, tool=name[rule.tool], owner=owner, origin="")
+            for rule in self.assessment.suggestions[:_MAX_SUGGESTIONS]
+            if rule.behavior == "allow"
+            and rule.tool in name
+            and (self.is_trusted or rule.match is None)
+        )
+
+    def with_message(self, words: str) -> str:
+        """Add what the tool says, quoted as its owner's words where that is not trusted."""
+        message = self.assessment.message
+        if not message:
+            return words
+        speaker = "it" if self.is_trusted else f"{_owner(self.tool)} (not trusted)"
+        return f"{words}; {speaker} says: {_quoted(message)}"
+
+
+def _name(tool: JudgedTool) -> str:
+    return one_line(tool.name, 140)
+
+
+def _owner(tool: JudgedTool) -> str:
+    return f"its owner {one_line(full_name(tool.owner, tool.alias), 170)}"
+
+
+def _quoted(text: str) -> str:
+    # As JSON, so that no text can end its quotes.
+    return json_text(one_line(text, _MAX_QUOTED_CHARS))
+
+
+def _listed(values: Sequence[str]) -> str:
+    return f"{', '.join(values[:-1])} or {values[-1]}"
+
+
+def _near(value: object) -> str:
+    near = get_close_matches(value, MODES, n=1) if isinstance(value, str) else ()
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _list(label: str, values: Iterable[object]) -> Iterable[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{label} must be a list, not {_shown(values)}")
+    return values
+
+
+def _shown(value: object) -> str:
+    return one_line(repr(value), 64)

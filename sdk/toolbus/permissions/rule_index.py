@@ -1,0 +1,243 @@
+"""Finds those of many rules that concern one call, in a time that does not grow with their number.
+
+Rules with the same tool pattern, owner, principal and caller are one `RuleGroup`: whether one of
+its patterns matches is a lookup. Groups are found by the last part of the names in them, and only
+then compared as names of participants are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from toolbus.auth.grants import ToolPatterns, is_tool_name, is_toolkit_name
+from toolbus.auth.participant_names import Named, full_name, is_alias, is_named
+from toolbus.permissions.permit import JudgedCall
+from toolbus.permissions.rule import Rule, RuleBehavior
+
+__all__ = ["People", "RuleGroup", "RuleIndex", "RuleSet", "rule_order"]
+
+# What is remembered by names of tools. A turn has hundreds of tools; a caller of a tool that
+# forwards chooses names freely, so that there has to be a limit. At it all is forgotten.
+_MAX_NAMES = 1_024
+_MAX_REMEMBERED_RULES = 200_000
+# `ToolContext` has this caller where no server told who calls, as in `Turn(None)`.
+_LOCAL_NAME = "local"
+
+
+class _Owner(NamedTuple):
+    """The identity that registered a toolkit, as names are compared."""
+
+    name: str
+    issuer: str
+    alias: str
+
+
+class People:
+    """The participants of one call that rules may name.
+
+    Who writes a rule that denies or asks means everybody whom the text may name; who allows, only
+    whom it certainly names. A bare name certainly names one of the issuer of whoever has these
+    rules: the caller in a turn. A host does not know its own, so that an allow rule has to say
+    `alias/name` there, if the server has several issuers.
+    """
+
+    __slots__ = ("_is_hosted", "_sender", "callers", "owner", "principals")
+
+    def __init__(self, call: JudgedCall) -> None:
+        context, tool = call.context, call.tool
+        caller, principal = context.caller, context.on_behalf_of
+        self._sender = caller
+        self._is_hosted = context.is_hosted
+        self.owner = (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
+        self.callers: tuple[Named, ...] = (caller, *context.forwarded_for)
+        # Whoever forwarded the call has a part in what it is.
+        self.principals = self.callers if principal is None else (principal,)
+
+    def trusts_owner(self, trusted: frozenset[str]) -> bool:
+        """Whether the toolkit is of this process, of the caller itself, or of a trusted owner."""
+        if not self.owner:
+            return True
+        owner, sender = self.owner[0], self._sender
+        if owner.name == sender.name and owner.issuer == sender.issuer:
+            return True
+        texts = {owner.name, full_name(owner.name, owner.alias)} & trusted
+        return any(self._certainly_names(text, owner) for text in texts)
+
+    def keys(self) -> Iterator[tuple[str | None, str | None, str | None]]:
+        """Return the keys of all groups that may concern the call."""
+        owners, principals, callers = map(_keys_of, (self.owner, self.principals, self.callers))
+        for owner in owners:
+            for principal in principals:
+                for caller in callers:
+                    yield owner, principal, caller
+
+    def fit(self, group: RuleGroup, *, is_allow: bool) -> bool:
+        """Whether the owner, principal and caller of a group of rules are those of the call."""
+        fits = self._are_all if is_allow else self._is_any
+        return (
+            fits(group.owner, self.owner)
+            and fits(group.principal, self.principals)
+            and fits(group.caller, self.callers)
+        )
+
+    def _are_all(self, text: str | None, participants: Sequence[Named]) -> bool:
+        if text is None:
+            return True
+        return bool(participants) and all(
+            not _is_nobody(each) and self._certainly_names(text, each) for each in participants
+        )
+
+    def _is_any(self, text: str | None, participants: Sequence[Named]) -> bool:
+        if text is None:
+            return True
+        return any(not _is_nobody(each) and _may_name(text, each) for each in participants)
+
+    def _certainly_names(self, text: str, participant: Named) -> bool:
+        if self._is_hosted and participant.alias and "/" not in text:
+            return False
+        return is_named(text, participant, self._sender)
+
+
+def _may_name(text: str, participant: Named) -> bool:
+    name, alias = participant.name, participant.alias
+    if text in (name, full_name(name, alias)):
+        return True
+    # A server with one issuer does not tell its alias, and reads it before a name.
+    prefix, slash, rest = text.partition("/")
+    return not alias and bool(slash) and rest == name and is_alias(prefix)
+
+
+def _is_nobody(participant: Named) -> bool:
+    return not participant.issuer and participant.name == _LOCAL_NAME
+
+
+def _key(text: str) -> str:
+    """Return the same for a participant's name and for every text that may name it."""
+    return text.rpartition("/")[2]
+
+
+def _keys_of(participants: Sequence[Named]) -> tuple[str | None, ...]:
+    return (None, *dict.fromkeys(_key(each.name) for each in participants))
+
+
+class RuleGroup:
+    """Rules of one behavior that cover the same tools and participants."""
+
+    __slots__ = ("behavior", "by_match", "caller", "match_bytes", "owner", "principal", "whole")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Make it of rules in their order (`rule_order`)."""
+        first = rules[0]
+        self.behavior: RuleBehavior = first.behavior
+        self.owner = first.owner
+        self.principal = first.principal
+        self.caller = first.caller
+        self.whole = first if first.match is None else None
+        """A rule without pattern."""
+        self.by_match: dict[str, Rule] = {}
+        """The rules with a pattern, in the order of the patterns."""
+        for rule in rules:
+            if rule.match is not None:
+                self.by_match.setdefault(rule.match, rule)
+        self.match_bytes = sum(len(match.encode()) for match in self.by_match)
+
+
+def rule_order(rule: Rule) -> tuple[str, ...]:
+    """Return by what rules are ordered, whatever order they were given in."""
+    # No match is shorter than "", so that a rule without one is the first.
+    pattern = ("", "") if rule.match is None else ("match", rule.match)
+    names = (rule.owner or "", rule.principal or "", rule.caller or "")
+    return (*pattern, rule.tool, *names, rule.origin)
+
+
+class RuleSet:
+    """The rules that concern one tool, or a few names of it."""
+
+    __slots__ = ("_named", "_of_everybody", "size")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        parted: dict[tuple[str | None, ...], list[Rule]] = {}
+        for rule in sorted(rules, key=rule_order):
+            key = (rule.behavior, rule.owner, rule.principal, rule.caller)
+            parted.setdefault(key, []).append(rule)
+        self._of_everybody: dict[str, RuleGroup] = {}
+        self._named: dict[tuple[str | None, ...], list[RuleGroup]] = {}
+        self.size = len(rules)
+        for (behavior, *names), group in parted.items():
+            if not any(names):
+                self._of_everybody[group[0].behavior] = RuleGroup(group)
+                continue
+            keys = (None if name is None else _key(name) for name in names)
+            self._named.setdefault((behavior, *keys), []).append(RuleGroup(group))
+
+    def groups(self, behavior: RuleBehavior, people: People) -> list[RuleGroup]:
+        """Return the groups of this behavior that concern a call of these participants."""
+        found = []
+        of_everybody = self._of_everybody.get(behavior)
+        if of_everybody is not None:
+            found.append(of_everybody)
+        if self._named:
+            is_allow = behavior == "allow"
+            for key in people.keys():
+                for group in self._named.get((behavior, *key), ()):
+                    if people.fit(group, is_allow=is_allow):
+                        found.append(group)
+        return found
+
+
+class RuleIndex:
+    """Rules by the tools that they cover."""
+
+    __slots__ = ("_by_names", "_exact", "_merged", "_of_toolkit", "_remembered", "_rules", "_wild")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules: dict[str, list[Rule]] = {}
+        for rule in rules:
+            self._rules.setdefault(rule.tool, []).append(rule)
+        self._exact: dict[str, list[str]] = {}
+        self._of_toolkit: dict[str, list[tuple[str, ToolPatterns]]] = {}
+        self._wild: list[tuple[str, ToolPatterns]] = []
+        for pattern in self._rules:
+            toolkit, dot, _ = pattern.partition(".")
+            if "*" in toolkit:
+                self._wild.append((pattern, ToolPatterns([pattern])))
+            elif "*" in pattern or not dot:
+                patterns = self._of_toolkit.setdefault(toolkit, [])
+                patterns.append((pattern, ToolPatterns([pattern])))
+            else:
+                self._exact.setdefault(pattern, []).append(pattern)
+        self._by_names: dict[tuple[str, ...], RuleSet] = {}
+        self._merged: dict[frozenset[str], RuleSet] = {}
+        self._remembered = 0
+
+    def of(self, *names: str) -> RuleSet:
+        """Return the rules that cover one of these tools, each `toolkit.tool`, or empty."""
+        found = self._by_names.get(names)
+        if found is None:
+            found = self._of_patterns(frozenset().union(*map(self._covering, names)))
+            if len(self._by_names) >= _MAX_NAMES:
+                self._by_names.clear()
+            self._by_names[names] = found
+        return found
+
+    def _of_patterns(self, patterns: frozenset[str]) -> RuleSet:
+        # Most tools are covered by the same patterns as others are.
+        found = self._merged.get(patterns)
+        if found is None:
+            found = RuleSet([rule for pattern in patterns for rule in self._rules[pattern]])
+            self._remembered += found.size + 1
+            if self._remembered > _MAX_REMEMBERED_RULES:
+                self._merged.clear()
+                self._by_names.clear()
+                self._remembered = found.size + 1
+            self._merged[patterns] = found
+        return found
+
+    def _covering(self, name: str) -> list[str]:
+        toolkit, _, tool = name.partition(".")
+        if not is_toolkit_name(toolkit) or not is_tool_name(tool):
+            return []
+        wild = (*self._of_toolkit.get(toolkit, ()), *self._wild)
+        covering = [pattern for pattern, patterns in wild if patterns.covers(toolkit, tool)]
+        return covering + self._exact.get(name, [])
