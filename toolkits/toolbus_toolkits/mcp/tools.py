@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 
 from toolbus import Chunk, RoomException, Tool, ToolContext, ToolFailed
 from toolbus.chunks.chunk_types import fitting
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.permissions.rule import Rule
 from toolbus.tools.foreign_schemas import usable_schema
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
@@ -100,6 +103,7 @@ class McpTool(Tool):
         self.unchecked: tuple[str, ...] = tuple(unchecked)
         """What of its schemas is not checked here, but by its server alone."""
         self._connection = connection
+        self._is_trusted = trusted
         self.opener: Opener | None = None
         """Connects when the tool starts; None if the server is connected by others."""
 
@@ -112,6 +116,19 @@ class McpTool(Tool):
         """Disconnect, if this tool has an `opener`."""
         if self.opener is not None:
             await self.opener.release()
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Assess by the flags; of a server that is not trusted, quote what it says of itself."""
+        server = self._connection.name
+        said = assessment_of_flags(self.manifest())
+        if not self._is_trusted:
+            words = f"the MCP server {server} is not trusted, so that its hints do not count"
+            hints = self.definition.annotations
+            if hints is not None and hints.read_only_hint:
+                words += "; it says of itself that this tool only reads"
+            said = replace(said, message=words)
+        rule = Rule(behavior="allow", tool=f"{server}.{self.name}")
+        return replace(said, suggestions=(rule,))
 
     async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Chunk:
         """Call the tool at its server."""
