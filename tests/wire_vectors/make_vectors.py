@@ -244,6 +244,17 @@ CALL_NEWS = {
     "calls": pack(ENDED_CALLS),
 }
 
+# As a host answers; `from_the_future` is a key of a newer version.
+ASSESSMENT = {
+    "behavior": "ask",
+    "immune": True,
+    "message": "overwrites forecasts.json",
+    "preview": "-sun\n+rain\n",
+    "suggestions": [{"behavior": "allow", "tool": "weather.forecast", "match": "Oslo:*"}],
+    "matches": ["Oslo:*"],
+    "from_the_future": [1],
+}
+
 # name: (kind, number, sender, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
@@ -334,6 +345,25 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         17,
         [SERVER],
         [15, *CALL, None, pack(ARGUMENTS), STREAM_HEADER, None],
+    ),
+    "assess": (
+        "assess",
+        23,
+        [CLIENT],
+        [10, *CALL, 5_000, pack(ARGUMENTS), FULL_OPTIONS, ["Oslo:*", "K\u00f8benhavn"]],
+    ),
+    "assess_bare": ("assess", 23, [CLIENT], [0, *CALL, None, pack({}), None, []]),
+    "assess_dispatch": (
+        "assess_dispatch",
+        24,
+        [SERVER],
+        [17, *CALL, 4_998, pack(ARGUMENTS), FORWARDED_HEADER, ["Oslo:*", "K\u00f8benhavn"]],
+    ),
+    "assess_dispatch_bare": (
+        "assess_dispatch",
+        24,
+        [SERVER],
+        [18, *CALL, 5_000, pack({}), BARE_HEADER, []],
     ),
     "chunk": ("chunk", 19, [CLIENT, SERVER], [8, 1, pack([1, {"line": "rain"}])]),
     "chunk_of_file": (
@@ -514,6 +544,8 @@ BODIES: dict[str, tuple[str, Any]] = {
     "answer_of_drain": ("answer", {}),
     "answer_of_participants": ("answer", {"participants": [PERSON], "cursor": None}),
     "answer_of_send": ("answer", {"delivered": 2}),
+    "answer_of_assess": ("assessment", ASSESSMENT),
+    "answer_of_assess_by_flags": ("assessment", {"behavior": "pass", "source": "manifest"}),
     "answer_of_builders": ("answer", {"builders": [OFFER]}),
 }
 # Each with the minimum from which its digest is computed.

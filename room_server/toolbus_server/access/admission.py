@@ -96,6 +96,7 @@ class _Request(NamedTuple):
     token: str
     reads_chunks: bool
     reads_parts: bool
+    assesses: bool
     elsewhere: bool
     """Whether it is refused where this instance has a connection already."""
 
@@ -245,6 +246,7 @@ class Admission:
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
         participant = _participant_of(token, request.instance, request.epoch)
+        participant.assesses = request.assesses
         return replace(
             _admitted(request.room, participant, token),
             reads_chunks=request.reads_chunks,
@@ -296,9 +298,16 @@ class Admission:
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
         reads_chunks = query.get("chunks", [""])[0] == "1"
         reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
-        instance, epoch = _checked_instance(instance), _checked_epoch(query)
-        elsewhere = query.get("elsewhere", [""])[0] == "1"
-        return _Request(parts[2], instance, epoch, token, reads_chunks, reads_parts, elsewhere)
+        return _Request(
+            room=parts[2],
+            instance=_checked_instance(instance),
+            epoch=_checked_epoch(query),
+            token=token,
+            reads_chunks=reads_chunks,
+            reads_parts=reads_parts,
+            assesses=query.get("assess", [""])[0] == "1",
+            elsewhere=query.get("elsewhere", [""])[0] == "1",
+        )
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:

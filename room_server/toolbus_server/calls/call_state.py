@@ -208,11 +208,14 @@ class InFlightCall(Struct, eq=False):
     """Its streams, if it has any."""
     nested: dict[InFlightCall, None] | None = None
     """The calls in flight that its host makes within it."""
+    patterns: list[str] | None = None
+    """Those that its host is asked about, if it is no call but an `Assess`: that runs nothing, and
+    is neither counted nor shown as a call."""
 
     @property
     def executed(self) -> Executed:
         """Whether the tool ran, as far as the router alone can tell."""
-        return "maybe" if self.written else "no"
+        return "maybe" if self.written and self.patterns is None else "no"
 
 
 class Delegation(Struct, eq=False):

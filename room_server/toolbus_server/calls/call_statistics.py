@@ -238,7 +238,8 @@ class RoomCallMonitor:
             self._in_flight = 0
             for connection in self._room.connections.values():
                 for call in () if connection.participant.is_remote else connection.calls.values():
-                    self._monitor_call(call)
+                    if call.patterns is None:
+                        self._monitor_call(call)
 
     def _stop_if_unused(self) -> None:
         if self.monitor_id or self._targets:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
-from toolbus.wire import Call, Explain
+from toolbus.wire import Assess, Call, Explain
 from toolbus_server.calls.call_state import Connection, Delegation, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import check_principal
@@ -45,13 +45,17 @@ ROOT_CONTEXT = CallContext(None, 1, None)
 
 
 def call_context(
-    room: RoutedRoom, caller: Connection, options: Mapping[str, Any], limits: Limits
+    room: RoutedRoom,
+    caller: Connection,
+    request: Call | Assess | Explain,
+    options: Mapping[str, Any],
+    limits: Limits,
 ) -> CallContext:
     """Find the principal, the depth and the inherited deadline of a call.
 
     Raises:
-        PermissionDenied: Its parent is not in flight here, the caller may not act for the
-            principal, or the principal has left.
+        PermissionDenied: Its parent is not in flight here, or is an assessment, within which
+            nothing runs; the caller may not act for the principal, or the principal has left.
         InvalidArguments: The principal is named with an unknown alias.
         LoopDetected: It is nested too deeply.
     """
@@ -65,6 +69,9 @@ def call_context(
     parent = caller.dispatched.get(parent_id)
     if parent is None:
         raise PermissionDenied("the parent call is not in flight on this connection")
+    if parent.patterns is not None and type(request) is not Assess:
+        # Else a host that was only asked could act with the authority of who asked.
+        raise PermissionDenied("nothing runs within an assessment")
     if parent.hops >= limits.max_hops:
         raise LoopDetected(f"more than {limits.max_hops} calls within each other")
     principal = parent.principal or parent.caller.participant
@@ -128,7 +135,7 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
 
 
 def complete_refusal(
-    room: RoutedRoom, caller: Connection, request: Call | Explain, error: RoomException
+    room: RoutedRoom, caller: Connection, request: Call | Assess | Explain, error: RoomException
 ) -> None:
     """Add to the refusal of a nested call what the caller of its parent may know (ERR-9).
 

@@ -31,8 +31,12 @@ from toolbus.errors import (
     TooLarge,
     Unavailable,
 )
+from toolbus.permissions.assessment import assessment_of_flags
+from toolbus.permissions.plain import assessment_to_plain
 from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
 from toolbus.wire import (
+    Assess,
+    AssessDispatch,
     Call,
     Cancel,
     Credit,
@@ -78,6 +82,7 @@ from toolbus_server.registry.request_options import (
     STREAM_OPTION_TYPES,
     bad_option,
     check_options,
+    check_patterns,
 )
 
 __all__ = [
@@ -101,6 +106,10 @@ _LEAVING_S = 0.2
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
+
+
+_MAX_ASSESS_S = 5.0
+"""Seconds that an assessment may take: a person, or a turn, waits for it before each call."""
 
 
 RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext, Connection]
@@ -176,6 +185,39 @@ class Router:
             span = None if call is None else call.span
             self._refuse(room, caller, request, error, is_recorded=span is not None)
 
+    def assess(self, room: RoutedRoom, caller: Connection, request: Assess) -> None:
+        """Ask the host of a call about its input, or answer by the flags of the tool.
+
+        It is refused as the call would be, and like it has a deadline, a principal and an end.
+        """
+        try:
+            options = request.options or _NO_OPTIONS
+            if options:
+                check_options(options)
+            check_patterns(request.patterns)
+            if request.id in caller.calls:
+                raise DuplicateCallId("a call with this id is in flight")
+            if caller.outstanding_bytes > _MAX_OUTSTANDING_BYTES:
+                raise _overloaded_error("too many bytes of streams are waiting for you to read")
+            decision = self.route(room, caller, request, options)
+            timeout_ms = request.timeout_ms
+            timeout_s = _MAX_ASSESS_S if timeout_ms is None else timeout_ms / 1000
+            call = self.open_call(caller, request, decision, min(timeout_s, _MAX_ASSESS_S))
+            toolkit, tool, _, host = decision
+            if not host.participant.assesses:
+                # An older SDK, another language, or a node of an older version: nothing is written
+                # to it, so that no version of a host can take the frame for a call.
+                assessment = assessment_of_flags(tool, source="manifest")
+                body = pack_body(assessment_to_plain(assessment))
+                caller.port.send_message(encode(Result(request.id, body)))
+                return
+            header: dict[str, Any] = {"caller": caller.participant.packed_info}
+            _fill_header(header, call, toolkit, options)
+            self.dispatch(call, request, header, None)
+        except RoomException as error:
+            complete_refusal(room, caller, request, error)
+            caller.port.send_message(encode(failed(request.id, error)))
+
     def _refuse(
         self,
         room: RoutedRoom,
@@ -197,7 +239,7 @@ class Router:
         self,
         room: RoutedRoom,
         caller: Connection,
-        request: Call | Explain,
+        request: Call | Assess | Explain,
         options: Mapping[str, Any],
     ) -> RoutingDecision:
         """Decide which host runs a call, and on whose behalf; changes nothing.
@@ -226,7 +268,7 @@ class Router:
         asker = callers[-1] if callers else participant
         tool = check_grant(asker, toolkit, request.tool)
         if options:
-            context = call_context(room, caller, options, self._limits)
+            context = call_context(room, caller, request, options, self._limits)
             check_authority(room, context, toolkit, request.tool)
             if callers:
                 check_forwarders(participant, callers, toolkit, request.tool)
@@ -265,6 +307,7 @@ class Router:
             "generation": toolkit.serving.number,
             "digest": toolkit.serving.definition.digest,
             "affinity": tool.affinity != "none",
+            **({"assesses": True} if participant.assesses else {}),
         }
 
     def _not_found(self, error: NotFound) -> NotFound:
@@ -315,7 +358,7 @@ class Router:
     def open_call(
         self,
         caller: Connection,
-        request: Call | Dispatch,
+        request: Call | Dispatch | Assess | AssessDispatch,
         decision: RoutingDecision,
         timeout_s: float,
     ) -> InFlightCall:
@@ -336,8 +379,7 @@ class Router:
         if not 0 < len(request.call_id) <= 64:
             raise bad_option("call_id", "must have 1 to 64 characters")
         host.last_dispatch += 1
-        toolkit.serving.last_call_at = now
-        return InFlightCall(
+        call = InFlightCall(
             caller,
             request.id,
             request.call_id,
@@ -353,6 +395,11 @@ class Router:
             delegation,
             forwarded_for,
         )
+        if type(request) is Assess or type(request) is AssessDispatch:
+            call.patterns = request.patterns
+        else:
+            toolkit.serving.last_call_at = now
+        return call
 
     def _default_s(self, options: Mapping[str, Any]) -> float:
         return inf if is_stream(options) else self._limits.call_timeout_ms / 1000
@@ -360,7 +407,7 @@ class Router:
     def dispatch(
         self,
         call: InFlightCall,
-        request: Call | Dispatch,
+        request: Call | Dispatch | Assess | AssessDispatch,
         header: dict[str, Any],
         traceparent: str | None,
     ) -> None:
@@ -371,22 +418,39 @@ class Router:
         host, caller = call.host, call.caller
         is_endless = call.deadline_at == inf
         remaining_s = 0.0 if is_endless else call.deadline_at - call.started_at
-        data = encode(
-            Dispatch(
-                call.dispatch_id,
-                call.call_id,
-                request.toolkit,
-                request.tool,
-                None if is_endless else ceil(remaining_s * 1000 - ROUNDING_MS) or 1,
-                request.arguments,
-                header,
-                traceparent,
+        remaining_ms = None if is_endless else ceil(remaining_s * 1000 - ROUNDING_MS) or 1
+        # What the request is decides what the host is sent: no path leads from one to the other.
+        if type(request) is Assess or type(request) is AssessDispatch:
+            data = encode(
+                AssessDispatch(
+                    call.dispatch_id,
+                    call.call_id,
+                    request.toolkit,
+                    request.tool,
+                    remaining_ms,
+                    request.arguments,
+                    header,
+                    request.patterns,
+                )
             )
-        )
+        else:
+            data = encode(
+                Dispatch(
+                    call.dispatch_id,
+                    call.call_id,
+                    request.toolkit,
+                    request.tool,
+                    remaining_ms,
+                    request.arguments,
+                    header,
+                    traceparent,
+                )
+            )
         if len(data) > self._limits.max_frame_bytes or not host.port.offer_message(data, call):
             raise _dispatch_error(call, len(data) > self._limits.max_frame_bytes)
         caller.calls[call.request_id] = call
-        caller.call_ids.add(call.call_id)
+        if call.patterns is None:  # an assessment may have the id of the call that follows it
+            caller.call_ids.add(call.call_id)
         host.dispatched[call.dispatch_id] = call
         host.participant.in_flight += 1
         self.in_flight += 1
@@ -416,7 +480,8 @@ class Router:
             elif not forward_late(caller, data):
                 self._fail(call, undelivered_error())
                 return
-            self.succeeded += 1
+            if call.patterns is None:
+                self.succeeded += 1
             self._end(call)
             if call.monitor is not None:
                 call.monitor.call_ended(call, None)
@@ -502,7 +567,10 @@ class Router:
         self.failures[error.code if error.code in ERRORS else OTHER_CODE] += 1
 
     def _fail(self, call: InFlightCall, error: RoomException) -> None:
-        self._count(error)
+        if call.patterns is None:
+            self._count(error)
+        else:
+            error.executed = "no"  # whatever its host says: it was asked to run nothing
         self._end(call)
         if call.span is not None:  # before the reply, as in `answer`
             call.span.end(error)
@@ -514,7 +582,8 @@ class Router:
         call.ended = True
         self._deadlines.forget(call)
         del call.caller.calls[call.request_id]
-        call.caller.call_ids.discard(call.call_id)
+        if call.patterns is None:
+            call.caller.call_ids.discard(call.call_id)
         del call.host.dispatched[call.dispatch_id]
         call.host.participant.in_flight -= 1
         self.in_flight -= 1
@@ -575,7 +644,7 @@ def _lost_call_error(kind: type[RoomException], message: str, call: InFlightCall
     return kind(
         message,
         executed=call.executed,
-        retryable=call.tool.idempotent or not call.written,
+        retryable=call.tool.idempotent or call.executed == "no",
         details={"digest": call.definition.digest},
     )
 

@@ -163,7 +163,9 @@ class StreamRelay:
     def chunk(self, host: Connection, frame: StreamChunk) -> None:
         """Forward a chunk to the caller."""
         call = host.dispatched.get(frame.id)
-        direction = None if call is None else self._result_direction(call, len(frame.body))
+        direction = None
+        if call is not None and call.patterns is None:
+            direction = self._result_direction(call, len(frame.body))
         if direction is None:
             self.dropped += 1
             return

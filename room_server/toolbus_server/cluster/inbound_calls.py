@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from toolbus.errors import NoHost, Unavailable
-from toolbus.wire import Dispatch, unpack_body
+from toolbus.wire import AssessDispatch, Dispatch, unpack_body
 from toolbus_server.calls.call_state import Connection, RoutedRoom
 from toolbus_server.calls.principal import CallContext
 from toolbus_server.cluster.peer import Peer, RelayedCall
@@ -69,13 +69,18 @@ class InboundCalls:
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         call = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
+        if isinstance(dispatch, AssessDispatch):
+            router.dispatch(call, dispatch, header, None)
+            return
         options = {name: header[name] for name in STREAM_OPTION_TYPES.keys() & header.keys()}
         if options:
             router.streams.open(call, options | {"idle_ms": 0}, header)
         router.dispatch_relayed(room, call, dispatch, header)
 
 
-def _toolkit_of(host: Connection, dispatch: Dispatch, header: dict[str, Any]) -> RegisteredToolkit:
+def _toolkit_of(
+    host: Connection, dispatch: Dispatch | AssessDispatch, header: dict[str, Any]
+) -> RegisteredToolkit:
     is_public = header.get("private") is not True
     for toolkit in host.participant.toolkits:
         if toolkit.name == dispatch.toolkit and toolkit.public == is_public:

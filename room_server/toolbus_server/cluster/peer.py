@@ -18,7 +18,7 @@ from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException
 from toolbus.transport.websocket import NotifyingTicket, Ticket
-from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
+from toolbus.wire import AssessDispatch, Dispatch, ParticipantId, decode_from_server, encode, failed
 from toolbus_server.calls.call_state import Connection, InFlightCall
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.router import FRAME_HANDLERS, Router
@@ -48,7 +48,7 @@ _DISPATCH_BITS = 28
 _ACK_DELAY_S = 0.005
 _BATCH_DELAY_S = 0.002
 """Seconds that entries wait for a larger batch, while the last batch is on its way."""
-RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, bool, Dispatch]
+RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, bool, Dispatch | AssessDispatch]
 """Room, host, caller, principal, depth, whether the principal was named, and the call."""
 
 
@@ -282,7 +282,7 @@ class Peer:
 
     def _on_frame(self, entry: list[Any]) -> None:
         frame = decode_from_server(entry[-1])
-        if not isinstance(frame, Dispatch):
+        if not isinstance(frame, Dispatch | AssessDispatch):
             FRAME_HANDLERS[type(frame)](self._router, self._connection, frame)
             return
         room, host, caller, principal, hops = entry[1:6]

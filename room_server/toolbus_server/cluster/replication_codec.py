@@ -104,6 +104,7 @@ def pack_participant(participant: Participant, *, reads_chunks: bool) -> bytes:
             participant.monitor_id,
             participant.issued_at,
             participant.has_expired,
+            participant.assesses,
         ]
     )
 
@@ -179,7 +180,9 @@ def unpack_participant(packed: bytes) -> tuple[Participant, bool]:
     participant.attributes = fields[12]
     participant.offers = {pack_body(each): each for each in fields[13]}
     participant.node_is_draining, participant.monitor_id, participant.issued_at = fields[14:17]
-    participant.has_expired = fields[17:18] == [True]  # absent from nodes of an older version
+    # Absent from nodes of an older version: what is connected there is never asked to assess.
+    participant.has_expired = fields[17:18] == [True]
+    participant.assesses = fields[18:19] == [True]
     return participant, fields[10]
 
 

@@ -85,6 +85,8 @@ class Participant:
     """The toolkits that it hosts."""
     is_present: bool = False
     """Whether it is in its room."""
+    assesses: bool = False
+    """Whether it answers what its tools say about an input (PROTOCOL.md, ASSESS-1)."""
     is_draining: bool = False
     """Whether it accepts no more calls, and only finishes those that it runs."""
     receives_messages: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolbus.errors import InvalidArguments
+from toolbus.permissions.plain import MAX_MATCHES, MAX_MATCHES_BYTES
 from toolbus.wire import BadBody, pack_body, unpack_body
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "STREAM_OPTION_TYPES",
     "bad_option",
     "check_options",
+    "check_patterns",
     "cursor_text",
     "page_limit",
     "read_cursor",
@@ -58,6 +60,17 @@ def check_options(options: Mapping[str, Any]) -> None:
         expected = CALL_OPTION_TYPES.get(name)
         if expected is not None and type(value) is not expected:
             raise bad_option(name, f"must be {expected.__name__}")
+
+
+def check_patterns(patterns: Sequence[Any]) -> None:
+    """Refuse patterns of an `Assess` beyond its limits. Raises InvalidArguments."""
+    if not all(type(pattern) is str and pattern for pattern in patterns):
+        raise bad_option("patterns", "must be texts that are not empty")
+    size = sum(len(pattern.encode()) for pattern in patterns)
+    if len(patterns) > MAX_MATCHES or size > MAX_MATCHES_BYTES:
+        raise bad_option(
+            "patterns", f"must be at most {MAX_MATCHES}, of {MAX_MATCHES_BYTES} bytes in all"
+        )
 
 
 def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:

@@ -242,8 +242,9 @@ def _summary(open_room: OpenRoom) -> dict[str, Any]:
 
 def _call_count(connection: Connection) -> int:
     """Count the calls that a participant makes, and those it runs for callers at other nodes."""
-    remote = sum(call.caller.participant.is_remote for call in connection.dispatched.values())
-    return len(connection.calls) + remote
+    dispatched = connection.dispatched.values()
+    remote = [call for call in dispatched if call.caller.participant.is_remote]
+    return sum(call.patterns is None for call in (*connection.calls.values(), *remote))
 
 
 def _remote_summary(name: str, participants: int, toolkits: int) -> dict[str, Any]:

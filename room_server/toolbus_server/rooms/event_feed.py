@@ -63,6 +63,9 @@ def toolkit_summary(
         "hosts": len(toolkit.serving.hosts),
         "tools": [tool.name for tool in listing.tools],
     }
+    hosts = toolkit.serving.hosts
+    if hosts and all(host.assesses for host in hosts):
+        summary["assesses"] = True
     if listing.reserve:
         summary["reserve"] = [_reserve_summary(each) for each in listing.reserve]
     return summary

@@ -30,6 +30,7 @@ from toolbus.transport.websocket import ServerTransport
 from toolbus.wire import (
     PROTOCOL_VERSION,
     Admin,
+    Assess,
     Attributes,
     BadFrame,
     Builders,
@@ -223,7 +224,7 @@ class Session:
             self._answer_internal(frame)
 
     def _answer_internal(self, frame: Frame | UnknownFrame) -> None:
-        if isinstance(frame, Call) and frame.id not in self.connection.calls:
+        if isinstance(frame, Call | Assess) and frame.id not in self.connection.calls:
             self._send(failed(frame.id, Internal("unexpected error; the server's log has details")))
 
     def _send(self, frame: Frame) -> None:
@@ -344,5 +345,6 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
 _HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
     **{kind: _with_router(handle) for kind, handle in FRAME_HANDLERS.items()},
     **dict.fromkeys(_REQUEST_HANDLERS, Session._on_request),
+    Assess: lambda self, frame: self._router.assess(self._open_room.routed, self.connection, frame),
     UnknownFrame: Session._on_unknown,
 }

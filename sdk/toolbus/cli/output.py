@@ -24,7 +24,7 @@ from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, MixedChunk, 
 from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.errors import ERRORS, Executed, RoomException
+from toolbus.errors import Executed, RoomException
 from toolbus.room.call_explanation import Explanation
 from toolbus.untrusted_text import json_text, one_line, printable
 
@@ -380,8 +380,7 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text(asdict(explained)))
     if not explained.would_run:
-        error = ERRORS.get(explained.code, RoomException)
-        raise error(explained.message, executed="no", details=explained.details)
+        raise explained.error()
     host = explained.host
     if as_json or host is None:
         return

@@ -37,11 +37,15 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_from_plain
 from toolbus.telemetry.propagation import TRACESTATE, get_current
 from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
+    ASSESS_VERSION,
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
+    Assess,
     BadBody,
     Call,
     Cancel,
@@ -51,10 +55,11 @@ from toolbus.wire import (
     Result,
     decode_from_client,
     encode,
+    unpack_body,
 )
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
-__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "REPLY_TIMEOUT_S", "Caller"]
+__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "REPLY_TIMEOUT_S", "AssessUnavailable", "Caller"]
 
 DEFAULT_TIMEOUT_S = 60.0
 """The timeout of a call that names none."""
@@ -64,6 +69,10 @@ REPLY_TIMEOUT_S = 10.0
 """How long a request that a room makes by itself waits for its reply."""
 GRACE_S = 0.25
 """How long after a deadline the server's own error may still arrive."""
+
+
+class AssessUnavailable(Exception):
+    """The server's version is too low for `Assess`; nothing was sent."""
 
 
 class Caller:
@@ -200,6 +209,32 @@ class Caller:
         except (BadBody, ValueError, TypeError) as broken:
             raise InvalidResult("the host's result is not a chunk", executed="yes") from broken
 
+    async def assess(self, plan: CallPlan) -> Assessment:
+        """Ask what a tool says about a call that has `patterns`; nothing runs.
+
+        Raises:
+            RoomException: There is no answer, or it is no assessment; executed "no".
+            AssessUnavailable: The server is older, so that nothing was sent.
+        """
+        try:
+            try:
+                result = await self._make_attempt(plan, plan.options)
+            except RoomException as error:
+                result = await self._further_attempts(plan, error)
+        except RoomException as error:
+            error.executed = "no"
+            raise
+        try:
+            if isinstance(result, InboundStream):
+                result.cancel()
+                raise ValueError("it is a stream")
+            if len(result.body) > MAX_ASSESSMENT_BYTES:
+                raise ValueError(f"it has more than {MAX_ASSESSMENT_BYTES} bytes")
+            return assessment_from_plain(unpack_body(result.body))
+        except (BadBody, ValueError) as broken:
+            text = f"the host's answer is no assessment: {broken}"
+            raise InvalidResult(text, executed="no") from broken
+
     def begin_span(self, plan: CallPlan) -> CallSpan | None:
         """Add a call to a trace; return its span if that is recorded."""
         if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
@@ -255,6 +290,8 @@ class Caller:
         """Send one attempt; None if there is no connection that accepts it."""
         if not self._connection.is_ready:
             return None
+        if plan.patterns is not None and self._connection.version < ASSESS_VERSION:
+            raise AssessUnavailable
         remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:
             raise DeadlineExceeded("no time was left for the call", executed="no")
@@ -265,17 +302,31 @@ class Caller:
         request = (
             pending.open_stream(stream, ends_at, websocket) if stream else pending.open(ends_at)
         )
-        call = Call(
-            request.id,
-            plan.call_id,
-            plan.toolkit,
-            plan.tool,
-            None if remaining_s == inf else ceil(remaining_s * 1000 - ROUNDING_MS),
-            plan.arguments,
-            options or None,
-            plan.traceparent,
-        )
-        return request if self._send(request, call, plan) else None
+        remaining_ms = None if remaining_s == inf else ceil(remaining_s * 1000 - ROUNDING_MS)
+        frame: Frame
+        if plan.patterns is None:
+            frame = Call(
+                request.id,
+                plan.call_id,
+                plan.toolkit,
+                plan.tool,
+                remaining_ms,
+                plan.arguments,
+                options or None,
+                plan.traceparent,
+            )
+        else:
+            frame = Assess(
+                request.id,
+                plan.call_id,
+                plan.toolkit,
+                plan.tool,
+                remaining_ms,
+                plan.arguments,
+                options or None,
+                plan.patterns,
+            )
+        return request if self._send(request, frame, plan) else None
 
     def _send(self, request: PendingRequest, frame: Frame, plan: CallPlan | None = None) -> bool:
         """Send a request, or remove it; return whether a connection accepted it.

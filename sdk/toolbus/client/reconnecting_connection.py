@@ -175,6 +175,11 @@ class ReconnectingConnection:
         return self._settings.url
 
     @property
+    def version(self) -> int:
+        """The version of the protocol of the server that calls go to; 0 before a welcome."""
+        return 0 if self._current is None else self._current.version
+
+    @property
     def loop_is_ending(self) -> bool:
         """Whether the event loop is cancelling all tasks, that of this connection among them."""
         return self._reconnect_task is not None and self._reconnect_task.cancelling() > 0
@@ -436,7 +441,8 @@ class ReconnectingConnection:
     async def _open(self, *, elsewhere: bool) -> Connection:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
-        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1&parts=1"
+        instance = quote(settings.instance, safe="")
+        query = f"instance={instance}&epoch={self._epoch}&chunks=1&parts=1&assess=1"
         query += "&elsewhere=1" if elsewhere else ""
         try:
             token = self.token = await settings.token()

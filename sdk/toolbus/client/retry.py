@@ -101,6 +101,8 @@ class CallPlan(Struct, eq=False):
     """Seconds that it waits in all for a host."""
     traceparent: str | None = None
     """The call's trace context, the same for every attempt; set once, before the first."""
+    patterns: list[str] | None = None
+    """Those that the tool is asked about, if it is to assess the call and not to run it."""
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from toolbus.hosting.runner import Runner
 from toolbus.room.room import Core, Room
 from toolbus.wire import (
     FORWARD_VERSION,
+    AssessDispatch,
     Cancel,
     Credit,
     Dispatch,
@@ -74,6 +75,7 @@ class ConnectionCalls:
             StreamChunk: pending.receive,
             Progress: pending.receive,
             Dispatch: runner.dispatch,
+            AssessDispatch: runner.dispatch,
             Cancel: runner.cancel,
             Input: runner.on_stream_frame,
             Credit: credit,

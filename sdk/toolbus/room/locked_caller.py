@@ -19,6 +19,7 @@ from toolbus.client.pending_requests import PendingRequest, PendingRequests
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.client.retry import CallPlan, ToolkitKey
 from toolbus.errors import DeadlineExceeded, DefinitionChanged, NotFound, RoomException
+from toolbus.permissions.assessment import Assessment
 from toolbus.room.lock_file import LockedToolkit, LockFile, LockRefused
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.telemetry.tracing import Tracing
@@ -99,6 +100,11 @@ class LockedCaller(Caller):
             if error.executed == "no":
                 await self._explain_refusal(plan)
             raise
+
+    async def assess(self, plan: CallPlan) -> Assessment:
+        """Ask about a call of a locked toolkit, as `Caller.assess` does."""
+        await self._compare(plan)
+        return await super().assess(plan)
 
     async def send_attempt(
         self, plan: CallPlan, options: dict[str, Any] | None, stream: InboundStream

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -34,12 +34,13 @@ from toolbus.client.call_options import (
     text_of,
     waiting_seconds,
 )
-from toolbus.client.caller import DEFAULT_TIMEOUT_S, Caller
+from toolbus.client.caller import DEFAULT_TIMEOUT_S, AssessUnavailable, Caller
 from toolbus.client.chunk_stream import ChunkStream
 from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
 from toolbus.client.streaming_call import StreamingCall
-from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.room.call_form import (
     INVOKE_OPTIONS,
     argument_mapping,
@@ -77,6 +78,9 @@ Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
 
 STREAM_OPTIONS = StreamOptions.__optional_keys__
 EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
+ASSESS_OPTIONS = EXPLAIN_OPTIONS | {"patterns", "timeout_s"}
+MAX_ASSESS_S = 5.0
+"""Seconds that an answer of `assess` may take; the server gives no more (ASSESS-3)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -376,6 +380,69 @@ class Room:
         wait_s = self._core.wait_for_host_s if wait_s is None else waiting_seconds(wait_s)
         return CallPlan(toolkit, name, packed, options, call_id, deadline_at, retry, key, wait_s)
 
+    async def assess(  # noqa: PLR0913 - the promised signature
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *misplaced: Never,
+        patterns: Sequence[str] = (),
+        participant: str | None = None,
+        on_behalf_of: str | None = None,
+        pin: str | None = None,
+        timeout_s: float = MAX_ASSESS_S,
+        **unknown: Never,
+    ) -> Assessment:
+        """Ask what a tool says about one input, where it runs; nothing else of it runs.
+
+        The question goes to the host that the call would go to, and needs the same grants. If that
+        host does not answer such questions, or the server is older, the published flags of the tool
+        are the answer, and its `source` is "manifest". What is not the tool of a trusted owner may
+        say anything: `Permissions` knows what of it counts.
+
+        Args:
+            tool: The tool, written `toolkit.tool`.
+            arguments: Those of the call.
+            misplaced: Takes nothing, as in `invoke`.
+            patterns: Those of rules, in the tool's own language: at most 64, with 16 KiB in all.
+                The answer has in `matches` those that match the arguments.
+            participant: The name of an owner, as in `invoke`.
+            on_behalf_of: For whom the call would be made.
+            pin: The digest of the expected definition.
+            timeout_s: Seconds within which the answer has to come; more than 5 count as 5.
+            unknown: Takes nothing, as in `invoke`.
+
+        Raises:
+            RoomException: The call would be refused, or there is no answer; executed "no".
+            InvalidResult: The answer is no assessment.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        if misplaced or unknown:
+            refuse_misplaced("assess", tool, (arguments, *misplaced), unknown, ASSESS_OPTIONS)
+        seconds = min(call_seconds(timeout_s), MAX_ASSESS_S)
+        values = argument_mapping("assess", tool, arguments)
+        plan = self._plan(
+            tool, values, self._core.loop.time() + seconds, (participant, on_behalf_of, None, pin)
+        )
+        plan.patterns = [text_of("patterns", pattern) for pattern in patterns]
+        try:
+            return await self._core.caller.assess(plan)
+        except AssessUnavailable:
+            pass
+        return await self._assessed_by_flags(plan, values)
+
+    async def _assessed_by_flags(self, plan: CallPlan, arguments: dict[str, Any]) -> Assessment:
+        """Answer for an older server, which could only ignore the question."""
+        named = {key: value for key, value in plan.options.items() if key in EXPLAIN_OPTIONS}
+        explained = await self._explained_call(plan.name, arguments, named)
+        if not explained.would_run:
+            raise explained.error()
+        _, manifest = await self._described(plan.toolkit, named.get("participant"))
+        for tool in manifest.tools:
+            if tool.name == plan.tool:
+                return assessment_of_flags(tool, source="manifest")
+        raise NotFound(f"tool {plan.name} not found")
+
     async def explain(
         self,
         tool: str,
@@ -389,10 +456,13 @@ class Room:
     ) -> Explanation:
         """Return which host would run a call now, or which error would end it; nothing runs.
 
+        With arguments the tool is asked too, as by `assess`, if its host answers such questions:
+        `assessment` is what it says, and a call that the policy of its host refuses would not run.
+        It is None if the tool was not asked, or did not answer.
+
         Args:
             tool: The tool, written `toolkit.tool`.
-            arguments: Those of the call. They matter only where the tool's affinity is one of them,
-                and are never sent.
+            arguments: Those of the call; with None the tool is not asked.
             misplaced: Takes nothing, as in `invoke`.
             participant: The name of an owner, as in `invoke`.
             on_behalf_of: For whom the call would be made.
@@ -410,13 +480,27 @@ class Room:
         options: dict[str, Any] = {
             name: text_of(name, value) for name, value in named.items() if value is not None
         }
-        options |= self._parent_options
-        names = tool_parts(tool)
         values = argument_mapping("explain", tool, arguments)
+        explained = await self._explained_call(tool, values, options)
+        if arguments is None or not explained.assesses:
+            return explained
+        try:
+            assessment = await self.assess(
+                tool, arguments, participant=participant, on_behalf_of=on_behalf_of, pin=pin
+            )
+        except RoomException:  # what the call would meet is known without it
+            return explained
+        return explained.assessed(assessment, tool)
+
+    async def _explained_call(
+        self, tool: str, arguments: dict[str, Any], options: dict[str, Any]
+    ) -> Explanation:
+        options = options | self._parent_options
+        names = tool_parts(tool)
         explained = await self._explained(names, options)
         argument = explained.details.get("argument")
         if explained.details.get("path") == "/affinity" and isinstance(argument, str):
-            packed = packed_json("arguments", values)
+            packed = packed_json("arguments", arguments)
             options["affinity"] = affinity_text(packed, argument)
             explained = await self._explained(names, options)
         return explained

@@ -81,6 +81,8 @@ class ToolkitInfo:
     """The alias of that issuer, where the server has several; else empty."""
     reserve: tuple[DefinitionInfo, ...] = ()
     """Other definitions that have hosts, the next to serve first."""
+    assesses: bool = False
+    """Whether `Room.assess` asks its tools: all of its hosts answer. Else their flags answer."""
 
     @property
     def full_owner(self) -> str:
@@ -103,6 +105,7 @@ class ToolkitInfo:
             issuer=summary["owner"]["issuer"],
             alias=summary["owner"].get("alias", ""),
             reserve=tuple(map(DefinitionInfo.from_wire, summary.get("reserve", ()))),
+            assesses=summary.get("assesses") is True,
         )
 
 

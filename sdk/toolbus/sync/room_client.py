@@ -6,7 +6,7 @@ import concurrent.futures
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -19,6 +19,7 @@ from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
 from toolbus.room.events import EVENT_TOPICS, RoomEvent
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
+from toolbus.room.room import MAX_ASSESS_S
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import Token
@@ -31,6 +32,7 @@ from toolbus.tools.tool_run import Participant
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
+    from toolbus.permissions.assessment import Assessment
     from toolbus.room.call_explanation import Explanation
     from toolbus.room.call_monitor import CallReport
     from toolbus.room.lock_file import LockFile
@@ -311,6 +313,31 @@ class RoomClient:
             participant=participant,
             on_behalf_of=on_behalf_of,
             pin=pin,
+        )
+
+    def assess(  # noqa: PLR0913 - the promised signature
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *misplaced: Any,
+        patterns: Sequence[str] = (),
+        participant: str | None = None,
+        on_behalf_of: str | None = None,
+        pin: str | None = None,
+        timeout_s: float = MAX_ASSESS_S,
+    ) -> Assessment:
+        """Ask what a tool says about one input, where it runs; nothing else of it runs."""
+        return self._run(
+            self._client.assess,
+            tool,
+            arguments,
+            *misplaced,
+            patterns=patterns,
+            participant=participant,
+            on_behalf_of=on_behalf_of,
+            pin=pin,
+            timeout_s=timeout_s,
         )
 
     # Toolkits

@@ -6,12 +6,13 @@ A protocol, because the package of rooms is above that of tools. A hosted tool g
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from toolbus.chunks.chunk_types import Chunk
+from toolbus.permissions.assessment import Assessment
 
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
@@ -89,6 +90,20 @@ class CallRoom(Protocol):
         **options: Unpack[StreamOptions],
     ) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         """Call a tool and read its chunks as they arrive."""
+
+    async def assess(  # noqa: PLR0913 - the promised signature
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        patterns: Sequence[str] = (),
+        participant: str | None = None,
+        on_behalf_of: str | None = None,
+        pin: str | None = None,
+        timeout_s: float = 5.0,
+    ) -> Assessment:
+        """Ask what a tool says about one input, where it runs; nothing else of it runs."""
 
     def forwarding(self) -> CallRoom:
         """Return the room as the caller of this call sees it: its calls are forwarded ones."""

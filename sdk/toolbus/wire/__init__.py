@@ -19,6 +19,7 @@ from toolbus.wire.codec import pack_body as pack_body
 from toolbus.wire.codec import unpack_body as unpack_body
 from toolbus.wire.error_frames import exception_of as exception_of
 from toolbus.wire.error_frames import failed as failed
+from toolbus.wire.frames import ASSESS_VERSION as ASSESS_VERSION
 from toolbus.wire.frames import FORWARD_VERSION as FORWARD_VERSION
 from toolbus.wire.frames import KINDS as KINDS
 from toolbus.wire.frames import LIMIT_HEADER as LIMIT_HEADER
@@ -27,6 +28,8 @@ from toolbus.wire.frames import PROTOCOL_HEADER as PROTOCOL_HEADER
 from toolbus.wire.frames import PROTOCOL_VERSION as PROTOCOL_VERSION
 from toolbus.wire.frames import SUBPROTOCOL as SUBPROTOCOL
 from toolbus.wire.frames import Admin as Admin
+from toolbus.wire.frames import Assess as Assess
+from toolbus.wire.frames import AssessDispatch as AssessDispatch
 from toolbus.wire.frames import Attributes as Attributes
 from toolbus.wire.frames import Builders as Builders
 from toolbus.wire.frames import Call as Call

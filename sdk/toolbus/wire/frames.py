@@ -7,7 +7,7 @@ fields; msgspec decodes it, and checks types and ranges, in one pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NewType, TypeAlias, cast
 
 from msgspec import Meta, Struct
 
@@ -17,10 +17,12 @@ LIMIT_HEADER = "Toolbus-Limit"
 """The header of a 429 that names the limit: address, identity or room (CONN-5)."""
 PROTOCOL_HEADER = "Toolbus-Protocol"
 """The header by which a refusal is known as one of a toolbus server (CONN-17)."""
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Sent in `Welcome`; increases when a client may need to know of an addition (GROW-2)."""
 FORWARD_VERSION = 4
 """From this version on a server has the option `forward` (CALL-29); a lower one ignores it."""
+ASSESS_VERSION = 5
+"""From this version on a server reads `Assess` (ASSESS-1); a lower one refuses it."""
 
 MAX_ATTRIBUTES_BYTES = 16 * 1024
 """The attributes of one participant, packed (PROTOCOL.md, PEOPLE-2)."""
@@ -172,6 +174,38 @@ class Progress(ClientFrame, ServerFrame, tag=22, frozen=True):
 
     id: Number
     body: bytes
+
+
+# Neither is a subclass of the frame of a call: whatever asks `isinstance(frame, Call)` runs tools.
+class Assess(ClientFrame, tag=23, frozen=True):
+    """A participant asks what a tool says about a call with this input; runs nothing.
+
+    The fields are those of `Call`, but `patterns`: those of the rules that concern the call.
+    """
+
+    id: Number
+    call_id: str
+    toolkit: str
+    tool: str
+    timeout_ms: Number | None
+    arguments: bytes
+    options: Options | None
+    patterns: list[Any]
+
+
+class AssessDispatch(ServerFrame, tag=24, frozen=True):
+    """The server asks the host that a call would go to; the server chooses `id`."""
+
+    id: Number
+    call_id: str
+    toolkit: str
+    tool: str
+    remaining_ms: Number | None
+    arguments: bytes
+    header: Header
+    patterns: list[Any]
+    traceparent: ClassVar[None] = None
+    """It is no call, so that it is in no trace."""
 
 
 class Register(RequestFrame, tag=32, frozen=True):

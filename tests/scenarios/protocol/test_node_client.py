@@ -117,7 +117,7 @@ def test_every_golden_vector_is_read_and_written(client: Path) -> None:
 
 
 async def test_node_client_calls_toolkits_of_the_sdk(client: Path) -> None:
-    """CONN-3, CONN-10, REG-13, REG-15, CALL-10, ERR-1, ERR-6."""
+    """CONN-3, CONN-10, REG-13, REG-15, CALL-10, ERR-1, ERR-6, ASSESS-6."""
     entered, stopped = asyncio.Event(), asyncio.Event()
     async with (
         running_server() as server,
@@ -145,6 +145,11 @@ async def test_node_client_calls_toolkits_of_the_sdk(client: Path) -> None:
         late = await caller.ask("call", name="sums.wait", timeoutMs=50)
         assert late["error"].items() >= {"code": "deadline_exceeded", "executed": "maybe"}.items()
 
+        said = await caller.ask("assess", name="sums.add", args={"one": 1}, patterns=["one:*"])
+        assert said["error"]["code"] == "invalid_arguments"
+        said = await caller.ask("assess", name="sums.refuse", args={"words": "x"}, patterns=["a"])
+        assert said["assessment"].items() >= {"behavior": "pass", "matches": []}.items()
+
         entered.clear()
         stopped.clear()
         waiting = caller.send_order("call", name="sums.wait")
@@ -166,7 +171,8 @@ async def test_sdk_calls_toolkits_of_the_node_client(client: Path) -> None:
         for value in (None, 7, 2**40, -(2**53), 2.5, "Snø ❄", [1, {"a": [None, True]}]):
             assert await alice.call("lines.echo", value=value) == value
         description = await alice.toolkit("lines")
-        assert description.info.hosts == 1
+        assert (description.info.hosts, description.info.assesses) == (1, False)
+        assert (await alice.assess("lines.echo", {"value": 1})).source == "manifest"
         with pytest.raises(InvalidArguments) as refused:
             await alice.call("lines.zeros", size="many")
         assert (refused.value.executed, refused.value.details["path"]) == ("no", "/size")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from toolbus.wire.frames import (
     FROM_CLIENT,
+    Assess,
     Call,
     Cancel,
     Credit,
@@ -33,7 +34,7 @@ _CLOSING = (
 )
 # 1001 is sent by proxies of a server that shuts down, 1011 by websockets itself.
 _OF_OTHERS = {1001, 1011}
-_OF_CALLS = {Call, Cancel, Credit, Failed, Input, Progress, Result, StreamChunk}
+_OF_CALLS = {Assess, Call, Cancel, Credit, Failed, Input, Progress, Result, StreamChunk}
 
 
 def _rows(heading: str) -> list[list[str]]:

@@ -38,7 +38,7 @@ _TYPE_NAMES = {
     float: "float",
 }
 
-_NAMES = {"ListToolkits": "list", "StreamChunk": "chunk"}
+_NAMES = {"ListToolkits": "list", "StreamChunk": "chunk", "AssessDispatch": "assess_dispatch"}
 
 
 def _rows(heading: str) -> list[list[str]]:
@@ -66,7 +66,7 @@ def test_table_of_kinds_matches_the_frames() -> None:
         name = _NAMES.get(frame.__name__, frame.__name__.lower())
         by = " ".join(["C"] * (frame in FROM_CLIENT) + ["S"] * (frame in FROM_SERVER))
         hints = get_type_hints(frame)
-        fields = ", ".join(f"`{field}` {_hint(hint)}" for field, hint in hints.items())
+        fields = ", ".join(f"`{each}` {_hint(hints[each])}" for each in frame.__struct_fields__)
         built[kind] = (name, by, fields)
     assert written == built
 

@@ -30,7 +30,11 @@ from toolbus_server.registry.toolkit_definition import read_definition
 
 _VECTORS = Path(__file__).parents[2] / "wire_vectors"
 _DECODERS = {"client": decode_from_client, "server": decode_from_server}
-_SHORT = {"ListToolkits": "list", "StreamChunk": "chunk"}
+_SHORT = {
+    "ListToolkits": "list",
+    "StreamChunk": "chunk",
+    "AssessDispatch": "assess_dispatch",
+}
 _NAMES = {frame: _SHORT.get(frame.__name__, frame.__name__.lower()) for frame in KINDS}
 _FRAMES = {name: frame for frame, name in _NAMES.items()}
 

@@ -7,6 +7,8 @@ import { pack } from "./packing.mjs";
 import { ReceiveWindow, SendWindow } from "./windows.mjs";
 
 const STREAMS_SINCE = 2; // version (GROW-2)
+const ASSESS_SINCE = 5;
+const BEHAVIORS = ["allow", "ask", "deny", "pass"];
 const WINDOW = { chunks: 256, bytes: 2 ** 20 };
 const OF_A_PLAIN_CALL = { chunks: 1, bytes: 32 * 1024 }; // STREAM-8
 
@@ -58,6 +60,26 @@ export class Caller {
   /** Call as a stream and yield its values as they arrive. Leaving the loop cancels the call. */
   async *stream(name, args = {}, { window = WINDOW, ...settings } = {}) {
     yield* this.#open(name, args, settings, window).values();
+  }
+
+  /**
+   * Ask what a tool says about these arguments; nothing runs (ASSESS-6).
+   *
+   * Settings: `patterns`, which of them match; `timeoutMs`; `options`, as of a call.
+   */
+  async assess(name, args = {}, { patterns = [], timeoutMs = null, options = {} } = {}) {
+    if (this.#connection.welcome.version < ASSESS_SINCE) { // ASSESS-7
+      throw new RoomError("unavailable", "this server cannot ask tools", { executed: "no" });
+    }
+    const [toolkit, tool] = name.split(".");
+    const said = await this.#connection.request("assess", {
+      call_id: randomBytes(16).toString("hex"),
+      toolkit, tool, options, patterns, arguments: pack(args), timeout_ms: timeoutMs,
+    });
+    if (!BEHAVIORS.includes(said?.behavior)) {
+      throw new RoomError("invalid_result", "this is no assessment", { executed: "no" });
+    }
+    return { source: "tool", matches: [], ...said };
   }
 
   #open(name, args, settings, window) {

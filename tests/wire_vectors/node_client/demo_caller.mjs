@@ -47,6 +47,10 @@ const DOINGS = {
     return { values };
   },
 
+  async assess({ name, args, ...settings }) {
+    return { assessment: await participant.caller.assess(name, args, settings) };
+  },
+
   async cancel({ of }) {
     cancelling.get(of).abort();
     return {};

@@ -1,0 +1,149 @@
+"""Rules and assessments as plain maps: on the wire, and in stored states of agents.
+
+What is at its default is left out. Reading is bounded, and raises `ValueError` for what is no
+assessment or no rule: whoever asked then knows nothing about the input, which is an ask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args
+
+from toolbus.permissions.assessment import AssessedBehavior, Assessment
+from toolbus.permissions.rule import Rule
+from toolbus.untrusted_text import one_line
+
+__all__ = [
+    "MAX_ASSESSMENT_BYTES",
+    "MAX_MATCHES",
+    "MAX_MATCHES_BYTES",
+    "MAX_MESSAGE_CHARS",
+    "MAX_PREVIEW_BYTES",
+    "MAX_SUGGESTIONS",
+    "assessment_from_plain",
+    "assessment_to_plain",
+    "rule_from_plain",
+    "rule_to_plain",
+]
+
+MAX_MESSAGE_CHARS = 2_000
+"""The longest `message` and `refusal`."""
+MAX_PREVIEW_BYTES = 64 * 1024
+"""The longest `preview`, in UTF-8."""
+MAX_SUGGESTIONS = 5
+"""The most rules that one assessment suggests."""
+MAX_MATCHES = 64
+"""The most patterns that one question has, and so its answer."""
+MAX_MATCHES_BYTES = 16 * 1024
+"""Of all these patterns together, in UTF-8."""
+MAX_ASSESSMENT_BYTES = 256 * 1024
+"""The most bytes of one packed assessment: all that it may contain is less than that."""
+_MAX_REACHES_CHARS = 129  # the names of a toolkit and of a tool have at most 64 characters each
+# `origin` is where this process read a rule. A rule that somebody else wrote must not claim one.
+_RULE_KEYS = tuple(field.name for field in fields(Rule) if field.name != "origin")
+_DEFAULTS = Assessment("pass")
+
+
+def rule_to_plain(rule: Rule) -> dict[str, str]:
+    """Return a rule as a map of text, without its `origin`."""
+    values = {key: getattr(rule, key) for key in _RULE_KEYS}
+    if rule.tool == "*":
+        del values["tool"]
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def rule_from_plain(value: object) -> Rule:
+    """Read a rule.
+
+    Raises `ValueError`, also for an unknown key: without that condition the rule covers more.
+    """
+    if not isinstance(value, dict) or "behavior" not in value:
+        raise ValueError("a rule must be a map with a behavior")
+    for key, text in value.items():
+        if key not in _RULE_KEYS:
+            raise ValueError(f"a rule has no key {one_line(repr(key), 64)}")
+        if not isinstance(text, str):
+            raise ValueError(f"{key} must be text")
+    return Rule(**value)
+
+
+def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
+    """Return an assessment as a map of JSON values."""
+    plain: dict[str, Any] = {"behavior": assessment.behavior}
+    for field in fields(Assessment):
+        value = getattr(assessment, field.name)
+        if field.name != "behavior" and value != getattr(_DEFAULTS, field.name):
+            plain[field.name] = value
+    if assessment.suggestions:
+        plain["suggestions"] = [rule_to_plain(rule) for rule in assessment.suggestions]
+    if assessment.matches:
+        plain["matches"] = list(assessment.matches)
+    return plain
+
+
+def assessment_from_plain(value: object) -> Assessment:
+    """Read an assessment that somebody else made; keys that are not known are ignored.
+
+    Raises `ValueError` for what is none, or is over a limit of this module. A suggestion that is
+    no rule is left out: it decides nothing, and may be one of a newer version.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("an assessment must be a map")
+    behavior: Any = value.get("behavior")
+    if behavior not in get_args(AssessedBehavior):
+        raise ValueError("behavior must be allow, ask, deny or pass")
+    source = value.get("source", "tool")
+    if source not in ("tool", "manifest"):
+        raise ValueError("source must be tool or manifest")
+    preview = _text(value, "preview", MAX_PREVIEW_BYTES)
+    if len(preview.encode()) > MAX_PREVIEW_BYTES:
+        raise ValueError(f"preview has over {MAX_PREVIEW_BYTES} bytes")
+    return Assessment(
+        behavior,
+        read_only=_flag(value, "read_only"),
+        within_workdir=_flag(value, "within_workdir"),
+        immune=_flag(value, "immune"),
+        message=_text(value, "message", MAX_MESSAGE_CHARS),
+        preview=preview,
+        suggestions=_suggestions(value.get("suggestions", [])),
+        matches=_matches(value.get("matches", [])),
+        source=source,
+        reaches=_text(value, "reaches", _MAX_REACHES_CHARS),
+        refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),
+    )
+
+
+def _flag(value: dict[Any, Any], key: str) -> bool:
+    flag = value.get(key, False)
+    if not isinstance(flag, bool):
+        raise ValueError(f"{key} must be true or false")
+    return flag
+
+
+def _text(value: dict[Any, Any], key: str, max_chars: int) -> str:
+    text = value.get(key, "")
+    if not isinstance(text, str) or len(text) > max_chars:
+        raise ValueError(f"{key} must be text of at most {max_chars} characters")
+    return text
+
+
+def _suggestions(values: object) -> tuple[Rule, ...]:
+    if not isinstance(values, list) or len(values) > MAX_SUGGESTIONS:
+        raise ValueError(f"suggestions must be a list of at most {MAX_SUGGESTIONS}")
+    rules = []
+    for value in values:
+        try:
+            rules.append(rule_from_plain(value))
+        except ValueError:
+            continue
+    return tuple(rules)
+
+
+def _matches(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or len(values) > MAX_MATCHES:
+        raise ValueError(f"matches must be a list of at most {MAX_MATCHES}")
+    if not all(isinstance(pattern, str) for pattern in values):
+        raise ValueError("matches must be text")
+    if sum(len(pattern.encode()) for pattern in values) > MAX_MATCHES_BYTES:
+        raise ValueError(f"matches have over {MAX_MATCHES_BYTES} bytes")
+    return tuple(values)
