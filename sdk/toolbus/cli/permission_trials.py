@@ -71,12 +71,6 @@ class TriedCall:
         """The owner of the toolkit as requests name it; None for one of this process."""
         return full_name(self.tool.owner, self.tool.alias) or None
 
-    @property
-    def principal(self) -> str | None:
-        """For whom the call would be made, as requests name it; None if for the caller."""
-        principal = self.context.on_behalf_of
-        return None if principal is None else principal.full_name
-
 
 Ask: TypeAlias = Callable[[TriedCall], Awaitable[Assessment]]
 """Asks a tool about a call. Raises `RoomException`."""

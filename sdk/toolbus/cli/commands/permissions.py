@@ -238,21 +238,23 @@ class _Trial:
             principal=principal,
             at_host=self.at_host,
         )
-        said = await self._asked(call, typed.participant)
+        said = await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
         return self.permissions.decide(call, said), said
 
     async def _said(self, call: TriedCall) -> Assessment:
+        # Asked as oneself: whom a recorded call was made for may have left the room.
         return self._flags() if self.room is None else await self._asked(call, call.owner)
 
-    async def _asked(self, call: TriedCall, participant: str | None) -> Assessment:
+    async def _asked(self, call: TriedCall, participant: str | None, **options: Any) -> Assessment:
         assert self.room is not None
+        tool, arguments = call.tool.name, call.arguments
         patterns = self.permissions.patterns(call)
-        options: dict[str, Any] = {"participant": participant, "on_behalf_of": call.principal}
-        said = await self.room.assess(call.tool.name, call.arguments, patterns=patterns, **options)
+        options["participant"] = participant
+        said = await self.room.assess(tool, arguments, patterns=patterns, **options)
         further = self.permissions.patterns(call, said.reaches)
         if set(further) <= set(patterns):
             return said
-        return await self.room.assess(call.tool.name, call.arguments, patterns=further, **options)
+        return await self.room.assess(tool, arguments, patterns=further, **options)
 
     def _flags(self) -> Assessment:
         said = Assessment(
