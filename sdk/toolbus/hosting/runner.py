@@ -28,6 +28,7 @@ from toolbus.errors import (
     Cancelled,
     Internal,
     InvalidArguments,
+    InvalidResult,
     NoHost,
     Overloaded,
     RoomException,
@@ -45,7 +46,7 @@ from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
-from toolbus.permissions.plain import assessment_to_plain
+from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_to_plain
 from toolbus.telemetry.propagation import (
     CALL_AS_TRACE,
     CALL_ID,
@@ -385,7 +386,10 @@ class Runner:
             assessment = await call.hosted.toolkit.assess(
                 ToolContext(run=call), dispatch.tool, arguments, tuple(dispatch.patterns)
             )
-            reply = Result(dispatch.id, pack_body(assessment_to_plain(assessment)))
+            body = pack_body(assessment_to_plain(assessment))
+            if len(body) > MAX_ASSESSMENT_BYTES:  # the server would close the connection for it
+                raise InvalidResult(f"an assessment of {len(body)} bytes", executed="no")
+            reply = Result(dispatch.id, body)
         except RoomException as error:
             error.executed = "no"
             reply = failed(dispatch.id, error)

@@ -88,6 +88,8 @@ class ToolRun(ABC):
     """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
+    method: str = ""
+    """The called tool, `toolkit.tool`, where the runner knows it."""
     call_id: str = ""
     """The id of the call; empty for a local call without one."""
     state: dict[str, Any] | None = None
