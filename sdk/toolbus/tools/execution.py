@@ -96,7 +96,7 @@ class Execution(ToolRun):
         """Release what the call holds, once it has ended and its threads have too."""
 
     @property
-    def method(self) -> str:
+    def method(self) -> str:  # type: ignore[override]
         """The tool's full name: `toolkit.tool`."""
         return f"{self.toolkit.name}.{self.tool}"
 
