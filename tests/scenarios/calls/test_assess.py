@@ -233,7 +233,7 @@ async def test_an_older_server_is_only_asked_what_it_knows() -> None:
         "idempotent": False,
         "approval": True,
     }
-    manifest = {"name": "shell", "tools": [tool]}
+    manifest: dict[str, Any] = {"name": "shell", "tools": [tool]}
     summary: dict[str, Any] = {
         "name": "shell",
         "title": "",
