@@ -132,7 +132,7 @@ def viewer_of(
     """
     viewer = _Viewer(shown_now)
     tools: list[Tool] = [
-        FunctionTool(viewer.list_skills, read_only=True, idempotent=True),
+        _ReadSkills(viewer.list_skills, read_only=True, idempotent=True),
         _ViewSkill(viewer.view_skill, check),
     ]
     return Toolkit(
@@ -181,7 +181,13 @@ class _Viewer:
         raise ToolFailed(f"there is no skill {shown(name)}; the skills: {cut(known) or 'none'}")
 
 
-class _ViewSkill(FunctionTool):
+class _ReadSkills(FunctionTool):
+    """A tool that only reads skills."""
+
+    orchestration = True
+
+
+class _ViewSkill(_ReadSkills):
     """`view_skill`, which may refuse a skill before anything runs."""
 
     def __init__(

@@ -56,6 +56,7 @@ class Recording:
         "_keeps_arguments",
         "_principal",
         "_put",
+        "_reached_owner",
         "_started_at",
         "_tool",
         "arguments",
@@ -83,6 +84,7 @@ class Recording:
         self._principal = principal
         self._keeps_arguments = keeps_arguments
         self._decided: tuple[Decision, str] | None = None
+        self._reached_owner: str | None = None
         self._started_at = time.time()
         self._began = time.monotonic()
         self.call_id: str = call_id
@@ -112,6 +114,23 @@ class Recording:
         except Exception:  # code of the caller's own classes
             self.arguments = "<not readable>"
 
+    def reach(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *, owner: str = ""
+    ) -> None:
+        """Record the call as one of the tool that it reaches, because its own tool only forwards.
+
+        So who looks for the calls of a tool finds them whichever way they came. The digest is not
+        known then.
+
+        Args:
+            tool: The reached tool, `toolkit.tool`.
+            arguments: Those that it gets.
+            owner: Who hosts it, where that is known.
+        """
+        self._tool = tool
+        self._reached_owner = owner
+        self.keep_arguments({} if arguments is None else arguments)
+
     def decide(self, decision: Decision, by: str) -> None:
         """Set what was decided about the call, and what decided. By default its end implies it."""
         self._decided = decision, by
@@ -135,6 +154,9 @@ class Recording:
         self.ended = True
         decision, by = self._decided or decision_of(outcome, executed)
         caller, principal = self._caller, self._principal
+        owner, digest = self.owner, self.digest
+        if self._reached_owner is not None:
+            owner, digest = self._reached_owner, ""
         self._put(
             CallRecord(
                 tool=stored(self._tool),
@@ -147,8 +169,8 @@ class Recording:
                 principal="" if principal is None else stored(principal.full_name),
                 principal_issuer="" if principal is None else stored(principal.issuer),
                 call_id=stored(self.call_id),
-                owner=stored(self.owner),
-                digest=stored(self.digest),
+                owner=stored(owner),
+                digest=stored(digest),
                 decision=decision,
                 decided_by=stored(by),
                 trace_id=self.trace_id or current_trace_id(),

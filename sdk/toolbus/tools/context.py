@@ -12,8 +12,9 @@ from typing import Any, TypeVar, overload
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException, Unavailable
+from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.forwarding import forward_call
+from toolbus.tools.forwarding import forward_assess, forward_call
 from toolbus.tools.tool_run import (
     LOCAL,
     LOCAL_THREADS,
@@ -208,6 +209,31 @@ class ToolContext:
         return await forward_call(
             self._run, self.room, tool, arguments, participant=participant, attachment=attachment
         )
+
+    async def forward_assess(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        participant: str | None = None,
+    ) -> Assessment:
+        """Ask what a call is that `forward` would make, for `Tool.assess` of a tool that forwards.
+
+        The answer is that of the reached tool, asked for the caller of this call and about the
+        patterns of this question, with the tool in `reaches`: rules about it count for the tool
+        that forwards. If it cannot be asked now, the answer is an immune ask.
+
+        A tool that forwards to another one that forwards denies, because rules about the tool
+        between them could not be kept; one that forwards to itself does not.
+
+        Args:
+            tool: The tool, written `toolkit.tool`.
+            arguments: Values by parameter.
+            participant: The name of an owner, as in `forward`.
+
+        Raises `RoomException` for a call that would be refused, in the same words.
+        """
+        return await forward_assess(self._run, self.room, tool, arguments, participant=participant)
 
     def enter(self) -> None:
         """Record that the tool's function has begun: the errors of the call then say that it ran.

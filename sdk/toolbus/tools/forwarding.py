@@ -7,15 +7,23 @@ that it made itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.errors import RoomException
+from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import ToolRun
 
-__all__ = ["forward_call"]
+__all__ = ["forward_assess", "forward_call"]
 
+_REFUSALS = frozenset(
+    "not_found permission_denied invalid_arguments no_host definition_changed loop_detected".split()
+)
+"""How a call ends that is refused whenever it is made: a question about it ends likewise."""
+_ASSESS_S = 4.0
+"""Less than the 5 s that the asker waits, so that there is an answer in place of a missing one."""
 _ENDLESS_S = 2.0**31 - 1
 """The longest time-out of a call: the deadline of the call around it ends it before."""
 
@@ -40,6 +48,8 @@ async def forward_call(
         attachment: A file to upload.
     """
     own = run.caller_context
+    if run.recording is not None and not run.entered:  # else the forwarding function acts itself
+        run.recording.reach(tool, arguments, owner=participant or "")
     # One attempt: the error reaches a caller that makes further ones, with its own limits.
     options: dict[str, Any] = {
         "participant": participant,
@@ -65,6 +75,45 @@ async def forward_call(
         raise _recorded(run, error) from None
     run.entered = True
     return EmptyChunk()
+
+
+async def forward_assess(
+    run: ToolRun,
+    room: CallRoom,
+    tool: str,
+    arguments: Mapping[str, Any] | None,
+    *,
+    participant: str | None,
+) -> Assessment:
+    """Ask what a call is that a run would forward; see `ToolContext.forward_assess`."""
+    try:
+        if run.is_hosted:
+            room = room.forwarding()
+        said = await room.assess(
+            tool,
+            arguments,
+            patterns=run.patterns,
+            participant=participant,
+            timeout_s=_seconds_to_ask(run),
+        )
+    except RoomException as error:
+        if error.code in _REFUSALS:
+            raise run.refuse(error) from None
+        # Rules about the reached tool have to hold although it cannot be asked.
+        message = f"{tool} cannot be asked about this call: {error.message}"
+        return Assessment("ask", immune=True, message=message, source="manifest", reaches=tool)
+    if not said.reaches:
+        return replace(said, reaches=tool)
+    if tool == run.method:  # a forwarding tool that calls itself: the last of them decides
+        return said
+    # There is a place for one reached name. Of two, rules about the other one would be passed by.
+    message = f"{tool} forwards too, to {said.reaches}: call {tool} itself"
+    return Assessment("deny", message=message, reaches=said.reaches)
+
+
+def _seconds_to_ask(run: ToolRun) -> float:
+    left = _ASSESS_S if run.deadline_at is None else run.deadline_at - run.clock()
+    return max(0.01, min(_ASSESS_S, 0.8 * left))
 
 
 def _recorded(run: ToolRun, error: RoomException) -> RoomException:

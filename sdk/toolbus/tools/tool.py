@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +89,8 @@ class Tool(ToolDefinition, ABC):
     input_parameter: InputParameter | None = None
     """The parameter of `execute` that receives the input of a call."""
     orchestration = False
-    """Whether it only steers its own agent, such as by switching groups; never in a manifest."""
+    """Whether it only steers its own agent, as the tools that switch groups and read skills do. It
+    counts as read-only in the process of that agent; it is never in a manifest."""
     _has_logged_text = False
     """Whether a result of it with text in place of a value was logged."""
     is_unary: bool = True
@@ -107,6 +108,13 @@ class Tool(ToolDefinition, ABC):
 
         Async: it returns a value that `result_chunk` accepts, or yields such values.
         """
+
+    def reached(self, arguments: Mapping[str, Any]) -> str:
+        """Return the tool that a call reaches, `toolkit.tool`, if this one only forwards; else "".
+
+        By the arguments alone: rules about the reached tool hold also where `assess` fails.
+        """
+        return ""
 
     async def start(self, room: Any) -> None:
         """Prepare for calls; runs before the tool's toolkit is registered in a room."""

@@ -23,6 +23,7 @@ from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.recording import Recording
+    from toolbus.records.records import Records
 
 __all__ = [
     "LOCAL",
@@ -87,6 +88,8 @@ class ToolRun(ABC):
     """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
+    method: str = ""
+    """The called tool, `toolkit.tool`, where the runner knows it."""
     call_id: str = ""
     """The id of the call; empty for a local call without one."""
     state: dict[str, Any] | None = None
@@ -226,6 +229,19 @@ class ToolRun(ABC):
     def is_recorded(self, error: RoomException) -> bool:
         """Return whether `refuse` or `fail` recorded this error for the current phase."""
         return error is (self._failure if self.entered else self._refusal)
+
+    def begin_recording(
+        self, records: Records, tool: str, arguments: Mapping[str, Any] | None = None
+    ) -> Recording:
+        """Begin the record of the call of a tool, `toolkit.tool`."""
+        self.recording = recording = records.recording(
+            tool,
+            caller=self.caller,
+            principal=self.on_behalf_of,
+            call_id=self.call_id,
+            arguments=arguments,
+        )
+        return recording
 
     @property
     def executed(self) -> Executed:

@@ -132,6 +132,10 @@ def with_part(manifest: dict[str, Any], part: str, value: Any) -> dict[str, Any]
         ),
         (with_part(OURS, "mcp_servers", {"x": SERVER, "X": {**SERVER}}), "two MCP servers 'x'"),
         (
+            with_part(OURS, "mcp_servers", {"x": {**SERVER, "Trusted": True}}),
+            "MCP server x: only who hosts it can say that it is trusted",
+        ),
+        (
             with_part(OURS, "mcp_servers", {"x": {**SERVER, "env": {"A": "${cred:a/b/c}"}}}),
             "MCP server x: /env/A: references to credentials are allowed only",
         ),

@@ -121,6 +121,29 @@ def test_what_editors_write_is_understood(
 
 
 @pytest.mark.parametrize(
+    ("entry", "by_operator", "expected"),
+    [
+        ({"trusted": True}, True, True),
+        ({"trusted": "true"}, True, True),
+        ({"trusted": False}, True, False),
+        ({"trusted": None}, True, False),
+        ({"trusted": True, "Trusted": False}, True, False),
+        ({"trust": True, "isTrusted": True, "autoApprove": ["*"]}, True, False),
+        ({"trusted": True}, False, False),
+        ({"transport": {"type": "stdio", "trusted": True}}, False, False),
+    ],
+)
+def test_only_a_file_that_the_operator_names_makes_a_server_trusted(
+    entry: dict[str, Any], by_operator: bool, expected: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"a": {**COMMAND, **entry}}}))
+    found = read_file(file, by_operator=by_operator)
+    assert found.servers["a"].trusted is expected
+    assert any("trusted has no effect" in text for text in found.warnings) is not by_operator
+
+
+@pytest.mark.parametrize(
     ("entry", "words"),
     [
         (

@@ -114,11 +114,29 @@ def test_what_is_no_copy_of_structured_content_stays(
     assert [*chunks_of(chunk)] == expected
 
 
+@pytest.mark.parametrize(
+    ("trusted", "name", "expected"),
+    [
+        (True, "add", (True, True, False, False, True)),
+        (True, "hello", (False, False, False, True, False)),
+        (False, "add", (False, False, True, True, True)),
+        (False, "hello", (False, False, True, True, False)),
+    ],
+)
+async def test_the_hints_of_a_server_count_only_if_it_is_trusted(
+    trusted: bool, name: str, expected: tuple[bool, ...]
+) -> None:
+    async with asyncio.timeout(60), scripted(trusted=trusted) as server:
+        (tool,) = [each for each in server.toolkit().manifest().tools if each.name == name]
+    assert expected == (
+        *(tool.read_only, tool.idempotent, tool.destructive, tool.open_world),
+        tool.is_concurrency_safe,
+    )
+
+
 async def test_definitions_become_those_of_tools(server: McpServer) -> None:
     toolkit = server.toolkit()
-    add, hello = toolkit.get_tool("add"), toolkit.get_tool("hello")
-    assert (add.read_only, add.destructive, add.open_world) == (True, False, False)
-    assert (hello.read_only, hello.destructive, hello.open_world) == (False, False, True)
+    add = toolkit.get_tool("add")
     assert add.description == "Add two numbers."
     assert toolkit.manifest().rules == ("Add before you subtract.",)
     odd = [each.name for each in toolkit.tools if each.name.startswith(("dots", "xxx"))]

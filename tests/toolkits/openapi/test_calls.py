@@ -13,6 +13,7 @@ import pytest
 from support.web.described_api import call_op, echo, kit_of
 from support.web.scripted_server import Answer, Seen, WebServer, web_server
 from toolbus import FileChunk, InvalidArguments, TextChunk, ToolContext, ToolFailed
+from toolbus.permissions.rule import Rule
 from toolbus.tools.context import run_of
 from toolbus.tools.toolkit import packed_result
 from toolbus_server.testing import room_of
@@ -330,6 +331,52 @@ async def test_a_key_in_the_query_is_sent_and_shown_nowhere(
     assert server.seen[0].target == "/v1/things?key=s3cret"
     assert failed.value.details["body"] == "/v1/things?key=[credential o/t/k]"
     assert "s3cret" not in f"{failed.value} {caplog.text}"
+
+
+@pytest.mark.parametrize(
+    ("method", "operation", "arguments", "shown"),
+    [
+        ("delete", {}, {"id": "a/b", "key": "s3cret"},
+         ("DELETE {}/v1/things/a%2Fb?key=[credential o/t/k]", "")),
+        ("post", {"content": {"application/json": {"schema": {"properties": {"name": {}}}}}},
+         {"id": 1, "name": "s3cret\x1b"},
+         ("POST {}/v1/things/1 with 24 bytes of application/json",
+          '{"name": "[credential o/t/k]\\u001b"}')),
+        ("put", {"content": {"image/png": {}}}, {"id": 1},
+         ("PUT {}/v1/things/1 with files, if the call has some", "")),
+        ("get", {}, {"id": ".."}, ("its request cannot be made: a segment of the path must", "")),
+        ("get", {}, {"id": "${cred:o/t/k}"}, ("its request cannot be made: ", "")),
+        ("get", {}, {"id": "x" * 10_000}, ("GET {}/v1/things/xxxx", "")),
+    ],
+)  # fmt: skip
+async def test_an_assessment_shows_the_request_without_credentials(
+    tmp_path: Path,
+    server: WebServer,
+    method: str,
+    operation: dict[str, Any],
+    arguments: dict[str, Any],
+    shown: tuple[str, str],
+) -> None:
+    parameters = [
+        {"name": "id", "in": "path", "required": True, "schema": {}},
+        {"name": "key", "in": "query", "schema": {}},
+    ]
+    kit = _kit(
+        tmp_path,
+        server,
+        {"parameters": parameters, **({"requestBody": operation} if operation else {})},
+        method=method,
+        path="/things/{id}",
+        options={"resolver": _Store(), "read_only_methods": ["GET"]},
+    )
+    tool = kit.get_tool("op")
+    said = await tool.assess(ToolContext(), tool.read_arguments(arguments))
+    assert said.message.startswith(shown[0].format(server.url))
+    assert len(said.message) <= 1_000
+    assert said.preview == shown[1]
+    assert said.read_only is (method == "get")
+    assert said.suggestions == (Rule(behavior="allow", tool=f"{kit.name}.op"),)
+    assert not server.seen
 
 
 _JSON, _BYTES = {"content-type": "application/json"}, {"content-type": "application/x"}

@@ -233,14 +233,20 @@ def test_names_of_tools_fit_do_not_collide_and_do_not_depend_on_order(tmp_path: 
     assert one.tools[0].name in names[0]
 
 
-def test_flags_follow_the_method(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trusted", [(), ("get",), ("GET", "HEAD")])
+def test_flags_follow_the_method_and_read_only_the_operator(
+    tmp_path: Path, trusted: tuple[str, ...]
+) -> None:
     methods = ("get", "head", "put", "delete", "post", "patch")
+    operations = {each: {"operationId": each} for each in methods}
+    override = {"name": "X-HTTP-Method-Override", "in": "header", "schema": {"type": "string"}}
+    paths = {"/x": operations, "/y": {"get": {"operationId": "any", "parameters": [override]}}}
     kit = OpenApiToolkit.from_file(
-        _file(tmp_path, _document({"/x": {each: {"operationId": each} for each in methods}}))
+        _file(tmp_path, _document(paths)), options=ApiOptions(read_only_methods=trusted)
     )
     flags = {
-        name: (tool.read_only, tool.idempotent, tool.destructive, tool.open_world)
-        for name, tool in ((each.name, each.manifest()) for each in kit.tools)
+        tool.name: (tool.is_concurrency_safe, tool.idempotent, tool.destructive, tool.open_world)
+        for tool in kit.manifest().tools
     }
     assert flags == {
         "get": (True, True, False, True),
@@ -249,7 +255,9 @@ def test_flags_follow_the_method(tmp_path: Path) -> None:
         "delete": (False, True, True, True),
         "post": (False, False, False, True),
         "patch": (False, False, False, True),
+        "any": (True, True, False, True),
     }
+    assert {tool.name for tool in kit.tools if tool.read_only} == {each.lower() for each in trusted}
 
 
 def test_operations_are_chosen_by_id_tag_and_method(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_what_is_left_out_of_a_description_is_logged(
         ({"pages": {"a": {"parameter": "p"}}}, "`parameter` needs `cursor`"),
         ({"pages": {"a": {"cursor": "next"}}}, "`cursor` is a JSON pointer"),
         ({"timeout_s": 0}, "greater than 0"),
+        ({"read_only_methods": ["get", "POST"]}, "read_only_methods has 'POST': there are GET, "),
     ],
 )
 def test_an_invalid_config_is_refused(config: dict[str, Any], words: str) -> None:

@@ -17,6 +17,7 @@ from toolbus_toolkits.bundles.contents import BundleRefused
 from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE, Manifest, read_manifest
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.config import ServerEntry, read_servers
+from toolbus_toolkits.mcp.entry_keys import read_entry
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.skills.files import UnreadableFile, text_of
 from toolbus_toolkits.skills.front_matter import read_yaml
@@ -129,6 +130,10 @@ def _add_server(bundle: Bundle, name: str, entry: object) -> None:
     for key, each in entries.items():
         if toolkit_name(key) in bundle.servers:
             raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")
+        if read_entry(each).fields.get("trusted"):
+            # The entry is written into a file of the user, who may name it with --config later.
+            text = f"MCP server {toolkit_name(key)}: only who hosts it can say that it is trusted"
+            raise BundleRefused(text)
         bundle.servers[toolkit_name(key)] = dict(each)
 
 

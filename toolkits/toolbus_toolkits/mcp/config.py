@@ -113,6 +113,9 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
     disabled: bool = False
     memory_mb: int | None = Field(None, ge=1)
     """Address space of a started program, in MiB."""
+    trusted: bool = False
+    """Whether the hints that the server gives of its tools count as flags. Of a file only where an
+    operator names it: see `FileContext.may_trust`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -244,8 +247,9 @@ def read_file(path: Path, *, by_operator: bool = False) -> ServersFile:
     Args:
         path: The file.
         by_operator: Whether an operator has named it: then its variables of the environment are
-            filled in, and relative paths begin in its folder, or in the one above a folder such as
-            `.vscode`. Else they begin in the current folder.
+            filled in, its entries may say that their servers are trusted, and relative paths begin
+            in its folder, or in the one above a folder such as `.vscode`. Else they begin in the
+            current folder.
 
     Raises:
         ValueError: It cannot be read, is larger than 1 MiB or is no JSON; the message has its path.
@@ -255,9 +259,8 @@ def read_file(path: Path, *, by_operator: bool = False) -> ServersFile:
     if by_operator:
         folder = path.absolute().parent
         folder = folder.parent if folder.name.startswith(".") else folder
-    context = FileContext(
-        folder, dict(os.environ) if by_operator else None, _defaults_of_inputs(data)
-    )
+    environment = dict(os.environ) if by_operator else None
+    context = FileContext(folder, environment, _defaults_of_inputs(data), may_trust=by_operator)
     return read_servers(data, str(path), context)
 
 
@@ -416,6 +419,11 @@ def _defaults_of_inputs(data: object) -> dict[str, str]:
 
 def _read_entry(data: object, context: FileContext) -> tuple[ServerEntry, list[str]]:
     fields, warnings = read_entry(data)
+    if fields.pop("trusted", False):
+        if context.may_trust:
+            fields["trusted"] = True
+        else:
+            warnings.append("trusted has no effect here: name the file with --config")
     if fields.get("disabled") is True:
         # Whatever else is wrong with it: it is not used.
         return ServerEntry(command="none", disabled=True), []

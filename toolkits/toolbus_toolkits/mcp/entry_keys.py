@@ -45,6 +45,7 @@ _KEYS: Mapping[str, str] = {
     "agents": "assigntoagents",
     "stateful": "stateful",
     "memory_mb": "memorymb",
+    "trusted": "trusted",
 }
 """The keys of each field, as `plain_key` writes them."""
 _FIELD_OF = {plain: field for field, keys in _KEYS.items() for plain in keys.split()}
@@ -89,7 +90,7 @@ _MAX_LIMIT_S = 24 * 3_600.0
 
 _IGNORED = frozenset(
     # They loosen what an editor asks its user before a call; here the grants of callers decide.
-    "autoapprove alwaysallow autoallow trust trusted istrusted kiroautoapprove autoapproval "
+    "autoapprove alwaysallow autoallow trust istrusted kiroautoapprove autoapproval "
     # They describe the entry, or concern the editor alone.
     "name key id title displayname description shortdescription longdescription icon iconurl "
     "iconpath logo logourl version tags category categories author publisher provider providerurl "
@@ -160,6 +161,9 @@ def read_entry(data: object) -> EntryFields:
     for field in ("shared_with", "stateful", "memory_mb"):
         if field in found:  # as it is, also where it is empty: shared with nobody
             fields[field] = found[field][0][1]
+    if "trusted" in found:
+        # All spellings have to say it: one that denies it was written by somebody too.
+        fields["trusted"] = all(_boolean(key, value) for key, value in found["trusted"])
     _judge(unknown, "", warnings)
     return EntryFields(fields, warnings)
 

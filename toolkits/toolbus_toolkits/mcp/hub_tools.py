@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from toolbus import (
@@ -29,6 +30,8 @@ from toolbus import (
 )
 from toolbus.auth.participant_names import is_named
 from toolbus.chunks.chunk_types import fitting
+from toolbus.permissions.assessment import Assessment
+from toolbus.tools.context import run_of
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ToolkitManifest
@@ -39,6 +42,7 @@ from toolbus_toolkits.mcp.server import McpServer
 
 __all__ = ["McpToolkit"]
 
+_NAME = "mcp"
 _MAX_SUMMARY_CHARS = 300
 _MISSING = ("left_out", "left_out_count", "unchecked", "unchecked_count")
 """Annotations of a toolkit that say what of its server is not there."""
@@ -84,7 +88,7 @@ class McpToolkit(Toolkit):
                 _Import(hub, audience, allowed, _IMPORT_SCHEMA),
             ]
         super().__init__(
-            "mcp",
+            _NAME,
             tools,
             title="MCP servers",
             description="MCP servers, each of which is a toolkit of its own in this room too.",
@@ -231,7 +235,8 @@ class _List(Tool):
 class _Call(Tool):
     """A tool of a server by its full name.
 
-    In a room it is forwarded: whoever may not call the tool itself may not call it through this.
+    In a room it is forwarded: whoever may not call the tool itself may not call it through this. It
+    is judged and recorded as the tool that it reaches.
     """
 
     name = "call"
@@ -245,6 +250,28 @@ class _Call(Tool):
         self._hub = hub
         self._audience = audience
 
+    def reached(self, arguments: Mapping[str, Any]) -> str:
+        """Return the tool that a call reaches, through any number of calls of this tool itself."""
+        tool: Any = ""
+        while isinstance(arguments, Mapping):
+            tool, arguments = arguments.get("tool"), arguments.get("arguments") or {}
+            if tool != f"{_NAME}.{self.name}":
+                break
+        return tool if isinstance(tool, str) else ""
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Return what the tool says that the call reaches."""
+        tool, inner = arguments["tool"], arguments.get("arguments") or {}
+        try:
+            toolkit = self._toolkit(context, tool)
+        except Unavailable as error:  # it may be there when the call is made
+            return Assessment("ask", immune=True, message=error.message, source="manifest")
+        if toolkit is None:
+            host = self._audience.host.full_name
+            return await context.forward_assess(tool, inner, participant=host)
+        name = tool.partition(".")[2]
+        return replace(await toolkit.assess(context, name, inner, context.patterns), reaches=tool)
+
     async def execute(
         self,
         context: ToolContext,
@@ -254,38 +281,40 @@ class _Call(Tool):
         arguments: dict[str, Any] | None = None,
     ) -> Chunk:
         """Return what the tool returns."""
+        toolkit = self._toolkit(context, tool)
+        if toolkit is None:
+            host = self._audience.host.full_name
+            return await context.forward(tool, arguments, participant=host)
+        if (recording := run_of(context).recording) is not None:
+            recording.reach(tool, arguments)
+        return await toolkit.execute(context, tool.partition(".")[2], arguments or {})
+
+    def _toolkit(self, context: ToolContext, tool: str) -> Toolkit | None:
+        """Return the toolkit of a tool; None where the room is to be asked, which decides.
+
+        Raises what a call of it is refused with, recorded in the context.
+        """
         server_name, _dot, tool_name = tool.partition(".")
         if not tool_name or "." in tool_name:
             text = f"there is no tool {one_line(tool, 128)!r} (write server.tool)"
             raise context.refuse(NotFound(text))
         server = self._hub.server(server_name)
-        audience = self._audience
-        if not context.is_hosted:
-            return await _execute(server, server_name, context, tool_name, arguments or {})
-        if server is not None and audience.covers(server.entry.shared_with, context):
-            unhosted = audience.unhosted_error(server)
-            if unhosted is not None:
-                raise context.refuse(unhosted)
-        # Also where there is no such server: the room has one answer for that and for a hidden one.
-        return await context.forward(tool, arguments, participant=audience.host.full_name)
-
-
-async def _execute(
-    server: McpServer | None,
-    server_name: str,
-    context: ToolContext,
-    tool: str,
-    arguments: dict[str, Any],
-) -> Chunk:
-    """Call a tool within this process, which is its caller too."""
-    if server is None:
-        text = f"there is no MCP server {one_line(server_name, 64)!r}"
-        raise context.refuse(NotFound(text))
-    try:
-        toolkit = server.toolkit()
-    except Unavailable as error:
-        raise context.refuse(error) from None
-    return await toolkit.execute(context, tool, arguments)
+        if context.is_hosted:
+            audience = self._audience
+            if server is not None and audience.covers(server.entry.shared_with, context):
+                unhosted = audience.unhosted_error(server)
+                if unhosted is not None:
+                    raise context.refuse(unhosted)
+            # Also where there is no such server: the room has one answer for that and for a hidden
+            # one.
+            return None
+        if server is None:
+            text = f"there is no MCP server {one_line(server_name, 64)!r}"
+            raise context.refuse(NotFound(text))
+        try:
+            return server.toolkit()
+        except Unavailable as error:
+            raise context.refuse(error) from None
 
 
 class _Importing(Tool):
@@ -345,6 +374,7 @@ class _Import(_Importing):
 
     name = "import"
     description = "Add MCP servers, in the form of `mcpServers`, until this host stops."
+    approval = True  # a command in the arguments is code that runs here
     marks_entry = True
 
     async def execute(self, context: ToolContext, /, *_: Any, servers: dict[str, Any]) -> Any:

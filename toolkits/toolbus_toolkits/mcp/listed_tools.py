@@ -57,6 +57,8 @@ async def tools_of(
     connection: ServerConnection,
     timeout_s: float,
     former: ListedTools | None = None,
+    *,
+    trusted: bool = False,
 ) -> ListedTools:
     """Make the tools of a list.
 
@@ -68,6 +70,7 @@ async def tools_of(
         connection: The connection to the server.
         timeout_s: Seconds that one call may run.
         former: What became of an earlier list: a tool whose definition is the same is used again.
+        trusted: Whether the hints of the server count.
     """
     definitions = {tool.name: tool for tool in listed}
     names = tool_names(definitions)
@@ -77,7 +80,13 @@ async def tools_of(
         if former is not None and former.description_chars == chars:
             known = {tool.definition.name: tool for tool in former.tools}
         attempt = _Attempt(ListedTools(description_chars=chars), known)
-        make = partial(McpTool, connection=connection, timeout_s=timeout_s, description_chars=chars)
+        make = partial(
+            McpTool,
+            connection=connection,
+            timeout_s=timeout_s,
+            trusted=trusted,
+            description_chars=chars,
+        )
         async for name, original in _in_slices(names):
             attempt.add(name, definitions[original], make)
             if attempt.is_exceeded and chars != _SHORTER_CHARS[-1]:

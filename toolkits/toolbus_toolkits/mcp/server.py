@@ -53,7 +53,8 @@ class McpServer:
         headers: HTTP headers for the address.
         transport: "stdio", "streamable_http" or "sse"; by default as command and address say.
         access: Which addresses may be reached, and the credentials.
-        options: Further fields of `ServerEntry`, such as `enabled_tools` and `timeout_s`.
+        options: Further fields of `ServerEntry`, such as `enabled_tools`, `timeout_s` and
+            `trusted`.
 
     Raises `ValidationError` for an entry that is not valid.
     """
@@ -223,7 +224,10 @@ class McpServer:
         if now == self._listed and self._toolkit is not None:
             return
         self._warn_of_unknown(seen.names)
-        made = await tools_of(listed, self._connection, self.entry.timeout_s, self._made)
+        entry = self.entry
+        made = await tools_of(
+            listed, self._connection, entry.timeout_s, self._made, trusted=entry.trusted
+        )
         made.left_out += seen.left_out
         self._listed = now
         self._made = made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 
 from toolbus import Chunk, RoomException, Tool, ToolContext, ToolFailed
 from toolbus.chunks.chunk_types import fitting
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.permissions.rule import Rule
 from toolbus.tools.foreign_schemas import usable_schema
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
@@ -38,15 +41,20 @@ class Opener(Protocol):
 class McpTool(Tool):
     """One tool of an MCP server.
 
-    Hints become flags: `readOnlyHint`, `idempotentHint`, `destructiveHint`, `openWorldHint`, with
-    the defaults of MCP: what says nothing of itself may destroy and reaches the open world. They
-    are the server's own words, not promises.
+    The hints of a trusted server become flags: `readOnlyHint`, `idempotentHint`, `destructiveHint`,
+    `openWorldHint`, with the defaults of MCP: what says nothing of itself may destroy and reaches
+    the open world. Any other server is taken as one that says nothing. These defaults are the
+    strictest values, so that what a hint tightens holds in any case.
+
+    One thing an untrusted `readOnlyHint` still does: calls of the tool run side by side
+    (`concurrency_safe`). It decides when a call runs, never whether it runs or how often.
 
     Args:
         name: Its name in the toolkit.
         definition: As the server lists it.
         connection: The connection to the server.
         timeout_s: Seconds that one call may run.
+        trusted: Whether its hints count.
         description_chars: To how much its descriptions are cut. Those in the schemas are cut only
             where it is less than usual.
     """
@@ -61,9 +69,11 @@ class McpTool(Tool):
         connection: ServerConnection,
         timeout_s: float,
         *,
+        trusted: bool = False,
         description_chars: int = MAX_DESCRIPTION_CHARS,
     ) -> None:
-        hints = definition.annotations or types.ToolAnnotations()
+        said = definition.annotations or types.ToolAnnotations()
+        hints = said if trusted else types.ToolAnnotations()
         read_only = bool(hints.read_only_hint)
         schemas: dict[str, dict[str, Any] | None] = {"input": definition.input_schema}
         schemas["output"] = definition.output_schema
@@ -77,7 +87,7 @@ class McpTool(Tool):
                     schemas[key] = with_short_texts(usable.schema, description_chars)
         super().__init__(
             name=name,
-            title=shortened(definition.title or hints.title or "", _MAX_TITLE_CHARS),
+            title=shortened(definition.title or said.title or "", _MAX_TITLE_CHARS),
             description=shortened(definition.description or "", description_chars),
             input_schema=schemas["input"],
             output_schema=schemas["output"],
@@ -85,6 +95,7 @@ class McpTool(Tool):
             idempotent=read_only or bool(hints.idempotent_hint),
             destructive=not read_only and hints.destructive_hint is not False,
             open_world=hints.open_world_hint is not False,
+            concurrency_safe=said.read_only_hint or None,
             timeout_s=timeout_s,
         )
         self.definition = definition
@@ -92,6 +103,7 @@ class McpTool(Tool):
         self.unchecked: tuple[str, ...] = tuple(unchecked)
         """What of its schemas is not checked here, but by its server alone."""
         self._connection = connection
+        self._is_trusted = trusted
         self.opener: Opener | None = None
         """Connects when the tool starts; None if the server is connected by others."""
 
@@ -104,6 +116,19 @@ class McpTool(Tool):
         """Disconnect, if this tool has an `opener`."""
         if self.opener is not None:
             await self.opener.release()
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Assess by the flags; of a server that is not trusted, quote what it says of itself."""
+        server = self._connection.name
+        said = assessment_of_flags(self.manifest())
+        if not self._is_trusted:
+            words = f"the MCP server {server} is not trusted, so that its hints do not count"
+            hints = self.definition.annotations
+            if hints is not None and hints.read_only_hint:
+                words += "; it says of itself that this tool only reads"
+            said = replace(said, message=words)
+        rule = Rule(behavior="allow", tool=f"{server}.{self.name}")
+        return replace(said, suggestions=(rule,))
 
     async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Chunk:
         """Call the tool at its server."""

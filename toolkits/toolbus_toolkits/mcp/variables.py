@@ -45,6 +45,9 @@ class FileContext:
     """Variables that entries may have; None if they may have none."""
     defaults: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of `${input:id}` that the file itself has."""
+    may_trust: bool = False
+    """Whether an entry may say that its server is trusted. A file that lies in a folder, or comes
+    with a call, could otherwise speak for its own server."""
 
 
 def filled_in(fields: Mapping[str, Any], context: FileContext) -> dict[str, Any]:

@@ -52,6 +52,9 @@ class OpenApiConfig(BaseModel, frozen=True, extra="forbid"):
     media_types: Annotated[dict[str, str], OperatorOnly] = Field(
         {}, description="The only media type of the body of an operation, by id or tool name."
     )
+    read_only_methods: Annotated[list[str], OperatorOnly] = Field(
+        [], description="A method that changes nothing at this API, such as GET."
+    )
     timeout_s: Annotated[float, OperatorOnly] = Field(
         30.0, gt=0, le=600, description="Seconds that one call may take."
     )
@@ -64,6 +67,11 @@ class OpenApiConfig(BaseModel, frozen=True, extra="forbid"):
     def _must_be_hosts(cls, hosts: list[str]) -> list[str]:
         AddressPolicy(tuple(hosts))
         return hosts
+
+    @field_validator("read_only_methods")
+    @classmethod
+    def _must_be_safe(cls, methods: list[str]) -> list[str]:
+        return list(ApiOptions(read_only_methods=methods).read_only_methods)
 
     @field_validator("credentials")
     @classmethod
@@ -93,6 +101,7 @@ def openapi(config: OpenApiConfig) -> Toolkit:
         allow_private=config.allow_private,
         pages=config.pages,
         media_types=config.media_types,
+        read_only_methods=config.read_only_methods,
         timeout_s=config.timeout_s,
         max_response_bytes=config.max_response_bytes,
     )

@@ -14,8 +14,19 @@ from toolbus_toolkits.openapi.model import Operation, Parameter
 from toolbus_toolkits.openapi.parsing import SpecError
 from toolbus_toolkits.openapi.serialization import header_text, path_text, query_pairs
 
-__all__ = ["PreparedRequest", "check_path", "prepare", "server_of", "split_template"]
+__all__ = [
+    "PreparedRequest",
+    "check_path",
+    "overrides_method",
+    "prepare",
+    "server_of",
+    "split_template",
+]
 
+_METHOD_PARAMETERS = frozenset(
+    {"x-http-method-override", "x-http-method", "x-method-override", "_method"}
+)
+"""Headers, and a query parameter, by which frameworks let a request name its real method."""
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _EXPRESSION = re.compile(r"\{[?&#][^{}]*\}")
 _TEMPLATE = re.compile(r"((?:\{[^{}]*\}|[^?#])*)(?:\?((?:\{[^{}]*\}|[^#])*))?")
@@ -120,6 +131,12 @@ def check_path(operation: Operation) -> None:
     for name in _PLACEHOLDER.findall(path):
         if name not in known:
             raise SpecError(f"the path has {{{name[:100]}}}, which is none of its parameters")
+
+
+def overrides_method(operation: Operation) -> bool:
+    """Whether an argument can make the server take a request as one of another method."""
+    names = {parameter.name.lower() for parameter in operation.parameters}
+    return not names.isdisjoint(_METHOD_PARAMETERS)
 
 
 def _add(request: PreparedRequest, argument: str, parameter: Parameter, value: Any) -> None:

@@ -29,10 +29,10 @@ from toolbus_toolkits.openapi.naming import tool_names, toolkit_name
 from toolbus_toolkits.openapi.pages import PageRule
 from toolbus_toolkits.openapi.parsing import SpecError
 from toolbus_toolkits.openapi.references import Place
-from toolbus_toolkits.openapi.requests import check_path, server_of
+from toolbus_toolkits.openapi.requests import check_path, overrides_method, server_of
 from toolbus_toolkits.openapi.schemas import Definitions
 from toolbus_toolkits.openapi.security import Credentials
-from toolbus_toolkits.openapi.tools import OperationCall, make_tool
+from toolbus_toolkits.openapi.tools import SAFE_METHODS, OperationCall, make_tool
 from toolbus_toolkits.openapi.usable_schemas import usable_schemas
 from toolbus_toolkits.openapi.versions import read_api
 
@@ -41,11 +41,17 @@ __all__ = ["ApiOptions", "OpenApiToolkit"]
 _MAX_DESCRIPTION = 4_000
 
 
+def _listed(texts: Iterable[str], what: str) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        raise TypeError(f"{what} must be a list of texts, not one text")
+    return tuple(texts)
+
+
 @dataclass(frozen=True)
 class ApiOptions:
     """How an API is called.
 
-    Raises `ValueError` for a limit that is not positive.
+    Raises `ValueError` for a limit that is not positive, and for a method that is not safe.
     """
 
     name: str = ""
@@ -63,6 +69,9 @@ class ApiOptions:
     media_types: Mapping[str, str] = field(default_factory=dict)
     """The only media type of the body of an operation, by id or tool name; else the call chooses
     among those that the description has."""
+    read_only_methods: Iterable[str] = ()
+    """Methods of which the operator knows that they change nothing at this API, such as "GET": the
+    tools of their operations are `read_only`. Those that HTTP calls safe are possible."""
     timeout_s: float = 30.0
     """Seconds that one call may take."""
     max_response_bytes: int = MAX_RESPONSE_BYTES
@@ -74,6 +83,14 @@ class ApiOptions:
         for name in ("timeout_s", "max_response_bytes", "max_upload_bytes"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0")
+        methods = tuple(
+            method.upper() for method in _listed(self.read_only_methods, "read_only_methods")
+        )
+        for method in methods:
+            if method not in SAFE_METHODS:
+                known = ", ".join(SAFE_METHODS)
+                raise ValueError(f"read_only_methods has {method[:100]!r}: there are {known}")
+        object.__setattr__(self, "read_only_methods", methods)
 
 
 class OpenApiToolkit(Toolkit):
@@ -149,7 +166,7 @@ class OpenApiToolkit(Toolkit):
         maker = _ToolMaker(api, base, hosts, options)
         fitted = maker.make(choice)
         made = cls(
-            options.name or toolkit_name(api.title),
+            maker.toolkit,
             fitted.tools,
             title=api.title[:200] or None,
             description=api.description[:_MAX_DESCRIPTION],
@@ -215,6 +232,8 @@ class _ToolMaker:
         self._base = base
         self._hosts = hosts
         self._options = options
+        self.toolkit: str = options.name or toolkit_name(api.title)
+        """Its name."""
         self._names = tool_names(api.operations)
         self._definitions = Definitions(api.dialect)
         self.left_out = list(api.left_out)
@@ -297,7 +316,17 @@ class _ToolMaker:
         operation = self._with_media_type(operation, name)
         plan = plan_arguments(operation, self._definitions.writer())
         self._definitions.closure(plan.definitions)  # all of them can be read
-        return OperationCall(operation, server, plan, client, self._options.max_upload_bytes, rule)
+        return OperationCall(
+            operation,
+            server,
+            plan,
+            client,
+            self._options.max_upload_bytes,
+            rule,
+            full_name=f"{self.toolkit}.{name}",
+            read_only=operation.method in self._options.read_only_methods
+            and not overrides_method(operation),
+        )
 
     def _rule(self, operation: Operation, name: str) -> PageRule | None:
         rule = self._options.pages.get(name) or self._options.pages.get(operation.id or name)
@@ -357,9 +386,3 @@ def _hosts_of(servers: Iterable[str]) -> Iterable[str]:
             yield host_and_port(server)
         except AddressRefused:
             continue
-
-
-def _listed(texts: Iterable[str], what: str) -> tuple[str, ...]:
-    if isinstance(texts, str):
-        raise TypeError(f"{what} must be a list of texts, not one text")
-    return tuple(texts)

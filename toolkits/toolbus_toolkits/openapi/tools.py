@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolbus import (
@@ -16,9 +16,12 @@ from toolbus import (
     ToolContext,
     ToolFailed,
 )
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.permissions.rule import Rule
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.openapi.arguments import Arguments
-from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
+from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile, write_body
 from toolbus_toolkits.openapi.calls import ApiClient
 from toolbus_toolkits.openapi.fitting import TextLimits
 from toolbus_toolkits.openapi.model import Api, Operation
@@ -27,9 +30,12 @@ from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
 from toolbus_toolkits.openapi.responses import result_of
 from toolbus_toolkits.schema_texts import shortened
 
-__all__ = ["OperationCall", "make_tool"]
+__all__ = ["SAFE_METHODS", "OperationCall", "make_tool"]
 
-_SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""The methods that change nothing where a server keeps to HTTP (RFC 9110)."""
+_MAX_SHOWN_CHARS = 1_000
+_MAX_PREVIEW_CHARS = 16_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class OperationCall:
     client: ApiClient
     max_upload_bytes: int
     pages: PageRule | None = None
+    full_name: str = ""
+    """`toolkit.tool`."""
+    read_only: bool = False
+    """Whether the operator says that it changes nothing."""
 
     async def run(
         self, context: ToolContext, arguments: dict[str, Any], files: list[ReadFile]
@@ -79,6 +89,23 @@ class OperationCall:
         """Make the request of a call. Raises `InvalidArguments` for a reference in arguments."""
         refuse_references(arguments)
         return prepare(self.operation, self.server, self.plan, arguments, files)
+
+    def shown(self, arguments: dict[str, Any]) -> tuple[str, str]:
+        """Return the request of a call in words, and its body, without any credential.
+
+        Both are cut. Raises `InvalidArguments` and `ArgumentRefused` as `prepare` does.
+        """
+        refuse_references(arguments)
+        plan = self.plan
+        request = prepare(self.operation, self.server, replace(plan, body=None), arguments, [])
+        words, preview = f"{request.method} {request.url}", ""
+        if plan.takes_files:  # an assessment has the arguments alone
+            words += " with files, if the call has some"
+        elif plan.body is not None and (body := write_body(plan.body, arguments, [])) is not None:
+            words += f" with {len(body.content):,} bytes of {body.media_type}"
+            preview = body.content[: 4 * _MAX_PREVIEW_CHARS].decode(errors="replace")
+        redact = self.client.credentials.redact
+        return one_line(redact(words), _MAX_SHOWN_CHARS), redact(preview)[:_MAX_PREVIEW_CHARS]
 
     async def read(self, file: FileChunk, left: int) -> ReadFile:
         """Read a file of a call into memory. Raises `ArgumentRefused` beyond some bytes."""
@@ -121,6 +148,19 @@ class _ApiTool(Tool):
 
     async def stop(self) -> None:
         await self._call.client.stop()
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Say which request a call would send, by the flags of the operation."""
+        try:
+            message, preview = self._call.shown(arguments)
+        except (InvalidArguments, ToolFailed) as error:
+            message, preview = f"its request cannot be made: {error.message}", ""
+        return replace(
+            assessment_of_flags(self.manifest()),
+            message=message,
+            preview=preview,
+            suggestions=(Rule(behavior="allow", tool=self._call.full_name),),
+        )
 
 
 class CallTool(_ApiTool):
@@ -204,15 +244,18 @@ def make_tool(
         limits: The most characters of its description.
     """
     operation = call.operation
-    read_only = operation.method in _SAFE
+    # HTTP says what a method means, and not what a server does with it: a GET that deletes is a
+    # mistake that many APIs have. What only orders or repeats calls may still go by the method.
+    is_safe = operation.method in SAFE_METHODS
     tool = _class_of(call)(
         call,
         name=name,
         title=(operation.summary or operation.id or operation.label)[:200],
         description=shortened(_description(api, call), limits.tool),
         input_schema=schema,
-        read_only=read_only,
-        idempotent=read_only or operation.method in ("PUT", "DELETE"),
+        read_only=call.read_only,
+        concurrency_safe=is_safe or None,
+        idempotent=is_safe or operation.method in ("PUT", "DELETE"),
         destructive=operation.method == "DELETE",
         open_world=True,
     )
