@@ -141,7 +141,7 @@ class TurnCall:
         """Whether the tool ran in any attempt so far, as far as this side knows."""
         running: Executed = "maybe" if self._is_under_way else "no"
         if self.inner is not None:
-            running = self.inner.executed
+            running = self.inner.executed_now
         return max(self._settled, running, key=_EVIDENCE.__getitem__)
 
     def end(self) -> None:
@@ -165,9 +165,9 @@ class TurnCall:
             raise
         except BaseException as error:
             self.input_error = error if isinstance(error, Exception) else None
-            self._settle("maybe" if self.inner is None else self.inner.executed)
+            self._settle("maybe" if self.inner is None else self.inner.executed_now)
             raise
-        self._settle("yes" if self.inner is None else self.inner.executed)
+        self._settle("yes" if self.inner is None else self.inner.executed_now)
         return chunk
 
     def _settle(self, executed: Executed) -> None:
@@ -207,16 +207,16 @@ class LocalDispatch:
         options, facts = call.options, self._facts
         source = _local_input(options)
         inner = call.inner = InProcessCall(
-            self._tool,
-            arguments,
-            facts.agent,
-            facts.sender,
-            options.timeout_s,
-            id=call.id,
+            tool=self._tool,
+            arguments=arguments,
+            caller=facts.agent,
+            on_behalf_of=facts.sender,
+            timeout_s=options.timeout_s,
+            call_id=call.id,
             caller_context=options.caller_context,
             on_progress=options.on_progress,
             source=source,
-            put=put,
+            on_chunk=put,
             state=self._state(),
             wants_error_text=facts.wants_error_text,
         )

@@ -38,7 +38,7 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.permissions.assessment import Assessment
-from toolbus.permissions.plain import assessment_from_plain
+from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_from_plain
 from toolbus.telemetry.propagation import TRACESTATE, get_current
 from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
@@ -69,8 +69,6 @@ REPLY_TIMEOUT_S = 10.0
 """How long a request that a room makes by itself waits for its reply."""
 GRACE_S = 0.25
 """How long after a deadline the server's own error may still arrive."""
-# Of what one assessment may contain, the preview is 64 KiB, and all other texts are less than that.
-_MAX_ASSESSMENT_BYTES = 256 * 1024
 
 
 class AssessUnavailable(Exception):
@@ -230,8 +228,8 @@ class Caller:
             if isinstance(result, InboundStream):
                 result.cancel()
                 raise ValueError("it is a stream")
-            if len(result.body) > _MAX_ASSESSMENT_BYTES:
-                raise ValueError(f"it has more than {_MAX_ASSESSMENT_BYTES} bytes")
+            if len(result.body) > MAX_ASSESSMENT_BYTES:
+                raise ValueError(f"it has more than {MAX_ASSESSMENT_BYTES} bytes")
             return assessment_from_plain(unpack_body(result.body))
         except (BadBody, ValueError) as broken:
             text = f"the host's answer is no assessment: {broken}"

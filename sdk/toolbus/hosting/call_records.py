@@ -9,10 +9,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from toolbus.errors import Executed, RoomException
+from toolbus.errors import RoomException
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.telemetry.propagation import current_trace_id, trace_id_of
-from toolbus.tools.toolkit import executed_now
 from toolbus.wire import Failed, Frame
 
 if TYPE_CHECKING:  # most programs record nothing
@@ -35,12 +34,7 @@ _OUTCOMES = MappingProxyType(
 def begin_recording(call: HostedCall, records: Records) -> Recording:
     """Begin the record of a call."""
     dispatch = call.dispatch
-    call.recording = recording = records.recording(
-        call.method,
-        caller=call.caller,
-        principal=call.on_behalf_of,
-        call_id=dispatch.call_id,
-    )
+    recording = call.begin_recording(records, call.method)
     recording.trace_id = trace_id_of(dispatch.traceparent, dispatch.call_id)
     return recording
 
@@ -71,18 +65,14 @@ def end_recording(call: HostedCall, reply: Frame | None) -> None:
         return
     _identify(recording, call)
     if call.given_up:
-        recording.end_with(_OUTCOMES.get(call.stop_reason, "cancelled"), _executed(call))
+        recording.end_with(_OUTCOMES.get(call.stop_reason, "cancelled"), call.executed_now)
     elif reply is None:
-        recording.end_with("host_lost", _executed(call))
+        recording.end_with("host_lost", call.executed_now)
     elif isinstance(reply, Failed):
         recording.end_with(reply.code, reply.executed)
     else:
-        recording.end_with("ok", _executed(call))
+        recording.end_with("ok", call.executed_now)
 
 
 def _identify(recording: Recording, call: HostedCall) -> None:
     recording.owner, recording.digest = call.owner, call.hosted.digest
-
-
-def _executed(call: HostedCall) -> Executed:
-    return executed_now(call.hosted.toolkit, call) if call.started else "no"

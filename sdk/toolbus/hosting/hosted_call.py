@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFailed
+from toolbus.errors import Executed, InvalidArguments, ToolFailed
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.input_receiver import unreadable_input
 from toolbus.hosting.output_stream import CallHost, OutputStream
-from toolbus.hosting.shared_places import Identity
-from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.context import ToolContext
-from toolbus.tools.input_stream import InputStream
+from toolbus.tools.execution import Execution
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
-from toolbus.tools.tool_run import Participant, ToolRun, progress_chunk
+from toolbus.tools.tool_limits import Identity
+from toolbus.tools.tool_run import Participant, progress_chunk
 from toolbus.tools.toolkit import read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
 __all__ = ["CallRunner", "HostedCall", "accountable", "describe_calls"]
-
-T = TypeVar("T")
 
 _MAX_CACHED_CALLERS = 512
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
@@ -46,11 +42,14 @@ class CallRunner(CallHost, Protocol):
     wants_error_text: Callable[[], bool]
     """Whether the server asks for the texts of exceptions."""
 
-    async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
-        """Run a function on a thread."""
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a function on a thread."""
+
+    def finish(self, call: HostedCall) -> None:
+        """Release what a call holds that has ended."""
 
 
-class HostedCall(ToolRun):
+class HostedCall(Execution):
     """One call that this host runs. Facts are decoded when the tool asks: most ask for none."""
 
     is_hosted = True
@@ -60,12 +59,12 @@ class HostedCall(ToolRun):
     context_bytes: int = 0
     """The size of the caller's own data, if it is large and was not read with the header."""
     _is_reading: bool = False  # large arguments: the tool has not begun
-    started: bool = False
-    """False for a task that was cancelled before its first step and never runs."""
-    awaited: int = 0
-    """Number of functions on threads that the tool waits for."""
-    ended: bool = False
-    """The tool has ended; functions that it left on threads may still run."""
+    task: asyncio.Task[None] | None = None
+    """Runs the call; set after the task's first step if that is run at once."""
+    stream: OutputStream | None = None
+    """Chunks, progress and input of the call; None for a call that has none of them."""
+    stop_reason: str = ""
+    """Why the call was given up, as in the cancel frame; "lost" with the connection."""
     _room: CallRoom | None = None
     _identity: Identity | None = None
 
@@ -80,20 +79,8 @@ class HostedCall(ToolRun):
         self._runner = runner
         self.dispatch: Dispatch | AssessDispatch = dispatch
         self.hosted: HostedToolkit = hosted
-        self.task: asyncio.Task[None] | None = None
-        """Runs the call; set after the task's first step if that is run at once."""
-        self.threads: int = 0
-        """Number of the call's functions that are on threads now; they cannot be stopped."""
-        self.slots: ToolSlots | None = None
-        """Where the call holds a slot, until its threads have ended too."""
-        self.stream: OutputStream | None = None
-        """Chunks, progress and input of the call; None for a call that has none of them."""
-        self.given_up: bool = False
-        """The server has already answered in place of this host: no result is sent."""
-        self.stop_reason: str = ""
-        """Why the call was given up, as in the cancel frame; "lost" with the connection."""
-        self.timed_out: bool = False
-        """The tool's own `timeout_s` has passed."""
+        self.toolkit = hosted.toolkit
+        self.tool = dispatch.tool
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:  # type: ignore[override]  # always has one
@@ -144,11 +131,6 @@ class HostedCall(ToolRun):
         return self.dispatch.call_id
 
     @property
-    def method(self) -> str:
-        """The tool's full name: `toolkit.tool`."""
-        return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
-
-    @property
     def owner(self) -> str:
         """The name of this host; empty if it has not joined."""
         return self._runner.owner_of()
@@ -186,20 +168,13 @@ class HostedCall(ToolRun):
         self._is_reading = False
         return arguments
 
-    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
-        """Run the tool, with the call's input if it has one."""
-        toolkit, name = self.hosted.toolkit, self.dispatch.tool
-        context = ToolContext(run=self)
-        if self.stream is None or self.stream.input is None:
-            return toolkit.execute(context, name, arguments)
-        chunks = ChunkReader(self.stream.input, unreadable_input)
-        return toolkit.execute(context, name, arguments, InputStream.of_source(chunks))
-
     def open_stream(self) -> OutputStream:
         """Return the stream of chunks; make it first if needed."""
         if self.stream is None:
             header = self.dispatch.header
             self.stream = OutputStream(self.dispatch.id, header, self, self._runner)
+            if self.stream.input is not None:
+                self.source = ChunkReader(self.stream.input, unreadable_input)
         return self.stream
 
     @property
@@ -225,28 +200,29 @@ class HostedCall(ToolRun):
         else:
             self.stream.emit(value)
 
-    async def run_sync(self, function: Callable[[], T]) -> T:
-        """Run a function on one of the runner's threads."""
-        result: T = await self._runner.run_in_thread(self, function)
-        return result
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a function on one of the runner's threads."""
+        return self._runner.begin_thread(function)
+
+    def finish(self) -> None:
+        """Release what the call holds, once it has ended and its threads have too."""
+        self._runner.finish(self)
 
     @property
-    def sends_error_text(self) -> bool:  # type: ignore[override]
-        """Whether the caller gets the text of an exception."""
-        by_default = self._runner.wants_error_text()
-        return self.hosted.toolkit.sends_error_text(self.dispatch.tool, by_default=by_default)
+    def wants_error_text(self) -> Callable[[], bool]:  # type: ignore[override]
+        """Whether the server asks for the texts of exceptions."""
+        return self._runner.wants_error_text
 
     @property
     def executed(self) -> Executed:
         """Whether the function ran; unknown while a part of it is on a thread."""
-        if self._is_reading:
-            return "no"
-        return "maybe" if self.threads else super().executed
+        return "no" if self._is_reading else super().executed
 
     @property
-    def is_on_thread(self) -> bool:
-        """Whether a function of the call is on a thread, or waits for one."""
-        return bool(self.threads)
+    def is_stopped(self) -> bool:
+        """Whether the server or the end of the event loop has cancelled the call."""
+        is_cancelled = self.task is not None and self.task.cancelling() and not self.timed_out
+        return self.given_up or bool(is_cancelled)
 
     def stop(self) -> None:
         """Stop the function as far as possible."""
@@ -256,27 +232,10 @@ class HostedCall(ToolRun):
         if self.stream is not None:
             self.stream.stop()
 
-    def free_slot(self) -> None:
-        """Release the tool's slot, unless a function of this call is still on a thread."""
-        if self.slots is not None and not self.threads:
-            self.slots.release(self)
-            self.slots = None
-
     def self_cancelled_error(self) -> ToolFailed:
         """Make the error for a tool whose task was cancelled, but not by the runner."""
         message = "the tool's task was cancelled"
         return ToolFailed(message, executed=self.executed, details={"cause": "CancelledError"})
-
-    def timeout_error(self) -> DeadlineExceeded:
-        """Make the error for a tool that exceeded its own time limit."""
-        limit_s = self.hosted.toolkit.get_tool(self.dispatch.tool).timeout_s
-        message = f"the tool's own time limit of {limit_s} s passed"
-        return DeadlineExceeded(message, executed=self.executed)
-
-    def time_out(self) -> None:
-        """Stop the function because its tool's own time limit has passed."""
-        self.timed_out = True
-        self.stop()
 
 
 def _caller_context(packed: bytes) -> dict[str, Any]:

@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import InitVar, dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
-from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.tools.tool import Tool
+from toolbus.tools.tool_limits import NO_LIMITS, ToolLimits, limits_of
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = [
-    "NO_LIMITS",
     "NO_PATTERNS",
     "HostedToolkit",
     "InvalidOffer",
-    "ToolLimits",
     "check_shared_with",
 ]
 
@@ -58,38 +56,11 @@ def _are_strings(values: Any) -> bool:
     return is_list and all(isinstance(value, str) for value in values)
 
 
-class ToolLimits(NamedTuple):
-    """Limits of a tool: concurrent calls and seconds per call; None is no limit."""
-
-    slots: ToolSlots | None
-    timeout_s: float | None
-
-
-SYNC_CALLS = 8
-"""How many calls of a sync tool run at a time by default.
-
-A sync function mostly waits, for a disk or a server, so one at a time would let its callers queue
-for nothing; without a limit one tool could take every thread of its host.
-"""
-NO_LIMITS = ToolLimits(None, None)
-"""The limits of a tool that sets none."""
-
-
-def _limits_of(tool: Tool) -> ToolLimits:
-    """Return the tool's own limits; a sync tool has one by default."""
-    limit = tool.max_concurrency
-    if limit is None and not tool.is_async:
-        # The tool's own option, not the manifest's value, which is that of `read_only` by default:
-        # only an author who says so has a function that must run alone.
-        limit = 1 if tool.concurrency_safe is False else SYNC_CALLS
-    return ToolLimits(None if limit is None else ToolSlots(limit), tool.timeout_s)
-
-
 def _kept_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:
     for each in reversed(former):
         if tool in each.toolkit.tools:
             return each.limits.get(tool.name, NO_LIMITS)
-    return _limits_of(tool)
+    return limits_of(tool)
 
 
 @dataclass(slots=True, eq=False)

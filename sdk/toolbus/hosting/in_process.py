@@ -7,29 +7,25 @@ for all users together. Permissions and names are the callers' responsibility.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.concurrency.tasks import is_cancelled, retrieve_error
-from toolbus.errors import DeadlineExceeded, Executed, RoomException
-from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit
+from toolbus.concurrency.tasks import is_cancelled
+from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
-from toolbus.hosting.shared_places import Identity
-from toolbus.hosting.tool_slots import ToolSlots
-from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.input_stream import InputStream
+from toolbus.tools.execution import Execution
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
-from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, packed_result, settled_result
+from toolbus.tools.tool_limits import NO_LIMITS, Identity, ToolLimits
+from toolbus.tools.tool_run import LocalRun, progress_chunk
+from toolbus.tools.toolkit import Toolkit, packed_result
 from toolbus.wire import ToolkitManifest, pack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
@@ -39,129 +35,137 @@ _logger = bounded_logger(__name__)
 _THREADS = 256
 
 
-@dataclass(slots=True, eq=False)
-class InProcessCall:
-    """One call of a tool in this process: its caller, its principal, and its state."""
+@dataclass(eq=False, kw_only=True)
+class InProcessCall(Execution, LocalRun):
+    """One call of a tool in this process.
+
+    `on_chunk` waits while the reader of the chunks is behind, and `on_progress` is called on the
+    event loop with the plain value of each progress.
+    """
 
     tool: str
     arguments: dict[str, Any]
-    caller: Participant
-    on_behalf_of: Participant | None
     timeout_s: float
-    id: str = ""
+    call_id: str = ""
     """The id of the call."""
-    caller_context: dict[str, Any] | None = None
-    """The caller's own data; not checked."""
-    on_progress: Callable[[Any], None] | None = None
-    """Called on the event loop with the plain value of each progress."""
     source: LocalInput | None = None
     """The input of the call."""
-    put: OnChunk | None = None
-    """Receives the chunks of a streaming tool, and waits while its reader is behind."""
     state: dict[str, Any] | None = None
     """The toolkit's part of the agent's state."""
     wants_error_text: Callable[[], bool] = lambda: False
     """Whether the room's server asks for the texts of exceptions."""
-    _threads_of: Callable[[], ThreadPoolExecutor] = field(init=False)
-    """Returns the threads that the toolkit's functions run on."""
-    _loop: asyncio.AbstractEventLoop = field(init=False)
-    context: ToolContext = field(init=False)
-    run: ToolRun = field(init=False)
-    threads: set[asyncio.Future[Any]] = field(default_factory=set)
-    """Functions that run on threads; they cannot be stopped."""
-    toolkit: Toolkit | None = None
-    """The toolkit that runs it; None before it is called."""
-    has_ended: bool = False
-    """Whether it has ended; progress after that is dropped."""
 
-    def enter(
+    def begin(
         self,
+        toolkit: Toolkit,
         room_until: Callable[[float], Any],
         threads_of: Callable[[], ThreadPoolExecutor],
     ) -> None:
-        """Make the tool's context.
+        """Take what the runner provides.
 
         Args:
+            toolkit: The toolkit that runs the call.
             room_until: Makes the room for a call that ends at a time by the loop's clock.
             threads_of: Returns the threads that the toolkit's functions run on.
         """
+        loop = self.loop = asyncio.get_running_loop()
+        self.toolkit = toolkit
+        self.clock = loop.time
+        self.deadline_at = loop.time() + self.timeout_s
+        self.room = room_until(self.deadline_at)
         self._threads_of = threads_of
-        self._loop = asyncio.get_running_loop()
-        clock = self._loop.time
-        deadline_at = clock() + self.timeout_s
-        self.context = ToolContext(
-            room_until(deadline_at),
-            self.caller,
-            on_behalf_of=self.on_behalf_of,
-            caller_context=self.caller_context,
-            deadline_at=deadline_at,
-            clock=clock,
-            run_sync=self._on_thread,
-            on_chunk=None if self.put is None else self._put,
-            on_progress=None if self.on_progress is None else self._emit,
-        )
-        self.run = run_of(self.context)
-        self.run.call_id = self.id
-        self.run.state = self.state
+        self._limit = asyncio.timeout_at(self.deadline_at)
         if self.source is not None:
-            self.source.run = self.run
+            self.source.run = self
 
-    async def _put(self, chunk: Chunk) -> None:
-        """Pass a chunk to the caller; an error of that ends the call."""
-        assert self.put is not None
+    async def run(self, limits: ToolLimits) -> Chunk:
+        """Run the call within the tool's limits and its own time; see `InProcessToolkit.run`."""
         try:
-            await self.put(chunk)
-        except RoomException as error:
-            error.executed = self.run.executed
-            raise self.run.fail(error) from error.__cause__
+            async with self._limit:
+                return await self._result(limits)
+        except TimeoutError as error:
+            assert self._limit.expired(), "a timeout of the tool itself is a ToolFailed"
+            if self.timed_out:
+                raise self.timeout_error() from error
+            message = f"{self.method} did not end within {self.timeout_s:g} s"
+            raise DeadlineExceeded(message, executed=self.executed_now) from error
+        finally:
+            self.ended = True
+            self.finish()
 
-    def _emit(self, value: Any) -> None:
+    async def _result(self, limits: ToolLimits) -> Chunk:
+        """Return the result, or raise the error for the caller."""
+        source = self.source
+        try:
+            chunk = await self.execute_limited(limits, self.arguments)
+            if source is not None and source.error is not None:
+                raise source.error
+            if not isinstance(chunk, FileChunk):  # large files are sent in pieces by remote hosts
+                packed_result(self, chunk)  # raises if a remote host could not send it
+            return chunk
+        except BaseException as error:
+            is_end = isinstance(error, asyncio.CancelledError)
+            if source is not None and source.error is not None and not is_end:
+                raise source.error from None
+            reason = self.error_for(error)
+            if reason is error:
+                raise
+            raise reason from error
+
+    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
+        """Run the tool, once it has a slot."""
+        self.started = True
+        return super().execute(arguments)
+
+    async def put(self, chunk: Chunk) -> None:
+        """Pass a chunk to the caller; an error of that ends the call."""
+        try:
+            await super().put(chunk)
+        except RoomException as error:
+            error.executed = self.executed
+            raise self.fail(error) from error.__cause__
+
+    def emit(self, value: Any) -> None:
         """Pass a progress to the caller, from any thread; a large one is dropped."""
-        if len(pack_body(as_chunk(value).to_wire())) > MAX_PROGRESS_BYTES:
+        chunk = progress_chunk(value)
+        if self.on_progress is None or len(pack_body(chunk.to_wire())) > MAX_PROGRESS_BYTES:
             return
-        if running_loop() is self._loop:
-            self._report(value)
+        if self.loop is None or running_loop() is self.loop:
+            self._report(chunk.value)
             return
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._report, value)
+            self.loop.call_soon_threadsafe(self._report, chunk.value)
 
     def _report(self, value: Any) -> None:
-        if self.on_progress is None or self.has_ended:
+        if self.on_progress is None or self.ended:  # what comes after the end is dropped
             return
         try:
             self.on_progress(value)
         except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
             _logger.exception("on_progress raised")
 
-    async def _on_thread(self, function: Callable[[], Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        context = copy_context()
-        running = loop.run_in_executor(self._threads_of(), partial(context.run, function))
-        running.add_done_callback(retrieve_error)
-        self.threads.add(running)
-        return await asyncio.shield(running)
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a function on one of the toolkit's threads."""
+        return asyncio.get_running_loop().run_in_executor(self._threads_of(), function)
 
-    @property
-    def method(self) -> str:
-        """The tool's full name: `toolkit.tool`."""
-        return self.tool if self.toolkit is None else f"{self.toolkit.name}.{self.tool}"
+    def stop(self) -> None:
+        """Stop the function as far as possible."""
+        if not self._limit.expired():
+            self._limit.reschedule(self.clock())
+
+    def finish(self) -> None:
+        """Give the slot of the tool back, once the call's functions on threads have ended too."""
+        self.free_slot()
 
     @property
     def identity(self) -> Identity:
-        """Who makes the call, issuer and name: callers share the slots of a tool."""
+        """Who makes the call, issuer and name."""
         return self.caller.issuer, self.caller.name
 
     @property
-    def on_threads(self) -> list[asyncio.Future[Any]]:
-        """Functions that still run on threads."""
-        return [each for each in self.threads if not each.done()]
-
-    @property
-    def executed(self) -> Executed:
-        """Whether the function ran so far; "no" too where a middleware answered in its place."""
-        if self.toolkit is None:
-            return "no"
-        return "maybe" if self.on_threads else executed_now(self.toolkit, self.run)
+    def is_stopped(self) -> bool:
+        """Whether the caller, or a time limit, has cancelled the task."""
+        return is_cancelled()
 
 
 class InProcessToolkit:
@@ -229,98 +233,24 @@ class InProcessToolkit:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
+    @runs_call
     async def run(self, call: InProcessCall, room_until: Callable[[float], Any]) -> Chunk:
         """Run a call within the tool's limits and its own time, waiting for a free slot.
 
-        The chunks of a streaming tool go to the call's `put`, and the result is empty.
+        The chunks of a streaming tool go to the call's `on_chunk`, and the result is empty.
 
         Raises:
             RoomException: The call failed; `executed` says whether the tool ran.
             Exception: What the iterable of the call's input raised.
         """
-        call.enter(room_until, self._thread_pool)
-        if self._toolkit.records is None:
-            return await self._run_limited(call)
-        recording = self._toolkit.records.recording(
-            f"{self._toolkit.name}.{call.tool}",
-            caller=call.caller,
-            principal=call.on_behalf_of,
-            call_id=call.id,
-            arguments=call.arguments,
-        )
-        recording.executed = lambda: call.executed
-        call.run.recording = recording
-        with recording:
-            return await self._run_limited(call)
-
-    async def _run_limited(self, call: InProcessCall) -> Chunk:
+        call.begin(self._toolkit, room_until, self._thread_pool)
         limits = self._limits.get(call.tool, NO_LIMITS)
-        slots, most_s = limits.slots, limits.timeout_s
-        ends_at = self._loop.time() + call.timeout_s
-        try:
-            async with asyncio.timeout_at(ends_at) as limit:
-                if slots is not None:
-                    await slots.acquire(call)
-                try:
-                    if most_s is not None and not limit.expired():
-                        limit.reschedule(min(ends_at, self._loop.time() + most_s))
-                    return await self._execute(call)
-                finally:
-                    if slots is not None:
-                        _release(slots, call)
-        except TimeoutError as error:
-            assert limit.expired(), "a timeout of the tool itself is a ToolFailed"
-            seconds = min(call.timeout_s, most_s or call.timeout_s)
-            message = f"{self._toolkit.name}.{call.tool} did not end within {seconds:g} s"
-            raise DeadlineExceeded(message, executed=call.executed) from error
-        finally:
-            call.has_ended = True
-
-    @runs_call
-    async def _execute(self, call: InProcessCall) -> Chunk:
-        # An override of `execute` may not take an attachment.
-        stream = () if call.source is None else (InputStream.of_source(call.source),)
-        call.toolkit = self._toolkit
-        try:
-            chunk = await self._toolkit.execute(call.context, call.tool, call.arguments, *stream)
-            if call.source is not None and call.source.error is not None:
-                raise call.source.error
-            if type(self._toolkit).execute is not Toolkit.execute:
-                chunk = settled_result(call.run, chunk)
-            if not isinstance(chunk, FileChunk):  # large files are sent in pieces by remote hosts
-                packed_result(call.run, chunk)  # raises if a remote host could not send it
-            return chunk
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                call.run.cancel()
-                raise
-            error_of_tool = RuntimeError("the tool raised CancelledError")
-            raise self._reported_error(call, error_of_tool) from error
-        except BaseException as error:  # a tool's SystemExit does not end the program
-            if call.source is not None and call.source.error is not None:
-                raise call.source.error from None
-            failure = self._reported_error(call, error)
-            if failure is error:
-                raise
-            raise failure from error
-
-    def _reported_error(self, call: InProcessCall, error: BaseException) -> RoomException:
-        """Return the error for the caller, and log the tool's own error."""
-        by_default = call.wants_error_text()
-        call.run.sends_error_text = self._toolkit.sends_error_text(call.tool, by_default=by_default)
-        failure = failure_of(error, call.run)
-        if failure is not error and not isinstance(error, RoomException):
-            _logger.error("tool %s.%s raised", self._toolkit.name, call.tool, exc_info=error)
-        return failure
-
-
-def _release(slots: ToolSlots, call: InProcessCall) -> None:
-    """Give a slot of the tool back when the call's functions on threads have ended too."""
-    if left := call.on_threads:
-        ended = asyncio.gather(*left, return_exceptions=True)
-        ended.add_done_callback(lambda _: slots.release(call))
-    else:
-        slots.release(call)
+        if self._toolkit.records is None:
+            return await call.run(limits)
+        recording = call.begin_recording(self._toolkit.records, call.method, call.arguments)
+        recording.executed = lambda: call.executed_now
+        with recording:
+            return await call.run(limits)
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from toolbus.errors import (
     Cancelled,
     Internal,
     InvalidArguments,
+    InvalidResult,
     NoHost,
     Overloaded,
     RoomException,
@@ -41,11 +42,11 @@ from toolbus.hosting.call_records import (
 )
 from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_call import HostedCall, accountable, describe_calls
-from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
+from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
-from toolbus.permissions.plain import assessment_to_plain
+from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_to_plain
 from toolbus.telemetry.propagation import (
     CALL_AS_TRACE,
     CALL_ID,
@@ -64,10 +65,8 @@ from toolbus.tools.context import ToolContext
 from toolbus.tools.toolkit import (
     MAX_RESULT_BYTES,
     Toolkit,
-    failure_of,
     packed_result,
     read_arguments,
-    settled_result,
     too_large,
 )
 from toolbus.wire import (
@@ -310,7 +309,7 @@ class Runner:
         call.stop()
         if not call.started:
             end_recording(call, None)
-            self._finish(call)
+            self.finish(call)
 
     async def stop(self) -> None:
         """Cancel every call and wait for those that can be stopped."""
@@ -368,7 +367,7 @@ class Runner:
             finally:
                 if call.recording is not None:
                     end_recording(call, None if is_interrupted else reply)
-                self._finish(call)
+                self.finish(call)
 
     async def _assess(self, call: HostedCall, dispatch: AssessDispatch) -> None:
         """Answer what the tool says about the call; of the tool, `assess` alone runs.
@@ -387,7 +386,10 @@ class Runner:
             assessment = await call.hosted.toolkit.assess(
                 ToolContext(run=call), dispatch.tool, arguments, tuple(dispatch.patterns)
             )
-            reply = Result(dispatch.id, pack_body(assessment_to_plain(assessment)))
+            body = pack_body(assessment_to_plain(assessment))
+            if len(body) > MAX_ASSESSMENT_BYTES:  # the server would close the connection for it
+                raise InvalidResult(f"an assessment of {len(body)} bytes", executed="no")
+            reply = Result(dispatch.id, body)
         except RoomException as error:
             error.executed = "no"
             reply = failed(dispatch.id, error)
@@ -397,7 +399,7 @@ class Runner:
         finally:
             if reply is not None and not call.given_up:
                 self.send(reply)
-            self._finish(call)
+            self.finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:
         """Add the tool to the call's trace; return its spans if they are recorded."""
@@ -429,7 +431,8 @@ class Runner:
         finally:
             trace.end(error)
 
-    def _finish(self, call: HostedCall) -> None:
+    def finish(self, call: HostedCall) -> None:
+        """Forget a call that has ended, and give its place back once its threads have ended too."""
         if self._calls.get(call.dispatch.id) is call:
             del self._calls[call.dispatch.id]
         call.ended = True
@@ -455,15 +458,13 @@ class Runner:
             if call.recording is not None:
                 note_arguments(call.recording, arguments)
             limits = call.hosted.limits.get(dispatch.tool)
-            if limits is None and call.stream is None:
+            # Few functions for most calls: the path of a call is counted by a test.
+            if limits is None:
                 chunk = await call.execute(arguments)
             else:
-                chunk = await self._execute_limited(call, limits or NO_LIMITS, arguments)
-            # Few functions for most calls: the path of a call is counted by a test.
-            overrides = type(call.hosted.toolkit).execute is not Toolkit.execute
-            if overrides or os.getpid() != self._process_id:
+                chunk = await call.execute_limited(limits, arguments)
+            if os.getpid() != self._process_id:
                 self._end_if_forked()
-                chunk = settled_result(call, chunk)
             if type(chunk) is FileChunk or type(chunk) is MixedChunk:
                 body = await self._last_body(call, chunk)
             else:
@@ -472,12 +473,10 @@ class Runner:
                     body = await self._send_parts(call, body)
         except BaseException as error:
             self._end_if_forked(error)
-            reason = self._call_error(call, error)
+            reason = call.error_for(error)
             if reason is error:
                 raise
             raise reason from error
-        if call.timed_out:
-            raise call.timeout_error()
         return body
 
     async def _last_body(self, call: HostedCall, chunk: Chunk) -> bytes:
@@ -505,56 +504,9 @@ class Runner:
         with self._unread.waiting(call.identity, len(body)):
             return await call.open_stream().send_all_but_last_part(body)
 
-    def _call_error(self, call: HostedCall, error: BaseException) -> BaseException:
-        """Return the error that a call ends with; a tool's SystemExit does not end the host."""
-        if isinstance(error, KeyboardInterrupt) or not self.loop.is_running():
-            return error  # no reply: the loop has ended, or was stopped during the call
-        if not isinstance(error, asyncio.CancelledError):
-            return call.timeout_error() if call.timed_out else self._reported_error(call, error)
-        if call.timed_out and not call.given_up:
-            return call.timeout_error()
-        if call.given_up or (call.task is not None and call.task.cancelling()):
-            return error
-        return self._reported_error(call, RuntimeError("the tool raised CancelledError"))
-
-    def _reported_error(self, call: HostedCall, error: BaseException) -> RoomException:
-        failure = failure_of(error, call)
-        if failure is not error and not isinstance(error, RoomException):
-            _logger.error("tool %s raised", call.method, exc_info=error)
-        return failure
-
-    async def _execute_limited(
-        self, call: HostedCall, limits: ToolLimits, arguments: dict[str, Any]
-    ) -> Chunk:
-        if limits.slots is not None:
-            await limits.slots.acquire(call)
-            call.slots = limits.slots
-        timer = None
-        if limits.timeout_s is not None:
-            timer = self.loop.call_later(limits.timeout_s, call.time_out)
-        try:
-            return await call.execute(arguments)
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
-        """Run a sync function on a thread and keep the slot until it ends."""
-        if call.given_up:
-            raise asyncio.CancelledError
-        future = self.loop.run_in_executor(self._threads, self._run_sync, function)
-        call.threads += 1
-        call.awaited += 1
-        future.add_done_callback(lambda _: self._on_thread_end(call))
-        try:
-            # The tool may stop waiting; the thread continues and keeps its slot.
-            result = await asyncio.shield(future)
-        finally:
-            call.awaited -= 1
-        if call.given_up or call.timed_out:
-            # The thread could not be stopped, but the task that waits for it can be.
-            raise asyncio.CancelledError
-        return result
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a sync function on a thread."""
+        return self.loop.run_in_executor(self._threads, self._run_sync, function)
 
     def _run_sync(self, function: Callable[[], Any]) -> Any:
         try:
@@ -571,11 +523,6 @@ class Runner:
         # end here.
         if os.getpid() != self._process_id:
             end_child(error or SystemExit(0))
-
-    def _on_thread_end(self, call: HostedCall) -> None:
-        call.threads -= 1
-        if call.ended:
-            self._finish(call)
 
 
 def _start_task(

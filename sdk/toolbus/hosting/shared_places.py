@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
+
+from toolbus.tools.tool_limits import Identity
 
 __all__ = [
     "MAX_IN_FLIGHT",
     "RESERVED_PLACES",
     "HeldPlaces",
-    "Identity",
     "PlaceHolder",
     "SharedPlaces",
 ]
-
-Identity: TypeAlias = tuple[str, str]
-"""Issuer and name of a caller."""
 
 MAX_IN_FLIGHT = 256
 """Calls that one host runs and queues before its callers have to share."""

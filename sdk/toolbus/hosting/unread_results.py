@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from toolbus.hosting.shared_places import Identity
+from toolbus.tools.tool_limits import Identity
 
 __all__ = ["MAX_UNREAD_BYTES", "UnreadResults"]
 

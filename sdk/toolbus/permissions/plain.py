@@ -14,6 +14,7 @@ from toolbus.permissions.rule import Rule
 from toolbus.untrusted_text import one_line
 
 __all__ = [
+    "MAX_ASSESSMENT_BYTES",
     "MAX_MATCHES",
     "MAX_MATCHES_BYTES",
     "MAX_MESSAGE_CHARS",
@@ -35,6 +36,8 @@ MAX_MATCHES = 64
 """The most patterns that one question has, and so its answer."""
 MAX_MATCHES_BYTES = 16 * 1024
 """Of all these patterns together, in UTF-8."""
+MAX_ASSESSMENT_BYTES = 256 * 1024
+"""The most bytes of one packed assessment: all that it may contain is less than that."""
 _MAX_REACHES_CHARS = 129  # the names of a toolkit and of a tool have at most 64 characters each
 # `origin` is where this process read a rule. A rule that somebody else wrote must not claim one.
 _RULE_KEYS = tuple(field.name for field in fields(Rule) if field.name != "origin")

@@ -23,6 +23,7 @@ from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.recording import Recording
+    from toolbus.records.records import Records
 
 __all__ = [
     "LOCAL",
@@ -228,6 +229,19 @@ class ToolRun(ABC):
     def is_recorded(self, error: RoomException) -> bool:
         """Return whether `refuse` or `fail` recorded this error for the current phase."""
         return error is (self._failure if self.entered else self._refusal)
+
+    def begin_recording(
+        self, records: Records, tool: str, arguments: Mapping[str, Any] | None = None
+    ) -> Recording:
+        """Begin the record of the call of a tool, `toolkit.tool`."""
+        self.recording = recording = records.recording(
+            tool,
+            caller=self.caller,
+            principal=self.on_behalf_of,
+            call_id=self.call_id,
+            arguments=arguments,
+        )
+        return recording
 
     @property
     def executed(self) -> Executed:

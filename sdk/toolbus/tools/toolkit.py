@@ -321,13 +321,7 @@ class Toolkit:
     ) -> Chunk:
         """Execute a call whose runner makes no record, and record it."""
         run = run_of(context)
-        run.recording = recording = records.recording(
-            f"{self.name}.{name}",
-            caller=run.caller,
-            principal=run.on_behalf_of,
-            call_id=run.call_id,
-            arguments=arguments,
-        )
+        recording = run.begin_recording(records, f"{self.name}.{name}", arguments)
         recording.executed = lambda: executed_now(self, run)
         try:
             with recording:

@@ -33,7 +33,7 @@ FULL = Assessment(
 )
 
 
-def test_what_was_written_is_read_again_and_defaults_are_left_out():
+def test_what_was_written_is_read_again_and_defaults_are_left_out() -> None:
     for assessment in (FULL, Assessment("pass"), Assessment("deny")):
         assert assessment_from_plain(assessment_to_plain(assessment)) == assessment
     assert assessment_to_plain(Assessment("pass")) == {"behavior": "pass"}
@@ -65,7 +65,7 @@ def test_what_was_written_is_read_again_and_defaults_are_left_out():
         {"behavior": "pass", "refusal": "x" * 2_001},
     ],
 )
-def test_what_is_no_assessment_is_refused(value: Any):
+def test_what_is_no_assessment_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         assessment_from_plain(value)
 
@@ -85,7 +85,7 @@ def test_what_is_no_assessment_is_refused(value: Any):
         {"behavior": "allow", 7: "x"},
     ],
 )
-def test_what_is_no_rule_is_refused_and_as_a_suggestion_left_out(value: Any):
+def test_what_is_no_rule_is_refused_and_as_a_suggestion_left_out(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         rule_from_plain(value)
     plain = {"behavior": "pass", "newer": 1, "suggestions": [value, {"behavior": "allow"}]}

@@ -111,7 +111,7 @@ async def test_call_of_a_turns_toolkit_is_recorded_with_its_true_end(
 
     records = Records.memory()
     local = InProcessToolkit(Locked("kit", [FunctionTool(wait)], records=records))
-    call = InProcessCall("wait", {"way": way}, ALICE, None, 0.05)
+    call = InProcessCall(tool="wait", arguments={"way": way}, caller=ALICE, timeout_s=0.05)
     try:
         await local.run(call, lambda _: None)
     except RoomException:

@@ -66,7 +66,8 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def frames_of(kind: Any) -> st.SearchStrategy[Any]:
-    return st.builds(kind, *[_values(hint) for hint in get_type_hints(kind).values()])
+    hints = get_type_hints(kind)
+    return st.builds(kind, *[_values(hints[field]) for field in kind.__struct_fields__])
 
 
 ANY_CLIENT_FRAME = st.one_of(*[frames_of(kind) for kind in FROM_CLIENT])

@@ -259,7 +259,7 @@ async def raw_connection(url: str) -> AsyncIterator[RawClient]:
 
 
 @asynccontextmanager
-async def raw_participant(
+async def raw_participant(  # noqa: PLR0913 - what a connection chooses
     server: TestServer,
     name: str = "mallory",
     *,
@@ -267,9 +267,13 @@ async def raw_participant(
     instance: str = "",
     epoch: int = 1,
     room: str = "lab",
+    query: str = "",
 ) -> AsyncIterator[RawClient]:
-    """Join a room with all grants, or with a token's, and read the welcome."""
-    path = f"/rooms/{room}?instance={instance}&epoch={epoch}"
+    """Join a room with all grants, or with a token's, and read the welcome.
+
+    `query` is added to that of the URL, such as "&assess=1".
+    """
+    path = f"/rooms/{room}?instance={instance}&epoch={epoch}{query}"
     async with raw_connection(server.url) as client:
         head = await client.upgrade(path, bearer(token or server.token(name, room=room)))
         assert head.status == 101, head

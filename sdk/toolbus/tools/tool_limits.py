@@ -1,19 +1,28 @@
-"""The slots of a tool with `max_concurrency`, which its callers get in turn.
+"""How many calls of a tool may run at a time, and for how long.
 
-A slot is never refused: calls wait for one. The next free slot goes to the waiting caller that
-holds the fewest, so that a caller with many waiting calls delays another one by one call and not
-by all of them.
+The slots of a tool with `max_concurrency` go to its callers in turn. A slot is never refused: calls
+wait for one. The next free slot goes to the waiting caller that holds the fewest, so that a caller
+with many waiting calls delays another one by one call and not by all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
-from toolbus.hosting.shared_places import Identity
+from toolbus.tools.tool import Tool
 
-__all__ = ["SlotUser", "ToolSlots"]
+__all__ = ["NO_LIMITS", "Identity", "SlotUser", "ToolLimits", "ToolSlots", "limits_of"]
+
+Identity: TypeAlias = tuple[str, str]
+"""Issuer and name of a caller."""
+SYNC_CALLS = 8
+"""How many calls of a sync tool run at a time by default.
+
+A sync function mostly waits, for a disk or a server, so one at a time would let its callers queue
+for nothing; without a limit one tool could take every thread of its host.
+"""
 
 
 class SlotUser(Protocol):
@@ -85,3 +94,24 @@ class ToolSlots:
         queue.pop(user, None)
         if not queue:
             self._waiting.pop(user.identity, None)
+
+
+class ToolLimits(NamedTuple):
+    """Limits of a tool: concurrent calls and seconds per call; None is no limit."""
+
+    slots: ToolSlots | None
+    timeout_s: float | None
+
+
+NO_LIMITS = ToolLimits(None, None)
+"""The limits of a tool that sets none."""
+
+
+def limits_of(tool: Tool) -> ToolLimits:
+    """Return the tool's own limits; a sync tool has one by default."""
+    limit = tool.max_concurrency
+    if limit is None and not tool.is_async:
+        # The tool's own option, not the manifest's value, which is that of `read_only` by default:
+        # only an author who says so has a function that must run alone.
+        limit = 1 if tool.concurrency_safe is False else SYNC_CALLS
+    return ToolLimits(None if limit is None else ToolSlots(limit), tool.timeout_s)

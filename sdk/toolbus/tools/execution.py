@@ -1,0 +1,215 @@
+"""One call of a tool as a runner runs it: what holds for calls from elsewhere and from here alike.
+
+Two runners adapt it: `Runner` runs what a server dispatches (`HostedCall`), `InProcessToolkit` what
+a turn of an agent calls in its own process (`InProcessCall`).
+
+| step | from elsewhere | in this process | where |
+|---|---|---|---|
+| arguments | unpacked from the frame | a dict | adapter |
+| record | begun as the frame arrives | around the call | adapter, `ToolRun.begin_recording` |
+| slot of the tool | until its end, and that of its threads | the same | `execute_limited` |
+| the tool's own time | begins when it has a slot | the same | `execute_limited`, `time_out` |
+| the deadline | is the server's: a cancel frame | a timer around all of the call | adapter |
+| checks, middlewares, function | | | `Toolkit.execute`, by `execute` |
+| sync function | on a thread, which keeps the slot | the same | `run_sync` |
+| chunks and progress | frames, by credit | functions of the caller | adapter |
+| result | settled, packed into frames | settled, packed only to check it | `execute`, adapter |
+| error | by `error_for` | the same, but the error of its own input | `error_for` |
+
+The first columns differ where the task of a call differs. A host owns the task: it lets a function
+on a thread end before it answers, so that the answer says what happened. In a process the task is
+the caller's own, which a thread must not hold up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import DeadlineExceeded, Executed, RoomException
+from toolbus.tools.context import ToolContext
+from toolbus.tools.input_stream import ChunkSource, InputStream
+from toolbus.tools.tool_limits import Identity, ToolLimits, ToolSlots
+from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, settled_result
+
+__all__ = ["Execution"]
+
+T = TypeVar("T")
+
+_logger = bounded_logger(__name__)
+
+
+class Execution(ToolRun):
+    """A call of a tool within its limits; each runner has a subclass."""
+
+    toolkit: Toolkit
+    """The toolkit that runs it; set before it starts."""
+    tool: str
+    """The name of the tool within the toolkit."""
+    wants_error_text: Callable[[], bool]
+    """Whether the room's server asks for the texts of exceptions."""
+
+    # Class attributes: few calls change them.
+    source: ChunkSource | None = None
+    """The input of the call, if it has one."""
+    started: bool = False
+    """Whether anything of the tool may have run."""
+    timed_out: bool = False
+    """The tool's own `timeout_s` has passed."""
+    given_up: bool = False
+    """Nobody waits for the answer any more: none is sent."""
+    ended: bool = False
+    """The tool has ended; functions that it left on threads may still run."""
+    slots: ToolSlots | None = None
+    """Where the call holds a slot, until its threads have ended too."""
+    threads: int = 0
+    """Number of the call's functions that are on threads now; they cannot be stopped."""
+    awaited: int = 0
+    """Number of functions on threads that the tool waits for."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Issuer and name of the participant for whom the call counts; slots are shared by it."""
+
+    @property
+    @abstractmethod
+    def is_stopped(self) -> bool:
+        """Whether others have cancelled the call: what the tool raised is then not its error."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the function as far as possible."""
+
+    @abstractmethod
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a function on one of the runner's threads."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Release what the call holds, once it has ended and its threads have too."""
+
+    @property
+    def method(self) -> str:
+        """The tool's full name: `toolkit.tool`."""
+        return f"{self.toolkit.name}.{self.tool}"
+
+    @property
+    def sends_error_text(self) -> bool:  # type: ignore[override]
+        """Whether the caller gets the text of an exception."""
+        by_default = self.wants_error_text()
+        return self.toolkit.sends_error_text(self.tool, by_default=by_default)
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran; unknown while a part of it is on a thread."""
+        return "maybe" if self.threads else super().executed
+
+    @property
+    def executed_now(self) -> Executed:
+        """Whether the function ran so far; "no" too where a middleware answered in its place."""
+        if not self.started:
+            return "no"
+        return "maybe" if self.threads else executed_now(self.toolkit, self)
+
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the call is on a thread, or waits for one."""
+        return bool(self.threads)
+
+    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
+        """Run the tool, with the call's input if it has one."""
+        toolkit, context = self.toolkit, ToolContext(run=self)
+        if self.source is None:  # an override of `execute` may not take an attachment
+            running = toolkit.execute(context, self.tool, arguments)
+        else:
+            stream = InputStream.of_source(self.source)
+            running = toolkit.execute(context, self.tool, arguments, stream)
+        return running if type(toolkit).execute is Toolkit.execute else self._settled(running)
+
+    async def _settled(self, running: Coroutine[Any, Any, Chunk]) -> Chunk:
+        """Return the result of an override of `Toolkit.execute`, which may be any value."""
+        return settled_result(self, await running)
+
+    async def execute_limited(self, limits: ToolLimits, arguments: dict[str, Any]) -> Chunk:
+        """Run the tool within its limits, after waiting for a free slot."""
+        if limits.slots is not None:
+            await limits.slots.acquire(self)
+            self.slots = limits.slots
+        if limits.timeout_s is None:
+            return await self.execute(arguments)
+        timer = asyncio.get_running_loop().call_later(limits.timeout_s, self.time_out)
+        try:
+            chunk = await self.execute(arguments)
+        finally:
+            timer.cancel()
+        if self.timed_out:  # the tool went on although it was cancelled
+            raise asyncio.CancelledError
+        return chunk
+
+    def time_out(self) -> None:
+        """Stop the function because its tool's own time limit has passed."""
+        self.timed_out = True
+        self.stop()
+
+    def timeout_error(self) -> DeadlineExceeded:
+        """Make the error for a tool that exceeded its own time limit."""
+        limit_s = self.toolkit.get_tool(self.tool).timeout_s
+        message = f"the tool's own time limit of {limit_s} s passed"
+        return DeadlineExceeded(message, executed=self.executed)
+
+    def error_for(self, error: BaseException) -> BaseException:
+        """Return the error that the caller gets for what ended the call, or that error itself.
+
+        A tool's SystemExit does not end the program. What a tool raised is logged here.
+        """
+        if isinstance(error, KeyboardInterrupt) or not (self.loop and self.loop.is_running()):
+            return error  # no answer: the loop has ended, or was stopped during the call
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        if is_cancelled and self.is_stopped:
+            self.cancel()
+            return error
+        if self.timed_out:
+            return self.timeout_error()
+        if is_cancelled:
+            error = RuntimeError("the tool raised CancelledError")
+        failure = failure_of(error, self)
+        if failure is not error and not isinstance(error, RoomException):
+            _logger.error("tool %s raised", self.method, exc_info=error)
+        return failure
+
+    async def run_sync(self, function: Callable[[], T]) -> T:
+        """Run a function on one of the runner's threads; the slot is kept until it ends."""
+        if self.given_up:
+            raise asyncio.CancelledError
+        future: asyncio.Future[T] = self.begin_thread(function)
+        self.threads += 1
+        self.awaited += 1
+        future.add_done_callback(self._on_thread_end)
+        try:
+            # The tool may stop waiting; the thread continues and keeps its slot.
+            result = await asyncio.shield(future)
+        finally:
+            self.awaited -= 1
+        if self.given_up or self.timed_out:
+            # The thread could not be stopped, but the task that waits for it can be.
+            raise asyncio.CancelledError
+        return result
+
+    def _on_thread_end(self, future: asyncio.Future[Any]) -> None:
+        retrieve_error(future)
+        self.threads -= 1
+        if self.ended:
+            self.finish()
+
+    def free_slot(self) -> None:
+        """Release the tool's slot, unless a function of this call is still on a thread."""
+        if self.slots is not None and not self.threads:
+            self.slots.release(self)
+            self.slots = None
