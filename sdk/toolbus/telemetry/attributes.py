@@ -48,6 +48,10 @@ CAUSE: Final = "toolbus.cause"
 """Class of the exception behind a `tool_failed`."""
 OUTCOME: Final = "toolbus.outcome"
 """How a call ended: ok, closed, or the code of its error."""
+PERMIT_BEHAVIOR: Final = "toolbus.permit.behavior"
+"""What rules and mode said about a call: allow, ask, deny. After "ask" a person has decided."""
+PERMIT_RULE: Final = "toolbus.permit.rule"
+"""The rule that said so, in one line; absent where none did."""
 
 SYSTEM: Final = "toolbus"
 """Value of `rpc.system.name`."""
@@ -197,3 +201,10 @@ def record_outcome(
         is_of_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
         message = sendable(error.message, _MAX_MESSAGE_CHARS) if is_of_tool else ""
         span.set_status(trace.StatusCode.ERROR, message or None)
+
+
+def record_permit(span: trace.Span, behavior: str, rule: str) -> None:
+    """Record on the span of a call what permissions said about it; `rule` may be empty."""
+    span.set_attribute(PERMIT_BEHAVIOR, behavior)
+    if rule:
+        span.set_attribute(PERMIT_RULE, sendable(rule))

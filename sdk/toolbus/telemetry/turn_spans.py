@@ -28,6 +28,7 @@ from toolbus.telemetry.attributes import (
     OTHER,
     SharedAttributes,
     record_outcome,
+    record_permit,
     sendable,
     turn_attributes,
     turn_call_attributes,
@@ -45,6 +46,10 @@ class TurnCallSpan:
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
+
+    def permit(self, behavior: str, rule: str) -> None:
+        """Record what the permissions of the turn decided, and the rule if one did."""
+        record_permit(self._span, behavior, rule)
 
     def end(self, error: RoomException | None, executed: Executed) -> None:
         """End it with the call's outcome, recorded as that of every call."""
