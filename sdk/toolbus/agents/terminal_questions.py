@@ -273,9 +273,10 @@ class _Dialog:
         path = folder / "arguments.json"
         try:
             path.write_text(text, encoding="utf-8")
-            streams = dict.fromkeys(("stdin", "stdout", "stderr"), self._terminal.fd)
+            terminal = self._terminal.fd
+            command = (*shlex.split(editor), str(path))
             running = await asyncio.create_subprocess_exec(
-                *shlex.split(editor), str(path), **streams
+                *command, stdin=terminal, stdout=terminal, stderr=terminal
             )
             try:
                 status = await running.wait()
