@@ -611,7 +611,7 @@ def _fill_header(
 ) -> None:
     if not toolkit.public:
         header["private"] = True
-    if not call.caller.reads_parts and not is_stream(options):
+    if not (call.caller.reads_parts or is_stream(options) or call.patterns is not None):
         header["files_only" if call.caller.reads_chunks else "whole"] = True
     if call.principal is not None:
         header["on_behalf_of"] = call.principal.packed_info

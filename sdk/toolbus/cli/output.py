@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +25,8 @@ from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import Executed, RoomException
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.plain import assessment_to_plain
 from toolbus.room.call_explanation import Explanation
 from toolbus.untrusted_text import json_text, one_line, printable
 
@@ -34,6 +36,7 @@ __all__ = [
     "ValueOutput",
     "note_places",
     "progress_printer",
+    "show_assessment",
     "show_explanation",
     "to_json_value",
     "write_stdout",
@@ -378,7 +381,9 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
         RoomException: The error that the call would end with; nothing was run.
     """
     if as_json:
-        typer.echo(json_text(asdict(explained)))
+        said = explained.assessment
+        facts = asdict(replace(explained, assessment=None))
+        typer.echo(json_text(facts | {"assessment": said and assessment_to_plain(said)}))
     if not explained.would_run:
         raise explained.error()
     host = explained.host
@@ -391,3 +396,44 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
         f"would run at {one_line(host.full_name)} ({one_line(host.id)}){node}, {hosts}{affinity}"
     )
     typer.echo(f"  generation {explained.generation}, digest {one_line(explained.digest)}")
+    if explained.assessment is not None:
+        for line in _assessment_lines(explained.assessment):
+            typer.echo(f"  {line}")
+
+
+_BEHAVIORS = {
+    "allow": "the tool itself allows it",
+    "ask": "the tool wants a person to be asked",
+    "deny": "the tool itself denies it",
+}
+
+
+def show_assessment(assessment: Assessment, *, as_json: bool) -> None:
+    """Print what a tool says about one input."""
+    if as_json:
+        typer.echo(json_text(assessment_to_plain(assessment)))
+        return
+    for line in _assessment_lines(assessment):
+        typer.echo(line)
+
+
+def _assessment_lines(assessment: Assessment) -> Iterator[str]:
+    """Yield what a tool says, as lines for a person; all texts in them may be of somebody else."""
+    effect = "changes nothing" if assessment.read_only else "may change something"
+    where = ", all of it within a working directory" if assessment.within_workdir else ""
+    yield f"with these arguments the call {effect}{where}"
+    if assessment.behavior in _BEHAVIORS:
+        always = ", whatever rules allow" if assessment.immune else ""
+        yield f"{_BEHAVIORS[assessment.behavior]}{always}"
+    if assessment.message:
+        yield f"it says: {one_line(assessment.message)}"
+    if assessment.reaches:
+        yield f"it passes the call on to {one_line(assessment.reaches)}"
+    if assessment.refusal:
+        yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
+    for rule in assessment.suggestions:
+        yield f"it suggests the rule: {one_line(str(rule))}"
+    if assessment.source == "manifest":
+        yield "its host cannot be asked: these are the flags of the tool"
+    for line in printable(assessment.preview).splitlines():
+        yield f"| {line}"

@@ -369,6 +369,7 @@ class Runner:
                     end_recording(call, None if is_interrupted else reply)
                 self.finish(call)
 
+    @runs_call
     async def _assess(self, call: HostedCall, dispatch: AssessDispatch) -> None:
         """Answer what the tool says about the call; of the tool, `assess` alone runs.
 
@@ -393,10 +394,16 @@ class Runner:
         except RoomException as error:
             error.executed = "no"
             reply = failed(dispatch.id, error)
-        except Exception:
-            _logger.exception("a bug in the host ended an assessment of %s", call.method)
-            reply = failed(dispatch.id, Internal("a bug in the host; see its log", executed="no"))
+        except asyncio.CancelledError:  # by the tool, unless the question was given up
+            cancelled = Cancelled("the tool's task was cancelled", executed="no")
+            reply = failed(dispatch.id, cancelled)
+            raise
+        except (Exception, SystemExit):
+            _logger.exception("an assessment of %s failed", call.method)
+            text = "the assessment failed; see the log of the host"
+            reply = failed(dispatch.id, Internal(text, executed="no"))
         finally:
+            self._end_if_forked()
             if reply is not None and not call.given_up:
                 self.send(reply)
             self.finish(call)

@@ -13,7 +13,7 @@ import pytest
 from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
 from toolbus.errors import InvalidArguments, QuotaExceeded, Unavailable
-from toolbus.wire import ParticipantId, Register, RequestId, pack_body
+from toolbus.wire import ParticipantId, Register, RequestId, pack_body, unpack_body
 from toolbus.wire.body_steps import run_steps
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.call_statistics import NodeCallReport
@@ -29,6 +29,7 @@ from toolbus_server.cluster.replication_codec import (
     slot_held_by,
     slot_of,
     unpack_offer,
+    unpack_participant,
 )
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import check_grant
@@ -122,6 +123,15 @@ class RoomHarness:
 def _fact(name: str) -> tuple[bytes, int, bytes]:
     who = participant(name)
     return slot_of(who.identity, who.instance), who.epoch, pack_participant(who, reads_chunks=True)
+
+
+def test_who_is_connected_to_an_older_node_is_never_asked_to_assess() -> None:
+    """ASSESS-4: its facts have no such field, whatever it says to its own node."""
+    who = participant("ann")
+    who.assesses = True
+    facts = pack_participant(who, reads_chunks=True)
+    older = pack_body(unpack_body(facts)[:18])
+    assert [unpack_participant(packed)[0].assesses for packed in (facts, older)] == [True, False]
 
 
 async def test_delta_before_the_snapshot_is_applied_after_it() -> None:

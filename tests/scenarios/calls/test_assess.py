@@ -51,6 +51,13 @@ async def run(command: str) -> str:
     return command
 
 
+RAISED: dict[str, BaseException] = {
+    "exit": SystemExit(3),
+    "cancel itself": asyncio.CancelledError(),
+    "break": KeyError("x"),
+}
+
+
 class Shell(Toolkit):
     """Assesses the input of each call; `answers` has what it says about some of them."""
 
@@ -80,6 +87,8 @@ class Shell(Toolkit):
             await context.room.call("shell.run", command="from within")
         if command == "ask":
             return await context.room.assess("shell.run", {"command": "ls"}, patterns=patterns)
+        if command in RAISED:
+            raise RAISED[command]
         if command == "large":
             return Assessment("pass", preview="x" * 2**20)
         matches = [each for each in patterns if command.startswith(each.removesuffix(":*"))]
@@ -172,7 +181,14 @@ async def test_a_tool_is_cancelled_with_the_question(server: TestServer) -> None
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("large", "invalid_result"), ("call", "permission_denied")]
+    ("command", "code"),
+    [
+        ("large", "invalid_result"),
+        ("call", "permission_denied"),
+        ("break", "internal"),
+        ("exit", "internal"),
+        ("cancel itself", "cancelled"),
+    ],
 )
 async def test_what_a_tool_must_not_do_when_it_is_asked_fails(
     server: TestServer, command: str, code: str
@@ -233,7 +249,7 @@ async def test_an_older_server_is_only_asked_what_it_knows() -> None:
         "idempotent": False,
         "approval": True,
     }
-    manifest = {"name": "shell", "tools": [tool]}
+    manifest: dict[str, Any] = {"name": "shell", "tools": [tool]}
     summary: dict[str, Any] = {
         "name": "shell",
         "title": "",

@@ -21,6 +21,7 @@ from support.clients.raw_requests import (
 from toolbus import ApiScope, KeyRing
 from toolbus.transport.websocket import PING_INTERVAL_S, PING_TIMEOUT_S
 from toolbus.wire import (
+    PROTOCOL_VERSION,
     Result,
     Subscribe,
     encode,
@@ -109,7 +110,7 @@ async def test_welcome_is_the_first_frame_and_has_identity_and_room() -> None:
         async with raw_participant(server, token=token) as alice:
             welcome = alice.welcome
             assert welcome is not None
-            assert (welcome.version, welcome.room) == (4, "lab")
+            assert (welcome.version, welcome.room) == (PROTOCOL_VERSION, "lab")
             assert welcome.facts["name"] == "alice"
             assert welcome.facts["issuer"] == server.key.iss
             assert welcome.facts["role"] == "agent"

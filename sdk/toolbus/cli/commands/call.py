@@ -35,6 +35,7 @@ from toolbus.cli.output import (
     ValueOutput,
     note_places,
     progress_printer,
+    show_assessment,
     show_explanation,
 )
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
@@ -46,6 +47,7 @@ from toolbus.client.chunk_stream import ChunkStream
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
+from toolbus.permissions.assessment import Assessment
 from toolbus.room.call_explanation import Explanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 
@@ -101,7 +103,15 @@ _CallerContext = Annotated[
 _Explain = Annotated[
     bool,
     typer.Option(
-        "--explain", help="Show which host would run the call, or why none would; run nothing."
+        "--explain",
+        help="Show which host would run the call, or why none would; with arguments also what the"
+        " tool says about them. Run nothing.",
+    ),
+]
+_Assess = Annotated[
+    bool,
+    typer.Option(
+        "--assess", help="Show what the tool says about these arguments; run nothing else of it."
     ),
 ]
 _Out = Annotated[
@@ -139,6 +149,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     caller_context: _CallerContext = None,
     out: _Out = None,
     explain: _Explain = False,
+    assess: _Assess = False,
     stream: _Stream = False,
     attach: _Attach = None,
     values: _Input = None,
@@ -170,7 +181,10 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     sent = None if values is None else json_lines(values)
     plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
     with reporting(as_json=options.as_json, target=target), _reading(attach):
-        if explain:
+        if assess:
+            said = in_room(options, plan.assess, join_timeout_s=timeout, locked=locked)
+            show_assessment(said, as_json=options.as_json)
+        elif explain:
             found = in_room(options, plan.explain, join_timeout_s=timeout, locked=locked)
             show_explanation(found, as_json=options.as_json)
         else:
@@ -240,11 +254,26 @@ class _Plan:
     """When the time limit began."""
 
     async def explain(self, room: CommandRoom) -> Explanation:
-        """Ask the server which host would run the call."""
+        """Ask the server which host would run the call, and the tool if there are arguments."""
+        arguments = await self._read_arguments(room)
+        asked = arguments if self.arguments else None
+        return await room.explain(self.target.full_name, asked, **self._named)
+
+    async def assess(self, room: CommandRoom) -> Assessment:
+        """Ask the tool what the call would do."""
+        arguments = await self._read_arguments(room)
+        limit: dict[str, Any] = (
+            {} if self.target.timeout_s is None else {"timeout_s": self.target.timeout_s}
+        )
+        return await room.assess(self.target.full_name, arguments, **self._named, **limit)
+
+    async def _read_arguments(self, room: CommandRoom) -> dict[str, Any]:
         proxy = await self._toolkit(room) if needs_schema(self.arguments) else None
-        arguments = read_arguments(self.arguments, self._parameters(proxy))
-        named = {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
-        return await room.explain(self.target.full_name, arguments, **named)
+        return read_arguments(self.arguments, self._parameters(proxy))
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        return {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
 
     async def run(self, room: CommandRoom) -> Chunk | None:
         """Make the call; joining and requesting the schema count towards its time limit.
