@@ -192,13 +192,11 @@ class Permissions:
     def _concerning(self, tool: JudgedTool, reaches: str, people: People) -> _Concerning:
         # A toolkit with an alias in a turn must not escape what was written for its own name.
         # What allows is written for the name that is seen.
-        strict = self._index.of(tool.name, tool.own_name, reaches)
-        seen = self._index.of(tool.name, reaches)
-        return _Concerning(
-            strict.groups("deny", people),
-            strict.groups("ask", people),
-            seen.groups("allow", people),
-        )
+        strict = self._index.of(tool.name, tool.own_name, reaches).concerning(people)
+        allow = strict["allow"]
+        if tool.own_name not in ("", tool.name):
+            allow = self._index.of(tool.name, reaches).concerning(people)["allow"]
+        return _Concerning(strict["deny"], strict["ask"], allow)
 
     def _findings(self, judged: _Judged, people: People) -> Iterator[_Finding]:
         """Return the steps that apply, in the order of the table."""
@@ -342,10 +340,10 @@ class _Judged(NamedTuple):
         tool, reaches = self.tool.name, self.assessment.reaches
         if not reaches:
             return self._allowing(self.concerning.allow)
-        found = self._allowing(index.of(reaches).groups("allow", people))
+        found = self._allowing(index.of(reaches).concerning(people)["allow"])
         if found is None or self.is_trusted:
             return found
-        return self._allowing(index.of(tool).groups("allow", people)) and found
+        return self._allowing(index.of(tool).concerning(people)["allow"]) and found
 
     def _allowing(self, groups: Sequence[RuleGroup]) -> Rule | None:
         wholes = [group.whole for group in groups if group.whole is not None]
