@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.permit import Permit as Permit
     from toolbus.permissions.rule import Rule as Rule
+    from toolbus.permissions.rule_file import RuleFileError as RuleFileError
     from toolbus.records.call_record import CallRecord as CallRecord
     from toolbus.records.recording import Recording as Recording
     from toolbus.records.records import Records as Records
@@ -135,6 +136,7 @@ _MODULES = {
     "toolbus.permissions.permissions": "Permissions",
     "toolbus.permissions.permit": "Permit",
     "toolbus.permissions.rule": "Rule",
+    "toolbus.permissions.rule_file": "RuleFileError",
     "toolbus.records.call_record": "CallRecord",
     "toolbus.records.recording": "Recording",
     "toolbus.records.records": "Records",

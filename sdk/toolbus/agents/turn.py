@@ -48,7 +48,7 @@ from toolbus.agents.turn_calls import (
     TurnFacts,
 )
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
-from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
+from toolbus.agents.turn_options import call_options, checked_timeout
 from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.auth.grants import ToolRights
@@ -425,7 +425,13 @@ class Turn:
         runs = self._entered()
         if not isinstance(tool, str):
             tool_parts(tool)  # raises
-        given = GivenOptions(timeout_s, attachment, input, caller_context, on_progress)
+        given = {
+            "timeout_s": timeout_s,
+            "attachment": attachment,
+            "input": input,
+            "caller_context": caller_context,
+            "on_progress": on_progress,
+        }
         call_id = f"{self._call_prefix}{next(self._call_numbers):08x}"
         values = CollectedValues(tool)
         read = partial(self._read_call, tool, arguments)
@@ -465,7 +471,11 @@ class Turn:
         prepared = []
         for use in asked:
             progress = partial(on_progress, use) if callable(on_progress) else on_progress
-            given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, progress)
+            given = {
+                "timeout_s": timeout_s,
+                "caller_context": caller_context,
+                "on_progress": progress,
+            }
             prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
         return await runs.run(prepared)
 
@@ -493,7 +503,11 @@ class Turn:
         """
         runs = self._entered()
         passed_on = PassedOnChunks(_checked_use(use).name)
-        given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, on_progress)
+        given = {
+            "timeout_s": timeout_s,
+            "caller_context": caller_context,
+            "on_progress": on_progress,
+        }
         return runs.stream(self._prepared_use(use, given, passed_on))
 
     async def interrupt(self, use_id: str | None = None) -> None:
@@ -520,11 +534,12 @@ class Turn:
         return self._runs
 
     def _prepared_use(
-        self, use: ToolUse, given: GivenOptions, collected: CollectedChunks
+        self, use: ToolUse, given: Mapping[str, Any], collected: CollectedChunks
     ) -> PreparedUse:
         try:
             read = partial(self._read_use, use)
-            call = self._prepared(use.id, use.name, read, given, collected)
+            sent = {**given, "attachment": use.attachment, "input": use.input}
+            call = self._prepared(use.id, use.name, read, sent, collected)
             return PreparedUse(use, call)
         except RoomException as error:
             return PreparedUse(use, error=error)
@@ -534,7 +549,7 @@ class Turn:
         call_id: str,
         name: str,
         read: Callable[[], tuple[TurnEntry, dict[str, Any]]],
-        given: GivenOptions,
+        given: Mapping[str, Any],
         collected: CollectedChunks,
     ) -> TurnCall:
         """Make a call, or record that it is refused and raise the `RoomException`."""

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from toolbus.agents.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
 from toolbus.chunks.attachments import check_readable
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, one_chunk
+from toolbus.client.call_options import CallOptions
 from toolbus.client.input_sender import (
     as_items,
     close_items,
@@ -34,7 +35,6 @@ from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
 
 __all__ = [
-    "CallOptions",
     "Dispatch",
     "LocalDispatch",
     "RemoteDispatch",
@@ -61,17 +61,6 @@ class TurnFacts:
     """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
     wants_error_text: Callable[[], bool]
     """Whether the room's server asks for the texts of exceptions."""
-
-
-class CallOptions(NamedTuple):
-    """The options of one call, checked."""
-
-    timeout_s: float
-    attachment: FileChunk | None = None
-    items: AsyncIterator[Any] | None = None
-    """The values of its input."""
-    caller_context: dict[str, Any] | None = None
-    on_progress: Callable[[Any], None] | None = None
 
 
 class Dispatch(Protocol):
@@ -149,11 +138,6 @@ class TurnCall:
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
-    @property
-    def has_input(self) -> bool:
-        """Whether it sends an attachment or values."""
-        return self.options.attachment is not None or self.options.items is not None
-
     async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Dispatch the call to its tool, and record whether the tool ran."""
         self.attempts += 1
@@ -229,13 +213,13 @@ class LocalDispatch:
                 raise error_of_call(error) from error.__cause__
             raise
         finally:
-            if options.items is not None:
-                await close_items(options.items)
+            if options.input is not None:
+                await close_items(options.input)
 
 
 def _local_input(options: CallOptions) -> LocalInput | None:
-    if options.items is not None:
-        return LocalInput(options.items)
+    if options.input is not None:
+        return LocalInput(options.input)
     return None if options.attachment is None else LocalInput(as_items([options.attachment]))
 
 
@@ -261,30 +245,20 @@ class RemoteDispatch:
         """Run a call as `Room.invoke` or `Room.stream` does."""
         options = call.options
         is_stream = call.entry.info.streaming
-        if not is_stream and options.items is None:
-            chunk: Chunk = await self._room.invoke(
-                self._tool,
-                arguments,
-                participant=self._participant,
-                timeout_s=options.timeout_s,
-                caller_context=options.caller_context,
-                attachment=options.attachment,
-                pin=self._digest,
-                on_progress=options.on_progress,
-            )
+        named: dict[str, Any] = {
+            "participant": self._participant,
+            "timeout_s": options.timeout_s,
+            "caller_context": options.caller_context,
+            "attachment": options.attachment,
+            "pin": self._digest,
+            "on_progress": options.on_progress,
+        }
+        if not is_stream and options.input is None:
+            chunk: Chunk = await self._room.invoke(self._tool, arguments, **named)
             return chunk
         # The call's own deadline bounds it, as that of a tool in this process.
         stream = self._room.stream(
-            self._tool,
-            arguments,
-            input=options.items,
-            attachment=options.attachment,
-            participant=self._participant,
-            timeout_s=options.timeout_s,
-            caller_context=options.caller_context,
-            pin=self._digest,
-            stall_timeout_s=None,
-            on_progress=options.on_progress,
+            self._tool, arguments, input=options.input, stall_timeout_s=None, **named
         )
         results: list[Any] = []
         async with stream as chunks:
@@ -399,7 +373,7 @@ class _Wrapped:
         call, arguments = self._call, dict(tool_call.arguments)
         call.sent = None if arguments == call.arguments else arguments
         with self._recording_errors():
-            if call.attempts and call.has_input:
+            if call.attempts and call.options.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
                 self._result = await call.attempt(arguments, call.collected.put)

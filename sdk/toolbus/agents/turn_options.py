@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from toolbus.agents.turn_calls import CallOptions
-from toolbus.chunks.attachments import as_attachment
 from toolbus.chunks.json_values import packed_json, shown
-from toolbus.client.call_options import MAX_TIMEOUT_S, ask_for_progress, call_seconds, is_time
-from toolbus.client.input_sender import as_items, invalid_option
+from toolbus.client.call_options import MAX_TIMEOUT_S, CallOptions, call_seconds, is_time
+from toolbus.client.input_sender import invalid_option
 from toolbus.errors import DeadlineExceeded
 from toolbus.wire import unpack_body
 
-__all__ = ["GivenOptions", "call_options", "checked_timeout"]
+__all__ = ["call_options", "checked_timeout"]
 
 
-class GivenOptions(NamedTuple):
-    """The options of a call as they were given."""
-
-    timeout_s: Any = None
-    attachment: Any = None
-    input: Any = None
-    caller_context: Any = None
-    on_progress: Callable[[Any], None] | None = None
-
-
-_NONE = GivenOptions()
-
-
-def call_options(given: GivenOptions, default_timeout_s: float) -> CallOptions:
+def call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:
     """Check the options of a call and what it sends.
+
+    Args:
+        given: Those of the keywords of `Turn.invoke` that were given.
+        default_timeout_s: The time-out of a call that names none.
 
     Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
     """
-    if given == _NONE:
-        return CallOptions(default_timeout_s)
-    is_default = given.timeout_s is None
-    seconds = default_timeout_s if is_default else call_seconds(given.timeout_s)
-    if given.input is not None and given.attachment is not None:
-        raise invalid_option("input", "a call takes input or an attachment, not both")
-    ask_for_progress({}, given.on_progress)  # raises
-    if seconds <= 0:
-        raise DeadlineExceeded("no time was left for the call", executed="no")
-    return CallOptions(
-        seconds,
-        None if given.attachment is None else as_attachment(given.attachment),
-        None if given.input is None else as_items(given.input),
-        None if given.caller_context is None else _checked_context(given.caller_context),
-        given.on_progress,
+    context = given.get("caller_context")
+    options = CallOptions(
+        timeout_s=call_seconds(given.get("timeout_s"), default_timeout_s),
+        caller_context=None if context is None else _checked_context(context),
+        attachment=given.get("attachment"),
+        input=given.get("input"),
+        on_progress=given.get("on_progress"),
     )
+    if options.timeout_s <= 0:
+        raise DeadlineExceeded("no time was left for the call", executed="no")
+    return options
 
 
 def checked_timeout(seconds: object) -> float:

@@ -96,6 +96,10 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.calls:calls",
             "List recorded calls, the newest first, refused ones too.",
         ),
+        "permissions": OwnCommand(
+            "toolbus.cli.commands.permissions:permissions",
+            "Check rule files, and show what they would decide about calls.",
+        ),
         "trace": OwnCommand(
             "toolbus.cli.commands.trace:trace",
             "Receive spans over OTLP/HTTP and print each call as a tree.",

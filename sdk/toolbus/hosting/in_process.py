@@ -104,8 +104,8 @@ class InProcessCall(Execution, LocalRun):
                 packed_result(self, chunk)  # raises if a remote host could not send it
             return chunk
         except BaseException as error:
-            is_end = isinstance(error, asyncio.CancelledError)
-            if source is not None and source.error is not None and not is_end:
+            was_cancelled = isinstance(error, asyncio.CancelledError)
+            if source is not None and source.error is not None and not was_cancelled:
                 raise source.error from None
             reason = self.error_for(error)
             if reason is error:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # what type checkers read
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.permit import Permit as Permit
     from toolbus.permissions.rule import Rule as Rule
+    from toolbus.permissions.rule_file import RuleFileError as RuleFileError
 
 # The server imports modules of this package, and needs none of these.
 _HOMES = {
@@ -15,9 +16,10 @@ _HOMES = {
     "Permissions": "toolbus.permissions.permissions",
     "Permit": "toolbus.permissions.permit",
     "Rule": "toolbus.permissions.rule",
+    "RuleFileError": "toolbus.permissions.rule_file",
 }
 
-__all__ = ["Assessment", "Permissions", "Permit", "Rule"]
+__all__ = ["Assessment", "Permissions", "Permit", "Rule", "RuleFileError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,39 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from heapq import merge
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Self
 
 from toolbus.auth.participant_names import full_name, reference_fault
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
 from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
 from toolbus.permissions.rule import Rule, RuleBehavior
 from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
 from toolbus.untrusted_text import json_text, one_line
 
-__all__ = ["MODES", "Mode", "Permissions"]
-
-Mode: TypeAlias = Literal["default", "accept_edits", "explore", "bypass", "dont_ask"]
-"""What happens to calls that no rule decides."""
-MODES: tuple[Mode, ...] = get_args(Mode)
-
-_Step: TypeAlias = Literal[
-    "deny", "ask rule", "immune ask", "read-only", "own allow", "allow rule", "undecided"
-]
-_Outcome: TypeAlias = Literal["allow", "ask", "deny", "skip", "ask if read-only"]
-
-# The table of docs/guides/permissions.md: for each step, in this order, what follows from it in
-# each mode of `MODES`. The first step that applies and is not skipped decides.
-_TABLE: dict[_Step, tuple[_Outcome, _Outcome, _Outcome, _Outcome, _Outcome]] = {
-    "deny": ("deny", "deny", "deny", "deny", "deny"),
-    "ask rule": ("ask", "ask", "ask if read-only", "ask", "deny"),
-    "immune ask": ("ask", "ask", "deny", "skip", "deny"),
-    "read-only": ("allow", "allow", "allow", "allow", "allow"),
-    "own allow": ("allow", "allow", "skip", "allow", "allow"),
-    "allow rule": ("allow", "allow", "skip", "allow", "allow"),
-    "undecided": ("ask", "ask", "deny", "allow", "deny"),
-}
+__all__ = ["Permissions"]
 
 # A question of this size is answered by one host; what is beyond it nobody is asked about.
 _MAX_PATTERNS = 64
@@ -49,7 +28,7 @@ _MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one read
 class _Finding(NamedTuple):
     """One step that applies to a call."""
 
-    step: _Step
+    step: Step
     words: str
     """Why it applies: a sentence without its full stop; empty for the last step."""
     source: PermitSource
@@ -126,7 +105,7 @@ class Permissions:
         trusted_owners: Iterable[str] = (),
     ) -> None:
         if mode not in MODES:
-            raise ValueError(f"mode must be {_listed(MODES)}, not {_shown(mode)}{_near(mode)}")
+            raise ValueError(mode_fault(mode))
         given = tuple(_list("rules", rules))
         for rule in given:
             if not isinstance(rule, Rule):
@@ -142,6 +121,22 @@ class Permissions:
         object.__setattr__(self, "trusted_owners", owners)
         object.__setattr__(self, "_index", RuleIndex(given))
         object.__setattr__(self, "_trusted", frozenset(owners))
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a rule file; its relative `workdirs` are relative to the file.
+
+        Raises `RuleFileError`, a `ValueError`, with path and line, for any mistake in it.
+        """
+        from toolbus.permissions.rule_file import read_rule_file  # few programs read one
+
+        content = read_rule_file(path)
+        return cls(
+            content.mode,
+            content.rules,
+            workdirs=content.workdirs,
+            trusted_owners=content.trusted_owners,
+        )
 
     def with_rules(self, rules: Iterable[Rule]) -> Self:
         """Return these permissions with more rules."""
@@ -165,7 +160,7 @@ class Permissions:
         judged = _Judged(call.tool, assessment, is_trusted, concerning)
         at = MODES.index(self.mode)
         for finding in self._findings(judged, people):
-            outcome = _TABLE[finding.step][at]
+            outcome = OUTCOMES[finding.step][at]
             if outcome == "ask if read-only":
                 outcome = "ask" if is_read_only else "deny"
             if outcome != "skip":
@@ -260,7 +255,9 @@ class Permissions:
         else:
             reason = f"{finding.words}."
         # A person may grant them later, after what `dont_ask` denied in place of asking.
-        is_ask = behavior == "ask" or (self.mode == "dont_ask" and _TABLE[finding.step][0] == "ask")
+        is_ask = behavior == "ask" or (
+            self.mode == "dont_ask" and OUTCOMES[finding.step][0] == "ask"
+        )
         suggestions = judged.suggestions() if is_ask else ()
         return Permit(behavior, reason, finding.rule, finding.source, suggestions, self.mode)
 
@@ -409,15 +406,6 @@ def _owner(tool: JudgedTool) -> str:
 def _quoted(text: str) -> str:
     # As JSON, so that no text can end its quotes.
     return json_text(one_line(text, _MAX_QUOTED_CHARS))
-
-
-def _listed(values: Sequence[str]) -> str:
-    return f"{', '.join(values[:-1])} or {values[-1]}"
-
-
-def _near(value: object) -> str:
-    near = get_close_matches(value, MODES, n=1) if isinstance(value, str) else ()
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _list(label: str, values: Iterable[object]) -> Iterable[Any]:

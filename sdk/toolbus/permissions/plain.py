@@ -19,6 +19,7 @@ __all__ = [
     "MAX_MATCHES_BYTES",
     "MAX_MESSAGE_CHARS",
     "MAX_PREVIEW_BYTES",
+    "MAX_REACHES_CHARS",
     "MAX_SUGGESTIONS",
     "assessment_from_plain",
     "assessment_to_plain",
@@ -38,7 +39,8 @@ MAX_MATCHES_BYTES = 16 * 1024
 """Of all these patterns together, in UTF-8."""
 MAX_ASSESSMENT_BYTES = 256 * 1024
 """The most bytes of one packed assessment: all that it may contain is less than that."""
-_MAX_REACHES_CHARS = 129  # the names of a toolkit and of a tool have at most 64 characters each
+MAX_REACHES_CHARS = 129
+"""The longest name of a tool: those of a toolkit and of a tool have at most 64 characters each."""
 # `origin` is where this process read a rule. A rule that somebody else wrote must not claim one.
 _RULE_KEYS = tuple(field.name for field in fields(Rule) if field.name != "origin")
 _DEFAULTS = Assessment("pass")
@@ -108,7 +110,7 @@ def assessment_from_plain(value: object) -> Assessment:
         suggestions=_suggestions(value.get("suggestions", [])),
         matches=_matches(value.get("matches", [])),
         source=source,
-        reaches=_text(value, "reaches", _MAX_REACHES_CHARS),
+        reaches=_text(value, "reaches", MAX_REACHES_CHARS),
         refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),
     )
 

@@ -67,7 +67,8 @@ class Rule:
             if value is not None:
                 words.append(f"{name}={json_text(one_line(value))}")
         if self.origin:
-            words.append(f"({one_line(self.origin, _MAX_SHOWN_CHARS)})")
+            # Of a long path the end, with the name of the file and the line.
+            words.append(f"({one_line(self.origin[-_MAX_SHOWN_CHARS:])})")
         return " ".join(words)
 
 

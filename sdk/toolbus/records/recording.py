@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -13,7 +14,7 @@ from toolbus.records.call_record import OK, CallRecord, Decision, decision_of, s
 from toolbus.telemetry.propagation import current_trace_id
 from toolbus.untrusted_text import json_text
 
-__all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording"]
+__all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording", "whole_arguments"]
 
 MAX_ARGUMENT_CHARS = 2_000
 """Longer arguments are cut to this length, as JSON."""
@@ -194,6 +195,32 @@ def _argument_text(arguments: Mapping[str, Any]) -> str:
     """Return arguments as JSON; the effort is bounded, also for large arguments."""
     text = json_text(_cut_value(arguments, [_MAX_ITEMS]))
     return text if len(text) <= MAX_ARGUMENT_CHARS else text[: MAX_ARGUMENT_CHARS - 1] + "…"
+
+
+def whole_arguments(recorded: str | None) -> dict[str, Any] | None:
+    """Return the arguments of a record; None if they were not kept, or something of them is cut.
+
+    A text that ends where texts are cut, with their mark, counts as cut.
+    """
+    try:
+        found = None if recorded is None else json.loads(recorded)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and not _is_cut(found) else None
+
+
+def _is_cut(value: Any) -> bool:
+    """Whether `_cut_value` may have left something out; it has bounded the depth."""
+    if isinstance(value, dict):
+        return any(
+            name == "…" or len(name) >= _MAX_STRING or _is_cut(each) for name, each in value.items()
+        )
+    if isinstance(value, list):
+        return any(map(_is_cut, value))
+    if not isinstance(value, str):
+        return False
+    is_placeholder = value.startswith("<") and value.endswith(">") and value[1:-1].isidentifier()
+    return is_placeholder or value == "…" or (len(value) == _MAX_STRING and value[-1] == "…")
 
 
 def _cut_value(value: Any, left: list[int]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import InvalidArguments
-from toolbus.tools.call_room import CallOptions
+from toolbus.tools.call_room import InvokeOptions
 
 __all__ = [
     "INVOKE_OPTIONS",
@@ -25,7 +25,7 @@ __all__ = [
     "tool_parts",
 ]
 
-INVOKE_OPTIONS = CallOptions.__optional_keys__ | {"returns"}
+INVOKE_OPTIONS = InvokeOptions.__optional_keys__ | {"returns"}
 """The keyword parameters of `Room.invoke`."""
 
 

@@ -22,19 +22,14 @@ from toolbus.chunks.chunk_types import read_value
 from toolbus.chunks.json_values import packed_json
 from toolbus.client.affinity import affinity_text
 from toolbus.client.call_options import (
-    NamedOptions,
-    RetryOptions,
-    ask_for_progress,
+    NO_OPTIONS,
+    CallOptions,
     call_seconds,
     converted,
-    idle_ms_of,
-    make_input_sender,
-    named_options,
     result_type,
     text_of,
-    waiting_seconds,
 )
-from toolbus.client.caller import DEFAULT_TIMEOUT_S, AssessUnavailable, Caller
+from toolbus.client.caller import AssessUnavailable, Caller
 from toolbus.client.chunk_stream import ChunkStream
 from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
@@ -51,7 +46,7 @@ from toolbus.room.call_form import (
 from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
-from toolbus.tools.call_room import CallOptions, StreamOptions
+from toolbus.tools.call_room import InvokeOptions, StreamOptions
 from toolbus.wire import (
     FORWARD_VERSION,
     BadBody,
@@ -180,7 +175,7 @@ class Room:
             refuse_misplaced("call", tool, (arguments, *misplaced), {}, ())
         try:
             values = merged_arguments(tool, arguments, named)
-            plan = self._plan(tool, values, self._core.loop.time() + DEFAULT_TIMEOUT_S)
+            plan = self._plan(tool, values, NO_OPTIONS)
             return await self._core.caller.call(plan, read_value)
         except InvalidArguments as error:
             raise with_option_hint(error) from None
@@ -193,7 +188,7 @@ class Room:
         /,
         *,
         returns: type[T],
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> T: ...
     @overload
     async def invoke(
@@ -203,7 +198,7 @@ class Room:
         /,
         *,
         returns: UnionType | _SpecialForm | None = None,
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> Any: ...
     async def invoke(  # noqa: PLR0913 - the promised signature
         self,
@@ -260,18 +255,26 @@ class Room:
         if misplaced or unknown:
             refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, INVOKE_OPTIONS)
         wanted = None if returns is None else result_type(returns)
-        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
-        deadline_at = self._core.loop.time() + seconds
-        named = (participant, on_behalf_of, caller_context, pin)
-        values = argument_mapping("invoke", tool, arguments)
-        plan = self._plan(tool, values, deadline_at, named, (retry, wait_for_host_s))
+        options = CallOptions(
+            timeout_s=call_seconds(timeout_s),
+            participant=participant,
+            on_behalf_of=on_behalf_of,
+            pin=pin,
+            caller_context=caller_context,
+            attachment=attachment,
+            retry=retry,
+            wait_for_host_s=wait_for_host_s,
+            on_progress=on_progress,
+        )
+        plan = self._plan(tool, argument_mapping("invoke", tool, arguments), options)
         if attachment is None and on_progress is None:
             chunk = await self._core.caller.call(plan)
         else:
-            input_sender = await make_input_sender(plan.options, None, attachment)
-            ask_for_progress(plan.options, on_progress)
             live = StreamingCall(
-                self._core.caller, plan, on_progress=on_progress, input_sender=input_sender
+                self._core.caller,
+                plan,
+                on_progress=on_progress,
+                input_sender=await options.input_sender(),
             )
             chunk = await live.result()
         return chunk if wanted is None else await converted(chunk, wanted)
@@ -335,33 +338,37 @@ class Room:
         """
         if misplaced or unknown:
             refuse_misplaced("stream", tool, (arguments, *misplaced), unknown, STREAM_OPTIONS)
-        named = (participant, on_behalf_of, caller_context, pin)
 
         async def prepared() -> StreamingCall:
-            deadline_at = inf
-            if timeout_s is not None:
-                deadline_at = self._core.loop.time() + call_seconds(timeout_s)
-            values = argument_mapping("stream", tool, arguments)
-            plan = self._plan(tool, values, deadline_at, named, (retry, wait_for_host_s))
-            plan.options["idle_ms"] = idle_ms_of(stall_timeout_s)
-            input_sender = await make_input_sender(plan.options, input, attachment)
-            ask_for_progress(plan.options, on_progress)
-            caller = self._core.caller
+            options = CallOptions(
+                timeout_s=call_seconds(timeout_s, inf),
+                participant=participant,
+                on_behalf_of=on_behalf_of,
+                pin=pin,
+                caller_context=caller_context,
+                attachment=attachment,
+                input=input,
+                retry=retry,
+                wait_for_host_s=wait_for_host_s,
+                stall_timeout_s=stall_timeout_s,
+                on_progress=on_progress,
+            )
+            plan = self._plan(tool, argument_mapping("stream", tool, arguments), options)
+            stall_s = options.stall_timeout_s
+            plan.options["idle_ms"] = 0 if stall_s is None else max(1, round(stall_s * 1000))
             return StreamingCall(
-                caller, plan, on_progress=on_progress, input_sender=input_sender, is_stream=True
+                self._core.caller,
+                plan,
+                on_progress=on_progress,
+                input_sender=await options.input_sender(),
+                is_stream=True,
             )
 
         return ChunkStream(prepared)
 
-    def _plan(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        deadline_at: float,
-        named: NamedOptions | None = None,
-        retries: RetryOptions = (True, None),
-    ) -> CallPlan:
+    def _plan(self, tool: str, arguments: dict[str, Any], options: CallOptions) -> CallPlan:
         """Prepare what every attempt of a call sends."""
+        deadline_at = self._core.loop.time() + options.timeout_s
         toolkit, name = tool_parts(tool)
         try:
             packed = pack_body(arguments)
@@ -370,15 +377,18 @@ class Room:
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
         call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
-        options = {} if self._parent is None else self._parent_options
+        sent = {} if self._parent is None else self._parent_options
         if self._principal is not None:
-            options["on_behalf_of"] = self._principal
-        if named is not None:
-            options |= named_options(named)
-        key: ToolkitKey = toolkit, options.get("participant")
-        retry, wait_s = retries
-        wait_s = self._core.wait_for_host_s if wait_s is None else waiting_seconds(wait_s)
-        return CallPlan(toolkit, name, packed, options, call_id, deadline_at, retry, key, wait_s)
+            sent["on_behalf_of"] = self._principal
+        if options is not NO_OPTIONS:
+            sent |= options.to_wire()
+        key: ToolkitKey = toolkit, options.participant
+        wait_s = options.wait_for_host_s
+        if wait_s is None:
+            wait_s = self._core.wait_for_host_s
+        return CallPlan(
+            toolkit, name, packed, sent, call_id, deadline_at, options.retry, key, wait_s
+        )
 
     async def assess(  # noqa: PLR0913 - the promised signature
         self,
@@ -419,11 +429,14 @@ class Room:
         """
         if misplaced or unknown:
             refuse_misplaced("assess", tool, (arguments, *misplaced), unknown, ASSESS_OPTIONS)
-        seconds = min(call_seconds(timeout_s), MAX_ASSESS_S)
         values = argument_mapping("assess", tool, arguments)
-        plan = self._plan(
-            tool, values, self._core.loop.time() + seconds, (participant, on_behalf_of, None, pin)
+        options = CallOptions(
+            timeout_s=min(call_seconds(timeout_s), MAX_ASSESS_S),
+            participant=participant,
+            on_behalf_of=on_behalf_of,
+            pin=pin,
         )
+        plan = self._plan(tool, values, options)
         plan.patterns = [text_of("patterns", pattern) for pattern in patterns]
         try:
             return await self._core.caller.assess(plan)
@@ -476,10 +489,7 @@ class Room:
         if misplaced or unknown:
             refuse_misplaced("explain", tool, (arguments, *misplaced), unknown, EXPLAIN_OPTIONS)
         behalf = self._principal if on_behalf_of is None else on_behalf_of
-        named = {"participant": participant, "on_behalf_of": behalf, "pin": pin}
-        options: dict[str, Any] = {
-            name: text_of(name, value) for name, value in named.items() if value is not None
-        }
+        options = CallOptions(participant=participant, on_behalf_of=behalf, pin=pin).to_wire()
         values = argument_mapping("explain", tool, arguments)
         explained = await self._explained_call(tool, values, options)
         if arguments is None or not explained.assesses:

@@ -26,7 +26,7 @@ from toolbus.settings import Token
 from toolbus.sync.results import Chunk, Stream, waited_for, with_blocking_files
 from toolbus.sync.toolkit_proxy import ToolkitProxy
 from toolbus.telemetry.tracing import Tracing
-from toolbus.tools.call_room import CallOptions, StreamOptions
+from toolbus.tools.call_room import InvokeOptions, StreamOptions
 from toolbus.tools.tool_run import Participant
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class RoomClient:
         /,
         *,
         returns: type[T],
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> T: ...
     @overload
     def invoke(
@@ -256,7 +256,7 @@ class RoomClient:
         /,
         *,
         returns: UnionType | _SpecialForm | None = None,
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> Any: ...
     def invoke(self, tool: str, arguments: Any = None, /, *misplaced: Any, **options: Any) -> Any:
         """Call a tool and return its chunk, or, with `returns`, its value as that type.

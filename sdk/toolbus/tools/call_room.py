@@ -17,7 +17,7 @@ from toolbus.permissions.assessment import Assessment
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
-__all__ = ["CallOptions", "CallRoom", "StreamOptions"]
+__all__ = ["CallRoom", "InvokeOptions", "StreamOptions"]
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class _Options(TypedDict, total=False):
     on_progress: Callable[[Any], None] | None
 
 
-class CallOptions(_Options, total=False):
+class InvokeOptions(_Options, total=False):
     """The options of `Room.invoke`, apart from `returns`."""
 
 
@@ -67,7 +67,7 @@ class CallRoom(Protocol):
         /,
         *,
         returns: type[T],
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> T: ...
     @overload
     async def invoke(
@@ -77,7 +77,7 @@ class CallRoom(Protocol):
         /,
         *,
         returns: UnionType | _SpecialForm | None = None,
-        **options: Unpack[CallOptions],
+        **options: Unpack[InvokeOptions],
     ) -> Any: ...
     async def invoke(self, tool: str, arguments: Any = None, /, **options: Any) -> Any:
         """Call a tool and return its chunk, or its value as the type `returns`."""

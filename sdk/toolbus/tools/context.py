@@ -112,6 +112,19 @@ class ToolContext:
         return self._run.state
 
     @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The working directories of the permissions that judge this call; usually none.
+
+        Those of the turn for a tool in its process, those of the policy for a hosted one.
+        """
+        return self._run.workdirs
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of rules that `Tool.assess` is asked about; for tools that forward."""
+        return self._run.patterns
+
+    @property
     def deadline(self) -> float | None:
         """Seconds left, never below 0; None where the call has no deadline."""
         deadline_at = self._run.deadline_at

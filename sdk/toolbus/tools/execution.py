@@ -96,7 +96,7 @@ class Execution(ToolRun):
         """Release what the call holds, once it has ended and its threads have too."""
 
     @property
-    def method(self) -> str:
+    def method(self) -> str:  # type: ignore[override]
         """The tool's full name: `toolkit.tool`."""
         return f"{self.toolkit.name}.{self.tool}"
 
@@ -162,7 +162,7 @@ class Execution(ToolRun):
         """Make the error for a tool that exceeded its own time limit."""
         limit_s = self.toolkit.get_tool(self.tool).timeout_s
         message = f"the tool's own time limit of {limit_s} s passed"
-        return DeadlineExceeded(message, executed=self.executed)
+        return DeadlineExceeded(message, executed=self.executed_so_far)
 
     def error_for(self, error: BaseException) -> BaseException:
         """Return the error that the caller gets for what ended the call, or that error itself.

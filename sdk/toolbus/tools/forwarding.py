@@ -15,6 +15,7 @@ from toolbus.errors import RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import ToolRun
+from toolbus.untrusted_text import one_line
 
 __all__ = ["forward_assess", "forward_call"]
 
@@ -100,14 +101,15 @@ async def forward_assess(
         if error.code in _REFUSALS:
             raise run.refuse(error) from None
         # Rules about the reached tool have to hold although it cannot be asked.
-        message = f"{tool} cannot be asked about this call: {error.message}"
+        message = f"{one_line(tool, 140)} cannot be asked about this call: {error.message}"
         return Assessment("ask", immune=True, message=message, source="manifest", reaches=tool)
     if not said.reaches:
         return replace(said, reaches=tool)
     if tool == run.method:  # a forwarding tool that calls itself: the last of them decides
         return said
     # There is a place for one reached name. Of two, rules about the other one would be passed by.
-    message = f"{tool} forwards too, to {said.reaches}: call {tool} itself"
+    name = one_line(tool, 140)
+    message = f"{name} forwards too, to {one_line(said.reaches, 140)}: call {name} itself"
     return Assessment("deny", message=message, reaches=said.reaches)
 
 

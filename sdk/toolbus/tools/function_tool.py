@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.tools.argument_models import ExtendedModel
+from toolbus.tools.assess_functions import ASSESS_THREADS, InputFunction
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
@@ -94,6 +95,9 @@ class FunctionTool(Tool):
 
     input_schema: dict[str, Any]
     _extended: ExtendedModel | None = None
+    # Set only where they are used: see `_is_direct`.
+    _assess: InputFunction | None = None
+    _match_rule: InputFunction | None = None
 
     def __init__(
         self,
@@ -139,6 +143,43 @@ class FunctionTool(Tool):
             **{option: getattr(marked, option) for option in _PASSED_ON},
         )
         self._extend(marked.extended)
+        known = None if signature.takes_any else signature.parameters
+        label = name_of(self.function)
+        if marked.assess is not None:
+            text = f"{label}: assess"
+            self._assess = InputFunction.of(marked.assess, self.function, known, text)
+        if marked.match_rule is not None:
+            text = f"{label}: match_rule"
+            self._match_rule = InputFunction.of(
+                marked.match_rule, self.function, known, text, takes_pattern=True
+            )
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Any:
+        """Return what the function of the option `assess` says, or the flags without one."""
+        function = self._assess
+        if function is None:
+            return await super().assess(context, arguments)
+        call = functools.partial(function.call, context=context, arguments=arguments)
+        if function.is_async:
+            return await call()
+        return await _awaited(await ASSESS_THREADS.run(call))
+
+    def match_rule(self, pattern: str, arguments: dict[str, Any]) -> bool:
+        """Return what the function of the option `match_rule` says; False without one."""
+        function = self._match_rule
+        if function is None:
+            return False
+        return function.call(pattern, context=None, arguments=arguments) is True
+
+    @property
+    def has_assess(self) -> bool:
+        """Whether it assesses its inputs itself; else its flags answer."""
+        return self._assess is not None or type(self).assess is not FunctionTool.assess
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether it has a `match_rule`."""
+        return self._match_rule is not None or type(self).match_rule is not FunctionTool.match_rule
 
     def with_extended(self, model: type[BaseModel] | None) -> Self:
         """Return this tool with the fields of a model added to its arguments, or with none added.

@@ -55,6 +55,8 @@ class ToolFields(TypedDict, total=False):
     cache_ttl_s: float | None
     errors: SentErrors | None
     middlewares: Sequence[Middleware]
+    assess: Callable[..., Any] | None
+    match_rule: Callable[..., bool] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ class ToolOptions:
     external: bool = False
     """A person or another program outside the host gives its result."""
     approval: bool = False
-    """A person should approve each call. Readers see it; the host does not enforce it."""
+    """A person should approve each call: its assessment is an ask that no allow rule replaces. A
+    host enforces it only by a policy."""
     timeout_s: float | None = None
     """Seconds that one call may run."""
     max_concurrency: int | None = None
@@ -112,6 +115,13 @@ class ToolOptions:
     alone; by default as the toolkit says, else "class", and "text" on a development server."""
     middlewares: Sequence[Middleware] = ()
     """What runs around each call, the first outermost."""
+    assess: Callable[..., Any] | None = None
+    """Says what a call would be before it runs. It gets the arguments that it names as parameters,
+    and a `ToolContext` if it has a parameter for one, and returns an `Assessment`, or its behavior
+    as text. An async one runs on the event loop, a sync one on a thread."""
+    match_rule: Callable[..., bool] | None = None
+    """Gets the pattern of a rule, then the arguments that it names, and returns whether the rule
+    covers the call. It runs on a thread."""
 
 
 @overload

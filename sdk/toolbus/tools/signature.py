@@ -72,6 +72,7 @@ __all__ = [
     "ContextParameter",
     "FunctionSignature",
     "is_async",
+    "is_context",
     "name_of",
     "read_result_schema",
     "read_signature",
@@ -340,7 +341,7 @@ def _split(function: Callable[..., Any], label: str) -> _Split:
         if parameter.name in preset:
             continue
         annotation = names.resolve(parameter.annotation, f"parameter {parameter.name!r}")
-        if _is_context(annotation):
+        if is_context(annotation):
             positional = parameter.kind is parameter.POSITIONAL_ONLY
             contexts.append(ContextParameter(parameter.name, positional))
             continue
@@ -498,13 +499,14 @@ def _filled(cells: Any) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _is_context(annotation: Any) -> bool:
+def is_context(annotation: Any) -> bool:
+    """Return whether a parameter with this annotation receives the `ToolContext`."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _is_context(get_args(annotation)[0])
+        return is_context(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
         members = [member for member in get_args(annotation) if member is not types.NoneType]
-        return len(members) == 1 and _is_context(members[0])
+        return len(members) == 1 and is_context(members[0])
     return isinstance(annotation, type) and issubclass(annotation, ToolContext)
 
 

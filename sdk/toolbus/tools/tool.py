@@ -22,6 +22,7 @@ from toolbus.chunks.chunk_types import (
     result_chunk,
 )
 from toolbus.errors import InvalidResult
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.tools.context import ToolContext
 from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
@@ -73,7 +74,8 @@ class Tool(ToolDefinition, ABC):
         destructive: It may delete or overwrite what cannot be restored.
         open_world: It acts on systems that its author does not control, such as the internet.
         external: A person or another program outside the host gives its result.
-        approval: A person should approve each call. Readers see it; the host does not enforce it.
+        approval: A person should approve each call: its assessment is an ask that no allow rule
+            replaces. A host enforces it only by a policy.
         cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
             unless the tool is `read_only`.
         errors: What callers get of an exception: "text", its class and its text, or "class", its
@@ -93,6 +95,8 @@ class Tool(ToolDefinition, ABC):
     counts as read-only in the process of that agent; it is never in a manifest."""
     _has_logged_text = False
     """Whether a result of it with text in place of a value was logged."""
+    has_logged_assess = False
+    """Whether a failure of its `assess` was logged."""
     is_unary: bool = True
     """Whether it takes only arguments and returns one result; set when it is compiled."""
 
@@ -115,6 +119,37 @@ class Tool(ToolDefinition, ABC):
         By the arguments alone: rules about the reached tool hold also where `assess` fails.
         """
         return ""
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Return what a call with these arguments would be, without making it.
+
+        It is asked before a call, also by callers elsewhere, and runs for at most 5 s. What it
+        raises, and what takes longer, is an ask that no allow rule replaces. By default the flags
+        of the tool answer: see `toolbus.permissions.assessment.assessment_of_flags`.
+
+        Args:
+            context: The call. `context.patterns` has the patterns of rules that were asked about.
+            arguments: The checked arguments, in the form for `execute`. Not to be changed.
+        """
+        return assessment_of_flags(self.manifest())
+
+    def match_rule(self, pattern: str, arguments: dict[str, Any]) -> bool:
+        """Return whether a rule's pattern covers a call with these arguments.
+
+        The language of patterns is the tool's own; by default no pattern covers anything. It is
+        called on a thread. What it raises makes every deny and ask pattern a match.
+        """
+        return False
+
+    @property
+    def has_assess(self) -> bool:
+        """Whether it assesses its inputs itself; else its flags answer."""
+        return type(self).assess is not Tool.assess
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether it has a `match_rule`."""
+        return type(self).match_rule is not Tool.match_rule
 
     async def start(self, room: Any) -> None:
         """Prepare for calls; runs before the tool's toolkit is registered in a room."""

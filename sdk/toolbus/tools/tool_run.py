@@ -112,6 +112,10 @@ class ToolRun(ABC):
     """Whether the caller gets the text of an exception; known when the run has failed."""
     input_error: OSError | None = None
     """What opening the attachment of a local call raised: its tool was not entered."""
+    patterns: tuple[str, ...] = ()
+    """The patterns of rules that an assessment was asked about."""
+    workdirs: tuple[str, ...] = ()
+    """The working directories of the permissions that the call was judged by."""
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""
     _refusal: RoomException | None = None

@@ -35,6 +35,8 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.permissions.assessment import Assessment
+from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import SentErrors, checked_errors, described
@@ -310,6 +312,34 @@ class Toolkit:
         except RoomException as error:
             run.fail(error)
             raise
+
+    async def assess(
+        self,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        patterns: Sequence[str] = (),
+    ) -> Assessment:
+        """Return what a tool says about a call with these arguments; of it `assess` alone runs.
+
+        Whatever the tool's own code does, there is an answer: see `toolbus.tools.assessing`.
+
+        Args:
+            context: The call.
+            name: The tool's name.
+            arguments: Values by parameter, checked here.
+            patterns: The patterns of rules whose matches are asked.
+
+        Raises `NotFound` and `InvalidArguments`, and what `assess` refuses a call with.
+        """
+        run = run_of(context)
+        try:
+            chosen = self.get_tool(name)
+            checked = await read_in_time(chosen, run, arguments)
+        except RoomException as error:
+            run.refuse(error)
+            raise
+        return await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
 
     async def _recorded(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from toolbus import (
     Unavailable,
     tool,
 )
+from toolbus.permissions.assessment import Assessment
 from toolbus_server.testing import FaultProxy, TestServer
 
 RELAYED: dict[str, Any] = {
@@ -51,6 +52,12 @@ class Relay(Tool):
         attachment: FileChunk | None = None,
     ) -> Chunk:
         return await context.forward(tool, arguments, attachment=attachment)
+
+    def reached(self, arguments: Mapping[str, Any]) -> str:
+        return str(arguments.get("tool", ""))
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        return await context.forward_assess(arguments["tool"], arguments.get("arguments"))
 
 
 @tool
@@ -104,6 +111,23 @@ async def size_of(attachment: FileChunk) -> int:
     return len(await attachment.read())
 
 
+class Remove(Tool):
+    """A tool with patterns of its own."""
+
+    name = "remove"
+    input_schema = {"properties": {"path": {"type": "string"}}}  # noqa: RUF012
+
+    async def execute(self, context: ToolContext, /, *_: Any, path: str) -> None:
+        raise AssertionError("it is only asked about")
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        asker = context.forwarded_for[-1].name if context.forwarded_for else ""
+        return Assessment("ask", immune=True, message=f"removes it for {asker}")
+
+    def match_rule(self, pattern: str, arguments: dict[str, Any]) -> bool:
+        return str(arguments["path"]).startswith(pattern)
+
+
 @tool
 async def numbers(count: int) -> AsyncIterator[int]:
     for number in range(count):
@@ -117,7 +141,7 @@ async def hold(context: ToolContext) -> None:
     await asyncio.Event().wait()
 
 
-WORK: list[Any] = [facts, fail, broken, report, large, piece, size_of, numbers]
+WORK: list[Any] = [facts, fail, broken, report, large, piece, size_of, numbers, Remove()]
 
 
 @asynccontextmanager
@@ -246,6 +270,44 @@ async def test_the_room_of_the_caller_explains_and_describes(server: TestServer)
             assert (found["value"], found["all"]) == (["eve"], len(WORK))
         with pytest.raises(RuntimeError, match="only a running tool forwards"):
             looker.forwarding()
+
+
+REMOVES = {"tool": "work.remove", "arguments": {"path": "/tmp/x"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "behavior", "message"),
+    [
+        (REMOVES, "ask", "removes it for ann"),
+        ({"tool": "relay.call", "arguments": REMOVES}, "ask", "removes it for ann"),
+        ({"tool": "other.call", "arguments": REMOVES}, "deny", "other.call forwards too"),
+    ],
+)
+async def test_a_tool_that_forwards_is_assessed_as_what_it_reaches(
+    server: TestServer, asked: dict[str, Any], behavior: str, message: str
+) -> None:
+    """Two tools that forward are not one of them: rules about the second would be passed by."""
+    async with (
+        relayed(server) as (_, ann),
+        server.room("other") as other,
+        other.host(Toolkit("other", [Relay(input_schema=RELAYED)])),
+    ):
+        said = await ann.assess("relay.call", asked, patterns=["/tmp", "/home"])
+        assert (said.behavior, said.reaches) == (behavior, "work.remove")
+        assert said.message.startswith(message)
+        assert said.matches == (("/tmp",) if behavior == "ask" else ())
+
+
+async def test_a_question_that_is_refused_ends_as_the_call(server: TestServer) -> None:
+    """Words and code are those of the call; what is only unreachable now is an immune ask."""
+    api = calling(use_tools=True, deny=["work.fail"])
+    async with relayed(server), server.room("eve", api=api) as eve:
+        for asked in ({"tool": "work.fail"}, {"tool": "work.absent"}, {"tool": "no.such"}):
+            with pytest.raises(RoomException) as refused:
+                await eve.invoke("relay.call", asked, retry=False)
+            with pytest.raises(type(refused.value)) as unanswered:
+                await eve.assess("relay.call", asked)
+            assert unanswered.value.message == refused.value.message
 
 
 async def test_calls_of_one_caller_go_to_one_host_also_if_they_are_forwarded(

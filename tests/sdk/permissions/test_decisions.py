@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolbus import Assessment, Permissions, Rule, ToolContext, ToolInfo
-from toolbus.permissions.permissions import MODES, Mode
+from toolbus.permissions.modes import MODES, Mode
 from toolbus.permissions.permit import JudgedCall
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool_run import Participant

@@ -25,8 +25,11 @@ from toolbus import (
     NotFound,
     ParticipantToken,
     PermissionDenied,
+    Permissions,
+    Records,
     RoomClient,
     RoomException,
+    Rule,
     ToolContext,
     Toolkit,
     Unavailable,
@@ -338,6 +341,116 @@ async def test_calls_within_calls_by_name_are_counted(bus: TestServer, tmp_path:
         assert refused.value.executed == "no"
 
 
+TRUSTED = {"open": {**GOOD, "trusted": True}, "shut": GOOD}
+ASKED: list[tuple[dict[str, Any], tuple[str, bool, str] | None]] = [
+    # arguments of mcp.call, and what it says of them; None where the call itself is refused
+    ({"tool": "open.add", "arguments": SUM}, ("pass", True, "open.add")),
+    ({"tool": "open.hello"}, ("ask", False, "open.hello")),
+    ({"tool": "shut.add", "arguments": SUM}, ("ask", False, "shut.add")),
+    ({"tool": "open.add", "arguments": {"a": "x"}}, None),
+    ({"tool": "open.nothing"}, None),
+    ({"tool": "nowhere.add"}, None),
+    ({"tool": "nowhere"}, None),
+]
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+async def test_a_call_by_name_is_judged_as_what_it_reaches(
+    bus: TestServer, tmp_path: Path, is_hosted: bool
+) -> None:
+    """What refuses the call refuses the question, in the same words."""
+    hub = hub_of(tmp_path, TRUSTED)
+    kit = McpToolkit(hub)
+    async with hosting(bus.room("host"), hub), bus.room("ann") as ann:
+        for arguments, expected in ASKED:
+            call = ann.invoke("mcp.call", arguments, retry=False)
+            question = ann.assess("mcp.call", arguments)
+            if not is_hosted:
+                call.close()
+                question.close()
+                call = kit.execute(ToolContext(), "call", arguments)
+                question = kit.assess(ToolContext(), "call", arguments)
+            if expected is not None:
+                call.close()
+                said = await question
+                assert (said.behavior, said.read_only, said.reaches) == expected
+                assert [rule.tool for rule in said.suggestions] == [said.reaches]
+                continue
+            with pytest.raises(RoomException) as refused:
+                await call
+            with pytest.raises(type(refused.value)) as unanswered:
+                await question
+            assert unanswered.value.message == refused.value.message
+            assert (refused.value.executed, unanswered.value.executed) == ("no", "no")
+
+
+async def test_a_call_by_name_within_another_and_by_a_poor_token_is_judged_too(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    hub = hub_of(tmp_path, TRUSTED)
+    asked: dict[str, Any] = {"tool": "open.add", "arguments": SUM}
+    twice = {"tool": "mcp.call", "arguments": asked}
+    async with (
+        hosting(bus.room("host"), hub),
+        bus.room("ann") as ann,
+        bus.room("bob", api=calling(allow=[MCP])) as bob,
+    ):
+        said = await ann.assess("mcp.call", twice)
+        assert (said.read_only, said.reaches) == (True, "open.add")
+        with pytest.raises(PermissionDenied, match=r"^no grant to call open\.add$"):
+            await bob.assess("mcp.call", asked)
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+async def test_a_policy_of_the_hub_covers_what_is_reached(
+    bus: TestServer, tmp_path: Path, is_hosted: bool
+) -> None:
+    policy = Permissions("bypass", [Rule(behavior="deny", tool="open.*")])
+    hub = hub_of(tmp_path, TRUSTED)
+    kit = McpToolkit(hub)
+    kit.policy = policy
+    denied: dict[str, Any] = {"tool": "open.add", "arguments": SUM}
+    twice = {"tool": "mcp.call", "arguments": denied}
+    async with bus.room("host") as host, host.host(kit), bus.room("ann") as ann:
+        await seen_hosted(hub)
+
+        async def call(arguments: dict[str, Any]) -> Any:
+            if is_hosted:
+                return await ann.call("mcp.call", arguments)
+            return (await kit.execute(ToolContext(), "call", arguments)).value
+
+        for arguments in (denied, twice) if is_hosted else (denied,):
+            with pytest.raises(PermissionDenied, match=r"open\.\*") as refused:
+                await call(arguments)
+            assert refused.value.executed == "no"
+        assert await call({"tool": "shut.add", "arguments": SUM}) == RESULT
+        assert await ann.call("open.add", SUM) == RESULT  # a toolkit of its own
+
+
+async def test_a_call_by_name_is_recorded_as_what_it_reaches(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    kit = McpToolkit(hub := hub_of(tmp_path, servers(open=None)))
+    kit.records = Records.memory(arguments=True)
+    asked = {"tool": "open.add", "arguments": SUM}
+    async with bus.room("host") as host, host.host(kit), bus.room("ann") as ann:
+        await seen_hosted(hub)
+        await ann.call("mcp.call", asked)
+        with pytest.raises(NotFound):
+            await ann.call("mcp.call", {"tool": "nowhere.add"})
+        await kit.execute(ToolContext(), "call", asked)
+        with pytest.raises(NotFound):
+            await kit.execute(ToolContext(), "call", {"tool": "nowhere.add"})
+    found = [(each.tool, each.owner, each.decision, each.arguments) for each in kit.records.calls()]
+    text = '{"a": 1, "b": 2}'
+    assert sorted(found) == [
+        ("mcp.call", "", "denied", '{"tool": "nowhere.add"}'),
+        ("nowhere.add", "host", "denied", "{}"),
+        ("open.add", "", "allowed", text),
+        ("open.add", "host", "allowed", text),
+    ]
+
+
 async def test_a_server_of_an_older_version_is_never_asked(
     bus: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +469,8 @@ async def test_a_server_of_an_older_version_is_never_asked(
             with pytest.raises(Unavailable, match="needs version 4 of the protocol") as refused:
                 await ann.invoke(name, arguments)
             assert (refused.value.executed, refused.value.retryable) == ("no", False)
+        said = await ann.assess("mcp.call", {"tool": "open.add", "arguments": SUM})
+        assert (said.behavior, said.immune, said.reaches) == ("ask", True, "open.add")
 
 
 @pytest.mark.redis

@@ -26,7 +26,7 @@ from toolbus.records.sqlite_file import read_calls
 from toolbus.settings import records_file
 from toolbus.untrusted_text import json_text, one_line
 
-__all__ = ["calls"]
+__all__ = ["calls", "read_since"]
 
 _COLUMNS = ("when", "tool", "who", "for", "decision", "outcome", "executed", "took", "trace")
 _MAX_CHARS = 40
@@ -72,7 +72,7 @@ def calls(  # noqa: PLR0913 - a parameter for each flag
     """
     with reporting(as_json=json, local=True):
         try:
-            began = None if since is None else _read_since(since)
+            began = None if since is None else read_since(since)
             chosen = CallFilter.of(tool, who, outcome, began)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -85,8 +85,8 @@ def calls(  # noqa: PLR0913 - a parameter for each flag
         typer.echo("no recorded call matches", err=True)
 
 
-def _read_since(text: str) -> float:
-    """Return seconds since the epoch. Raises ValueError."""
+def read_since(text: str) -> float:
+    """Return the seconds since the epoch of `--since`. Raises ValueError."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,0 +1,307 @@
+"""`toolbus permissions`: checks rule files, and shows what they would decide.
+
+Reasons quote what others say: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.cli.arguments import read_arguments, read_parameters
+from toolbus.cli.columns import show_columns
+from toolbus.cli.commands.calls import read_since
+from toolbus.cli.completion import complete_owner, complete_tool
+from toolbus.cli.error_report import reporting
+from toolbus.cli.permission_trials import Tally, TriedCall, named, tally
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.permit import Permit
+from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
+from toolbus.permissions.rule_file import RuleFileError, rule_file_schema
+from toolbus.records.call_record import CallFilter, CallRecord
+from toolbus.records.sqlite_file import read_calls
+from toolbus.tools.tool_run import LOCAL
+from toolbus.untrusted_text import json_text, one_line
+
+__all__ = ["permissions"]
+
+_MAX_RECORDS = 100_000
+_COLUMNS = ("calls", "tool", "behavior", "decided by")
+
+permissions: typer.Typer = typer.Typer(
+    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
+)
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="The rule file.", show_default=False)]
+_Tool = Annotated[
+    str | None,
+    typer.Argument(
+        help="The tool: toolkit.tool. With --records a pattern of tools.",
+        autocompletion=complete_tool,
+    ),
+]
+_Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
+]
+_Participant = Annotated[
+    str | None, typer.Option(help="Owner of the toolkit.", autocompletion=complete_owner)
+]
+_OnBehalfOf = Annotated[str | None, typer.Option(help="The participant that the call is made for.")]
+_Policy = Annotated[
+    bool, typer.Option("--policy", help="Decide as the host of the toolkit, not as the caller.")
+]
+_ReadOnly = Annotated[
+    bool, typer.Option("--read-only", help="Without a room: the tool changes nothing.")
+]
+_Approval = Annotated[
+    bool, typer.Option("--approval", help="Without a room: the tool wants a person to approve.")
+]
+_Matches = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Without a room: a pattern that matches; may be repeated. If none is given, patterns "
+        "of denials and asks count as matching.",
+    ),
+]
+_Records = Annotated[
+    Path | None, typer.Option(help="Decide about the calls of this file of records.")
+]
+_Since = Annotated[
+    str | None, typer.Option(help="With --records: calls since 15m, 1h, 7d ago, or since a date.")
+]
+
+
+@permissions.callback()
+def _permissions() -> None:
+    """Check rule files, and show what they would decide about calls."""
+
+
+@permissions.command("check")
+def _check(
+    file: _File, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Check a rule file: print its mode and how many rules it has, or the line of a mistake."""
+    with reporting(as_json=json, local=True):
+        found = _read(file)
+    count = Counter(rule.behavior for rule in found.rules)
+    if json:
+        facts = {
+            "mode": found.mode,
+            "rules": {behavior: count[behavior] for behavior in ("deny", "ask", "allow")},
+            "workdirs": found.workdirs,
+            "trusted_owners": found.trusted_owners,
+        }
+        typer.echo(json_text(facts))
+        return
+    listed = ", ".join(f"{count[behavior]} {behavior}" for behavior in ("deny", "ask", "allow"))
+    typer.echo(f"{one_line(str(file))}: mode {found.mode}; rules: {listed}")
+    for label, texts in (("working directories", found.workdirs), ("trusts", found.trusted_owners)):
+        if texts:
+            typer.echo(f"  {label}: {', '.join(map(one_line, texts))}")
+
+
+@permissions.command("schema")
+def _schema() -> None:
+    """Print the JSON Schema of rule files, for editors."""
+    typer.echo(json_text(rule_file_schema(), indent=2))
+
+
+@permissions.command("try")
+@joins_a_room
+def _try(  # noqa: PLR0913 - a parameter for each flag
+    options: RoomOptions,
+    file: _File,
+    tool: _Tool = None,
+    arguments: _Arguments = None,
+    participant: _Participant = None,
+    on_behalf_of: _OnBehalfOf = None,
+    policy: _Policy = False,
+    read_only: _ReadOnly = False,
+    approval: _Approval = False,
+    matches: _Matches = None,
+    records: _Records = None,
+    since: _Since = None,
+) -> None:
+    """Show what a rule file would decide about a call, or about recorded calls. Nothing runs.
+
+    With --url, --room, --token or --context the tool is asked there about this very input. Else the
+    decision is made from flags alone.
+    """
+    rules = _read(file)
+    trial = _Trial(rules, read_only, approval, None if matches is None else tuple(matches), policy)
+    is_asked = any((options.url, options.room, options.token, options.context))
+    if is_asked and (read_only or approval or matches is not None):
+        text = "--read-only, --approval and --matches are for decisions without a room"
+        raise UsageError(text)
+    if records is not None:
+        if arguments or participant or on_behalf_of or options.name:
+            raise UsageError("with --records the calls say who called what with which arguments")
+        chosen = _recorded(records, tool, since)
+        if is_asked:
+            found = in_room(options, lambda room: trial.in_room(room).tally(chosen))
+        else:
+            found = asyncio.run(trial.tally(chosen))
+        _show_tally(found, len(chosen), options, is_asked=is_asked)
+        return
+    if tool is None or since is not None:
+        raise UsageError("name a tool and its arguments, or records with --records and --since")
+    typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
+    if is_asked:
+        permit, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
+    else:
+        permit, said = trial.decide_here(typed, options.name)
+    _show_permit(permit, said, options, is_asked=is_asked)
+
+
+def _read(file: Path) -> Permissions:
+    try:
+        return Permissions.from_toml(file)
+    except RuleFileError as error:
+        details = {"path": error.path, "line": error.line}
+        raise UsageError(str(error), details=details) from error
+
+
+def _recorded(path: Path, tool: str | None, since: str | None) -> list[CallRecord]:
+    try:
+        began = None if since is None else read_since(since)
+        return read_calls(path, CallFilter.of(tool, None, None, began), _MAX_RECORDS)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """A call as it was typed."""
+
+    tool: str
+    arguments: tuple[str, ...]
+    participant: str | None
+    on_behalf_of: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """The permissions that are tried, and what is known without asking."""
+
+    permissions: Permissions
+    read_only: bool
+    approval: bool
+    matches: tuple[str, ...] | None
+    at_host: bool
+    room: CommandRoom | None = None
+
+    def in_room(self, room: CommandRoom) -> _Trial:
+        return replace(self, room=room)
+
+    async def tally(self, records: list[CallRecord]) -> Tally:
+        return await tally(self.permissions, records, self._said, at_host=self.at_host)
+
+    def decide_here(self, typed: _Typed, name: str | None) -> tuple[Permit, Assessment]:
+        """Decide from flags; the schema of the tool is not known."""
+        caller = LOCAL if name is None else named(name)
+        call = TriedCall.of(
+            typed.tool,
+            read_arguments(typed.arguments, {}),
+            owner=None if typed.participant is None else named(typed.participant, caller),
+            caller=caller,
+            principal=None if typed.on_behalf_of is None else named(typed.on_behalf_of, caller),
+            at_host=self.at_host,
+        )
+        said = self._flags()
+        return self.permissions.decide(call, said), said
+
+    async def decide_there(self, typed: _Typed) -> tuple[Permit, Assessment]:
+        """Decide with what the tool says in the room."""
+        assert self.room is not None
+        toolkit, _, name = typed.tool.partition(".")
+        if not toolkit or not name:
+            raise UsageError(f"{one_line(typed.tool, 64)} is not a tool: write toolkit.tool")
+        proxy = await self.room.toolkit(toolkit, typed.participant)
+        me, info = self.room.me, proxy.info
+        principal = None if typed.on_behalf_of is None else named(typed.on_behalf_of, me)
+        arguments = read_arguments(typed.arguments, read_parameters(proxy.tool(name).input_schema))
+        owner = replace(me, name=info.owner, issuer=info.issuer, alias=info.alias)
+        call = TriedCall.of(
+            typed.tool,
+            arguments,
+            owner=owner,
+            caller=me,
+            principal=principal,
+            at_host=self.at_host,
+        )
+        said = await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
+        return self.permissions.decide(call, said), said
+
+    async def _said(self, call: TriedCall) -> Assessment:
+        # Asked as oneself: whom a recorded call was made for may have left the room.
+        return self._flags() if self.room is None else await self._asked(call, call.owner)
+
+    async def _asked(self, call: TriedCall, participant: str | None, **options: Any) -> Assessment:
+        assert self.room is not None
+        tool, arguments = call.tool.name, call.arguments
+        patterns = self.permissions.patterns(call)
+        options["participant"] = participant
+        said = await self.room.assess(tool, arguments, patterns=patterns, **options)
+        further = self.permissions.patterns(call, said.reaches)
+        if set(further) <= set(patterns):
+            return said
+        return await self.room.assess(tool, arguments, patterns=further, **options)
+
+    def _flags(self) -> Assessment:
+        said = Assessment(
+            "ask" if self.approval else "pass",
+            read_only=self.read_only,
+            immune=self.approval,
+            source="manifest",
+        )
+        return said if self.matches is None else replace(said, matches=self.matches, source="tool")
+
+
+def _show_permit(permit: Permit, said: Assessment, options: RoomOptions, *, is_asked: bool) -> None:
+    if options.as_json:
+        facts = {
+            "behavior": permit.behavior,
+            "reason": permit.reason,
+            "source": permit.source,
+            "by": permit.by,
+            "mode": permit.mode,
+            "suggestions": [rule_to_plain(rule) for rule in permit.suggestions],
+            "asked": is_asked,
+            "assessment": assessment_to_plain(said),
+        }
+        typer.echo(json_text(facts))
+        return
+    typer.echo(f"{permit.behavior}: {one_line(permit.reason)}")
+    for rule in permit.suggestions:
+        typer.echo(f"  this rule would allow it: {rule}")
+    _say_how(is_asked=is_asked)
+
+
+def _show_tally(found: Tally, calls: int, options: RoomOptions, *, is_asked: bool) -> None:
+    if options.as_json:
+        typer.echo(json_text({**found.facts(), "asked": is_asked}))
+    else:
+        rows = [(str(calls), *row) for row, calls in found.rows()]
+        if rows:
+            show_columns([_COLUMNS, *rows])
+        else:
+            typer.echo("no recorded call was judged", err=True)
+        for reason, count in sorted(found.apart.items()):
+            typer.echo(f"not judged: {count:,} calls, because {reason}", err=True)
+        _say_how(is_asked=is_asked)
+    if calls == _MAX_RECORDS:
+        typer.echo(f"these are the newest {calls:,} calls: --since chooses fewer", err=True)
+
+
+def _say_how(*, is_asked: bool) -> None:
+    if not is_asked:
+        typer.echo("decided from flags alone; with --room NAME the tool is asked", err=True)

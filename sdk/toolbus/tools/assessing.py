@@ -1,0 +1,206 @@
+"""Asks a tool about one input, and takes nothing of the answer on trust but its meaning.
+
+A tool's `assess` is code of its author, and its arguments are those of a model. So it has 5 s,
+however it treats a cancellation; what it raises, and what is no assessment, is an ask that no allow
+rule replaces; and each field of its answer is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast, get_args
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import RoomException
+from toolbus.permissions.assessment import AssessedBehavior, Assessment, assessment_of_flags
+from toolbus.permissions.plain import (
+    MAX_MESSAGE_CHARS,
+    MAX_PREVIEW_BYTES,
+    MAX_REACHES_CHARS,
+    MAX_SUGGESTIONS,
+)
+from toolbus.permissions.rule import Rule
+from toolbus.tools.assess_functions import ASSESS_THREADS
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.tool import Tool
+from toolbus.untrusted_text import printable
+
+__all__ = ["ASSESS_S", "assessed"]
+
+_logger = bounded_logger(__name__)
+
+ASSESS_S = 5.0
+"""How long a tool may take to assess an input: a person or a model waits for it."""
+_BEHAVIORS = get_args(AssessedBehavior)
+_CUT = "…"
+_abandoned: set[asyncio.Task[Any]] = set()
+
+
+async def assessed(
+    tool: Tool, name: str, context: ToolContext, arguments: dict[str, Any], patterns: Sequence[str]
+) -> Assessment:
+    """Return what a tool says about checked arguments.
+
+    Args:
+        tool: The tool.
+        name: `toolkit.tool`, which its suggestions may name.
+        context: The call.
+        arguments: In the form for `execute`.
+        patterns: The patterns of rules whose matches are asked.
+
+    Raises a `RoomException` that `assess` refused the call with, by `context.refuse`.
+    """
+    run = run_of(context)
+    run.patterns = tuple(patterns)
+    flags = assessment_of_flags(tool.manifest())
+    if tool.orchestration and not run.is_hosted:
+        flags = replace(flags, read_only=True)
+    if not (patterns or _has_own(tool)):
+        return flags
+    try:
+        reaches = str(tool.reached(arguments))[:MAX_REACHES_CHARS]
+        said = flags
+        if _has_own(tool):
+            said = await _within_time(partial(tool.assess, context, arguments))
+        found = _bounded(said, name, reaches, patterns)
+        if patterns and tool.has_patterns:
+            ask = partial(_matching, tool, patterns, arguments)
+            matches = await _within_time(partial(ASSESS_THREADS.run, ask))
+            found = replace(found, matches=(*found.matches, *matches))
+    except RoomException as error:
+        if run.is_recorded(error):
+            raise
+        return _unknown(tool, error, arguments)
+    except Exception as error:
+        return _unknown(tool, error, arguments)
+    if tool.orchestration and not run.is_hosted:
+        found = replace(found, read_only=True)
+    return found
+
+
+def _has_own(tool: Tool) -> bool:
+    """Whether a tool has an assessment of its own, or reaches another one."""
+    return tool.has_assess or type(tool).reached is not Tool.reached
+
+
+def _matching(tool: Tool, patterns: Sequence[str], arguments: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(pattern for pattern in patterns if tool.match_rule(pattern, arguments))
+
+
+async def _within_time(start: Callable[[], Awaitable[Any]]) -> Any:
+    """Wait for the answer of a tool's own code; leave it behind if it does not end in time.
+
+    A task of its own, because code that swallows a cancellation could hold up `asyncio.timeout`.
+    """
+
+    async def run() -> Any:
+        return await start()
+
+    task = asyncio.ensure_future(run())
+    try:
+        done, _ = await asyncio.wait([task], timeout=ASSESS_S)
+    except asyncio.CancelledError:
+        _abandon(task)
+        raise
+    if not done:
+        _abandon(task)
+        raise TimeoutError(f"it took longer than {ASSESS_S:g} s")
+    if task.cancelled():
+        raise RuntimeError("it raised CancelledError")
+    return task.result()
+
+
+def _abandon(task: asyncio.Task[Any]) -> None:
+    _abandoned.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_abandoned.discard)
+    task.add_done_callback(retrieve_error)
+    task.cancel()
+
+
+def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessment:
+    """Return the assessment of a tool that could not be asked."""
+    if not tool.has_logged_assess:  # it may fail for every call
+        tool.has_logged_assess = True
+        _logger.warning(
+            "tool %s cannot assess an input; later failures of this tool are not logged",
+            tool.name,
+            exc_info=error,
+        )
+    # Its text may contain what the caller must not read, as that of a tool's own exception.
+    why = str(error) if isinstance(error, TimeoutError | _NoAssessment) else type(error).__name__
+    try:
+        reaches = str(tool.reached(arguments))[:MAX_REACHES_CHARS]
+    except Exception:
+        reaches = ""
+    message = f"the tool cannot say what this call would do: {why}"
+    return Assessment(
+        "ask",
+        immune=True,
+        message=printable(message, MAX_MESSAGE_CHARS),
+        source="manifest",
+        reaches=reaches,
+    )
+
+
+class _NoAssessment(TypeError):
+    """What `assess` returned is none."""
+
+
+def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Assessment:
+    """Return the answer of `assess` within the limits. Raises `_NoAssessment` for nonsense."""
+    if isinstance(said, str) and said in _BEHAVIORS:
+        said = Assessment(cast(AssessedBehavior, said))
+    if not isinstance(said, Assessment) or said.behavior not in _BEHAVIORS:
+        raise _NoAssessment(f"assess returned {type(said).__name__}")
+    flags = (said.read_only, said.within_workdir, said.immune)
+    texts = (said.message, said.preview, said.reaches, said.refusal)
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
+    if not all(isinstance(text, str) for text in texts):
+        raise _NoAssessment("assess returned an Assessment whose texts are not text")
+    if said.source not in ("tool", "manifest"):
+        raise _NoAssessment("assess returned an Assessment with another source")
+    reaches = reaches or said.reaches[:MAX_REACHES_CHARS]
+    asked = frozenset(patterns)
+    return Assessment(
+        said.behavior,
+        read_only=said.read_only,
+        within_workdir=said.within_workdir,
+        immune=said.immune,
+        message=printable(said.message[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
+        preview=_cut_preview(said.preview),
+        suggestions=_usable(said.suggestions, name, reaches),
+        matches=tuple(match for match in dict.fromkeys(said.matches) if match in asked),
+        source=said.source,
+        reaches=reaches,
+        refusal=printable(said.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
+    )
+
+
+def _cut_preview(text: str) -> str:
+    shown = printable(text[:MAX_PREVIEW_BYTES])
+    packed = shown.encode()
+    if len(packed) <= MAX_PREVIEW_BYTES and len(text) <= MAX_PREVIEW_BYTES:
+        return shown
+    kept = packed[: MAX_PREVIEW_BYTES - len(_CUT.encode())]
+    return kept.decode(errors="ignore") + _CUT
+
+
+def _usable(suggestions: Sequence[Any], name: str, reaches: str) -> tuple[Rule, ...]:
+    """Return the suggestions that allow no more than this tool, or the one that it reaches.
+
+    A rule of the tool's author may leave `tool` out, since a tool does not know its toolkit.
+    """
+    target = reaches or name
+    found = []
+    for rule in suggestions:
+        if isinstance(rule, Rule) and rule.behavior == "allow":
+            if rule.tool == "*":
+                rule = replace(rule, tool=target)
+            if rule.tool in (name, target):
+                found.append(rule)
+    return tuple(found[:MAX_SUGGESTIONS])

@@ -1,0 +1,187 @@
+"""What a tool says about one input: `Toolkit.assess` asks it, and bounds whatever it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolbus import Assessment, InvalidArguments, NotFound, Rule, Tool, ToolContext, Toolkit, tool
+from toolbus.errors import PermissionDenied
+from toolbus.tools import assessing
+
+ALLOW = Assessment("allow", read_only=True)
+
+
+def toolkit_of(assess: Any = None, match_rule: Any = None, **flags: Any) -> Toolkit:
+    @tool(assess=assess, match_rule=match_rule, **flags)
+    async def run(command: str, times: int = 3) -> str:
+        raise AssertionError("an assessment runs nothing")
+
+    return Toolkit("shell", [run])
+
+
+async def asked(toolkit: Toolkit, *patterns: str, command: str = "ls") -> Assessment:
+    return await toolkit.assess(ToolContext(), "run", {"command": command}, patterns)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, Assessment("pass")),
+        ({"read_only": True}, Assessment("pass", read_only=True)),
+        ({"approval": True}, Assessment("ask", immune=True)),
+        ({"destructive": True}, Assessment("ask")),
+        ({"open_world": True}, Assessment("ask")),
+    ],
+)
+async def test_flags_answer_without_an_assess(flags: dict[str, bool], said: Assessment) -> None:
+    assert replace(await asked(toolkit_of(**flags)), message="") == said
+
+
+async def test_function_gets_the_arguments_that_it_names_with_their_defaults() -> None:
+    def by_name(times: int, command: str, context: ToolContext) -> Assessment:
+        assert context.caller.name == "local"
+        return Assessment("deny" if command == "rm" else "pass", message=f"{times} times")
+
+    async def by_text(**arguments: Any) -> str:
+        return "allow" if arguments == {"command": "ls", "times": 3} else "pass"
+
+    assert await asked(toolkit_of(by_name)) == Assessment("pass", message="3 times")
+    assert (await asked(toolkit_of(by_name), command="rm")).behavior == "deny"
+    assert (await asked(toolkit_of(by_text))).behavior == "allow"
+
+
+async def test_patterns_are_matched_in_the_words_of_the_tool() -> None:
+    def match_rule(pattern: str, command: str) -> bool:
+        return command.startswith(pattern)
+
+    found = await asked(toolkit_of(match_rule=match_rule), "l", "rm", "ls")
+    assert found.matches == ("l", "ls")
+    assert (await asked(toolkit_of(), "l")).matches == ()
+
+
+class Listed(Tool):
+    name = "run"
+    input_schema = {"properties": {"command": {"type": "string"}}}  # noqa: RUF012
+
+    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> str:
+        raise AssertionError("an assessment runs nothing")
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        if arguments["command"] == "no":
+            raise context.refuse(PermissionDenied("not you"))
+        return Assessment("pass", matches=(*context.patterns, "never asked"))
+
+
+async def test_subclass_may_match_the_patterns_itself_and_refuse_the_call() -> None:
+    toolkit = Toolkit("shell", [Listed()])
+    assert (await asked(toolkit, "a", "b")).matches == ("a", "b")
+    with pytest.raises(PermissionDenied, match="not you"):
+        await asked(toolkit, command="no")
+
+
+async def test_arguments_are_checked_first() -> None:
+    toolkit = toolkit_of(lambda: ALLOW)
+    with pytest.raises(InvalidArguments):
+        await toolkit.assess(ToolContext(), "run", {"command": 1})
+    with pytest.raises(NotFound):
+        await toolkit.assess(ToolContext(), "walk", {})
+
+
+def raises(command: str) -> Assessment:
+    raise ValueError(f"secret of {command}")
+
+
+async def swallows_cancellation() -> Assessment:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            continue
+
+
+async def cancels_itself() -> Assessment:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "assess",
+    [
+        raises,
+        cancels_itself,
+        lambda: None,
+        lambda: "maybe",
+        lambda: {"behavior": "allow"},
+        lambda: Assessment("maybe"),  # type: ignore[arg-type]
+        lambda: Assessment("allow", read_only=1),  # type: ignore[arg-type]
+        lambda: Assessment("allow", message=b"x"),  # type: ignore[arg-type]
+        lambda: Assessment("allow", suggestions=3),  # type: ignore[arg-type]
+        lambda: Assessment("allow", matches=([],)),  # type: ignore[arg-type]
+        lambda: Assessment("allow", source="me"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_is_no_assessment_is_an_immune_ask(assess: Callable[..., Any]) -> None:
+    found = await asked(toolkit_of(assess))
+    assert (found.behavior, found.immune, found.source) == ("ask", True, "manifest")
+    assert "secret" not in found.message
+
+
+async def test_tool_that_takes_too_long_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assessing, "ASSESS_S", 0.01)
+    never = threading.Event()
+
+    def blocks() -> Assessment:
+        never.wait()
+        return ALLOW
+
+    def match_rule(pattern: str) -> bool:
+        return never.wait()
+
+    kits = toolkit_of(blocks), toolkit_of(match_rule=match_rule), toolkit_of(swallows_cancellation)
+    try:
+        for toolkit in kits:
+            found = await asked(toolkit, "ls")
+            assert (found.behavior, found.immune, found.source) == ("ask", True, "manifest")
+            assert "longer than" in found.message
+    finally:
+        never.set()
+        swallowing = list(assessing._abandoned)
+        for task in swallowing:
+            task.get_coro().close()  # type: ignore[union-attr]
+
+
+async def test_answer_is_bounded_and_safe_to_show() -> None:
+    big = "é\x1b[2J" * 500_000
+    rules = tuple(Rule(behavior="allow", match=f"ls {number}") for number in range(9))
+    others = (
+        Rule(behavior="allow", tool="shell"),
+        Rule(behavior="allow", tool="other.run"),
+        Rule(behavior="deny"),
+    )
+    said = Assessment("pass", message=big, preview=big, suggestions=(*others, *rules))
+    found = await asked(toolkit_of(lambda: said))
+    assert len(found.message) == 2_000
+    assert len(found.preview.encode()) <= 64 * 1024
+    assert "\x1b" not in found.message + found.preview
+    assert found.suggestions == tuple(replace(rule, tool="shell.run") for rule in rules[:5])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"assess": lambda comand: ALLOW}, "'comand', which is no argument"),
+        ({"assess": lambda command, /: ALLOW}, "'command' must be taken by name"),
+        ({"assess": "allow"}, "assess must be a function"),
+        ({"assess": Assessment}, "assess must be a function"),
+        ({"match_rule": lambda: True}, "must take the pattern first"),
+        ({"match_rule": lambda pattern, size: True}, "'size', which is no argument"),
+    ],
+)
+def test_function_of_another_form_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        toolkit_of(**options)
