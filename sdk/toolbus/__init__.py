@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.builders import make_toolkits as make_toolkits
     from toolbus.agents.factory_builder import builder_of as builder_of
     from toolbus.agents.local_toolkit import LocalToolkit as LocalToolkit
+    from toolbus.agents.questions import Answer as Answer
+    from toolbus.agents.questions import Question as Question
     from toolbus.agents.required_toolkit import RequiredToolkit as RequiredToolkit
     from toolbus.agents.skill_listing import SkillEntry as SkillEntry
     from toolbus.agents.skill_listing import SkillListing as SkillListing
@@ -112,6 +114,7 @@ _MODULES = {
     "toolbus.agents.builders": "ToolkitBuilder ToolkitConfig builder_infos make_toolkits",
     "toolbus.agents.factory_builder": "builder_of",
     "toolbus.agents.local_toolkit": "LocalToolkit",
+    "toolbus.agents.questions": "Answer Question",
     "toolbus.agents.required_toolkit": "RequiredToolkit",
     "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
     "toolbus.agents.tool_groups": "ToolGroup",

@@ -1,0 +1,85 @@
+"""What a turn asks a person about one call, and what the person answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
+
+from toolbus.agents.tool_use import ToolUse
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.permit import Permit
+from toolbus.permissions.rule import Rule
+from toolbus.tools.tool_info import ToolInfo
+
+__all__ = ["Answer", "AnswerScope", "Ask", "Question"]
+
+AnswerScope: TypeAlias = Literal["once", "state"]
+"""For what an answer holds: for this call, or for the state of the agent."""
+_SCOPES = ("once", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call that waits until a person has decided about it."""
+
+    use: ToolUse
+    """What the model asks for. A call of a program has one too, with the id of the call."""
+    tool: ToolInfo
+    """The called tool."""
+    arguments: Mapping[str, Any]
+    """The values by parameter with which it would run: a copy, after all middlewares."""
+    permit: Permit
+    """Why a person is asked; `permit.suggestions` are rules that would have allowed it."""
+    assessment: Assessment
+    """What the tool says about this input. `reaches` names the tool that the call would reach, if
+    it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a person decided: made by `Answer.allow` or `Answer.deny`."""
+
+    is_allowed: bool
+    """Whether the call may run."""
+    scope: AnswerScope = "once"
+    """Whether it holds for this call or for the state of the agent."""
+    rule: Rule | None = None
+    """The rule that is granted with the scope "state"; None stands for exactly this call."""
+    arguments: Mapping[str, Any] | None = None
+    """The arguments to run it with in place of those asked about."""
+    reason: str = ""
+    """Why not, in the words of the person; a model reads it."""
+
+    @classmethod
+    def allow(
+        cls,
+        scope: AnswerScope = "once",
+        rule: Rule | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the answer that the call may run.
+
+        Args:
+            scope: "once" is for this call. "state" is for all calls of this principal with the
+                same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
+                with exactly these arguments.
+            rule: One of `Question.permit.suggestions`, or another allow rule of this tool alone.
+            arguments: Changed arguments. They are validated and judged before the call runs.
+
+        Raises `ValueError` for an unknown scope, and for a rule with the scope "once".
+        """
+        if scope not in _SCOPES:
+            raise ValueError(f'scope must be "once" or "state", not {scope!r}')
+        if rule is not None and scope != "state":
+            raise ValueError('a rule is granted with scope="state"')
+        return cls(True, scope, rule, arguments)
+
+    @classmethod
+    def deny(cls, reason: str = "") -> Self:
+        """Return the answer that the call may not run, with words for the model."""
+        return cls(False, reason=reason)
+
+
+Ask: TypeAlias = Callable[[Question], Awaitable[Answer]]
+"""Asks a person. It is cancelled when the time for an answer or the turn has ended."""
