@@ -70,7 +70,9 @@ async def assessed(
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
             matches = await _within_time(partial(ASSESS_THREADS.run, ask))
-            found = replace(found, matches=(*found.matches, *matches))
+            # Each once: the answer has no more of them than the question.
+            matches = tuple(dict.fromkeys((*found.matches, *matches)))
+            found = replace(found, matches=matches)
     except RoomException as error:
         if run.is_recorded(error):
             raise
