@@ -88,8 +88,6 @@ class ToolRun(ABC):
     """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
-    method: str = ""
-    """The called tool, `toolkit.tool`, where the runner knows it."""
     call_id: str = ""
     """The id of the call; empty for a local call without one."""
     state: dict[str, Any] | None = None
@@ -140,6 +138,11 @@ class ToolRun(ABC):
     @abstractmethod
     def on_behalf_of(self) -> Participant | None:
         """The principal for whom the caller acts, or None."""
+
+    @property
+    def method(self) -> str:
+        """The called tool, `toolkit.tool`; empty where the runner does not know it."""
+        return ""
 
     @property
     def forwarded_for(self) -> tuple[Participant, ...]:
