@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from heapq import merge
 from typing import Any, Literal, NamedTuple, Self
 
-from toolbus.auth.participant_names import full_name, reference_fault
+from toolbus.auth.participant_names import full_name
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
 from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
-from toolbus.permissions.rule import Rule, RuleBehavior
+from toolbus.permissions.rule import Rule, RuleBehavior, name_fault_in_rules
 from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
 from toolbus.untrusted_text import json_text, one_line
 
@@ -113,7 +113,7 @@ class Permissions:
         folders = tuple(os.fspath(folder) for folder in _list("workdirs", workdirs))
         owners = tuple(_list("trusted_owners", trusted_owners))
         for owner in owners:
-            if (fault := reference_fault(owner)) is not None:
+            if (fault := name_fault_in_rules(owner)) is not None:
                 raise ValueError(f"trusted_owners: {_shown(owner)} {fault}")
         object.__setattr__(self, "mode", mode)
         object.__setattr__(self, "rules", given)
