@@ -213,18 +213,17 @@ class _Dialog:
 
     async def _key(self, prompt: str) -> str:
         with self._terminal.keys():
-            self._terminal.write(prompt)
+            # Before the prompt: a person who answers at once must not be dropped, too.
             self._terminal.forget_input()
-            while True:
-                # Several at once are an arrow key, or pasted text: nobody decided so.
-                typed = (await self._terminal.read()).decode(errors="replace")
-                if len(typed) == 1:
-                    self._terminal.write(f"{typed if typed.isprintable() else ''}\n")
-                    return typed
+            self._terminal.write(prompt)
+            typed = (await self._terminal.read()).decode(errors="replace")
+        self._terminal.write(f"{one_line(typed, 20)}\n")
+        # Several at once are an arrow key, or pasted text: nobody decided so.
+        return typed if len(typed) == 1 else ""
 
     async def _line(self, prompt: str) -> str:
-        self._terminal.write(prompt)
         self._terminal.forget_input()
+        self._terminal.write(prompt)
         return (await self._terminal.read()).decode(errors="replace").rstrip("\r\n\x04")
 
     async def _reason(self) -> str:

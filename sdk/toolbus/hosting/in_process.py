@@ -134,6 +134,7 @@ class InProcessCall(Execution, LocalRun):
 
     def stop(self) -> None:
         """Stop the function as far as possible."""
+        self.cancel()
         if not self._limit.expired():
             self._limit.reschedule(self.clock())
 

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from toolbus.chunks.chunk_types import Chunk
+from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
 from toolbus.errors import DeadlineExceeded
 from toolbus.middlewares.outcomes import checked_seconds, closing, own_error
+from toolbus.tools.context import run_of
 from toolbus.tools.middleware import Next, ToolCall
 
 __all__ = ["TimeLimit"]
@@ -34,10 +36,12 @@ class TimeLimit:
 
     async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
         """Run the call until its time is over."""
-        ends_at = asyncio.get_running_loop().time() + self._seconds
+        # In a turn a person may be asked about the call; that takes none of its time.
+        clock = run_of(call.context).pausable
+        ends_at = _now(clock) + self._seconds
         async with closing(next(call)) as chunks:
             # The limit surrounds each wait, never a `yield`: it must not cancel the reader.
-            while (chunk := await _next_chunk(chunks, ends_at)) is not None:
+            while (chunk := await _next_chunk(chunks, ends_at, clock)) is not None:
                 if chunk is _END:
                     return
                 yield chunk  # type: ignore[misc]  # not _END
@@ -45,15 +49,19 @@ class TimeLimit:
         raise own_error(call, error, began=True)
 
 
-async def _next_chunk(chunks: object, ends_at: float) -> object:
+async def _next_chunk(chunks: object, ends_at: float, clock: PausableClock | None) -> object:
     """Return the next chunk, or `_END`; None if the time is over."""
-    if asyncio.get_running_loop().time() >= ends_at:
+    if _now(clock) >= ends_at:
         return None  # a chunk that needs no wait would pass the limit below
     try:
-        async with asyncio.timeout_at(ends_at) as limit:
+        async with timeout_at(ends_at, clock) as limit:
             found = await anext(chunks, _END)  # type: ignore[call-overload]
     except TimeoutError:
         if not limit.expired():
             raise  # it is an error of the tool
         return None
     return None if limit.expired() else found
+
+
+def _now(clock: PausableClock | None) -> float:
+    return asyncio.get_running_loop().time() if clock is None else clock.time()

@@ -91,7 +91,7 @@ class Execution(ToolRun):
         """Stop the function as far as possible."""
 
     @property
-    def method(self) -> str:  # type: ignore[override]
+    def method(self) -> str:
         """The tool's full name: `toolkit.tool`."""
         return f"{self.toolkit.name}.{self.tool}"
 

@@ -21,7 +21,8 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
 
-if TYPE_CHECKING:  # most programs record nothing
+if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
+    from toolbus.concurrency.pausable_clock import PausableClock
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
 
@@ -116,6 +117,9 @@ class ToolRun(ABC):
     """The working directories of the permissions that the call was judged by."""
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""
+    pausable: PausableClock | None = None
+    """The clock of a turn's call, which stands still while a person is asked; then it is `clock`
+    too, and time limits of middlewares go by it."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 
