@@ -65,6 +65,8 @@ class PausableClock:
                 limit.reschedule(None if self._paused_at is not None else self.loop_time(at))
 
 
-def timeout_at(at: float, clock: PausableClock | None) -> AbstractAsyncContextManager[asyncio.Timeout]:
+def timeout_at(
+    at: float, clock: PausableClock | None
+) -> AbstractAsyncContextManager[asyncio.Timeout]:
     """Return `asyncio.timeout_at` for a time by this clock; None is the loop's own."""
     return asyncio.timeout_at(at) if clock is None else clock.timeout_at(at)

@@ -23,6 +23,7 @@ from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.concurrency.pausable_clock import PausableClock
+    from toolbus.permissions.permit import Permit
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
 
@@ -115,6 +116,8 @@ class ToolRun(ABC):
     """The patterns of rules that an assessment was asked about."""
     workdirs: tuple[str, ...] = ()
     """The working directories of the permissions that the call was judged by."""
+    permit: Permit | None = None
+    """What the policy of the toolkit decided about the call, if it has one."""
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""
     pausable: PausableClock | None = None
