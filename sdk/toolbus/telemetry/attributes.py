@@ -43,6 +43,8 @@ HOST_NODE: Final = "toolbus.host_node"
 TOOLKIT: Final = "toolbus.toolkit"
 """The toolkit of a call within a turn, by its name there."""
 EXECUTED: Final = "toolbus.executed"
+PERMIT_BEHAVIOR: Final = "toolbus.permit.behavior"
+PERMIT_RULE: Final = "toolbus.permit.rule"
 """Whether the tool's function ran: no, maybe, yes."""
 CAUSE: Final = "toolbus.cause"
 """Class of the exception behind a `tool_failed`."""
@@ -146,6 +148,16 @@ def turn_call_attributes(toolkit: str, tool: str) -> SharedAttributes:
             TOOLKIT: toolkit,
         }
     )
+
+
+def permit_attributes(behavior: str, decided_by: str) -> dict[str, str]:
+    """Build the attributes of a call that permissions have decided about.
+
+    Args:
+        behavior: "allow", "ask" or "deny".
+        decided_by: What decided, in a few words: a rule with its place, or the mode.
+    """
+    return {PERMIT_BEHAVIOR: behavior, PERMIT_RULE: sendable(decided_by)}
 
 
 class ToolDescription(NamedTuple):

@@ -11,20 +11,24 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import PermissionDenied
-from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.plain import rule_to_plain
 from toolbus.tools.assessing import assessed
-from toolbus.tools.context import run_of
+from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permissions import Permissions
     from toolbus.permissions.permit import Permit
 
-__all__ = ["checked_policy", "enforce", "judge", "refusal_of"]
+__all__ = ["checked_policy", "enforce", "judge", "refusal_of", "warn_of_asks"]
 
+_logger = bounded_logger(__name__)
+_MAX_NAMED_CHARS = 1_000
 AskTool = Callable[[Sequence[str]], Awaitable[Assessment]]
 """Asks a tool about the input of a call, and about patterns of rules."""
 _NO_PERSON = "A host can ask nobody."
@@ -110,6 +114,30 @@ async def refusal_of(
         if permit.behavior != "allow":
             return permit.reason
     return ""
+
+
+def warn_of_asks(toolkit: str, policies: Iterable[Permissions], tools: Iterable[ToolInfo]) -> None:
+    """Log the tools about which a policy would ask by their flags: it refuses all of their calls.
+
+    Args:
+        toolkit: The name of the toolkit.
+        policies: Its policies.
+        tools: Its tools.
+    """
+    calls = [ToolCall(tool, {}, ToolContext()) for tool in tools]
+    asked = {
+        call.tool.tool: None
+        for policy in policies
+        for call in calls
+        if policy.decide(call, assessment_of_flags(call.tool)).behavior == "ask"
+    }
+    if asked:
+        _logger.warning(
+            "the policy of toolkit %s refuses calls that it would ask about, as nobody can be asked"
+            " at a host; by their flags those of: %s",
+            toolkit,
+            ", ".join(asked)[:_MAX_NAMED_CHARS],
+        )
 
 
 def checked_policy(value: Any, label: str) -> Permissions | None:
