@@ -20,6 +20,7 @@ from toolbus.errors import DeadlineExceeded, RoomException
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
+from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import Execution
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_limits import NO_LIMITS, Identity, ToolLimits
@@ -57,11 +58,12 @@ class InProcessCall(Execution, LocalRun):
     def begin(self, runner: InProcessToolkit, room_until: Callable[[float], Any]) -> None:
         """Take what the runner provides, and the room for a call that ends at a time."""
         self._runner = runner
-        self.toolkit = runner.toolkit
-        loop = self.loop = asyncio.get_running_loop()
-        self.clock = loop.time
-        self.deadline_at = loop.time() + self.timeout_s
-        self.room = room_until(self.deadline_at)
+        self.toolkit: Toolkit = runner.toolkit
+        loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.clock: Callable[[], float] = loop.time
+        self.deadline_at: float | None = loop.time() + self.timeout_s
+        self.room: CallRoom | None = room_until(self.deadline_at)
         self._limit = asyncio.timeout_at(self.deadline_at)
         if self.source is not None:
             self.source.run = self
