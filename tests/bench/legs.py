@@ -177,6 +177,12 @@ LOCAL = Leg(
     "middlewares with records in memory",
     ("caller",),
 )
+PERMISSIONS = Leg(
+    "permissions",
+    "bench.permissions_leg",
+    "one process: a decision about a call, with 100 or 10,000 rules of four kinds",
+    ("caller",),
+)
 TURN = Leg(
     "turn",
     "bench.turn_leg",
@@ -228,6 +234,19 @@ GROUPS = (
                 ("three middlewares and records", "wrapped"),
                 ("tool", "tool"),
                 ("function", "function"),
+            )
+        ),
+        (ALONE,),
+        rounds=2,
+    ),
+    Group(
+        "permissions",
+        tuple(
+            Contender(PERMISSIONS, label, order={"rules": rules}, processes=("caller",))
+            for label, rules in (
+                ("a decision with 100 rules", 100),
+                ("with 10,000 rules", 10_000),
+                ("no decision", 0),
             )
         ),
         (ALONE,),

@@ -136,6 +136,8 @@ ROWS = (
     _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
     Row("local", 60.0, 40.0, ALONE, "three middlewares and records", "function", ABOVE),
     Row("local", None, None, ALONE, "tool", "function", ABOVE),
+    Row("permissions", 20.0, 10.0, ALONE, "a decision with 100 rules", "no decision", ABOVE),
+    Row("permissions", 1_000.0, 20.0, ALONE, "with 10,000 rules", "no decision", ABOVE),
     Row("turns", 20.0, 10.0, ALONE, "turn over 10 toolkits of 20 tools", figure=MS),
     Row("turns", None, None, ALONE, "turn over 200 toolkits of 1 tool", figure=MS),
     Row("imports", 1.7, 1.5, STARTS, "four names", "their libraries", P50),

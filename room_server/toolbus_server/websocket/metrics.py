@@ -74,7 +74,9 @@ class ServerMetrics(Collector):
         yield GaugeMetricFamily("toolbus_participants", "Participants in all rooms.", participants)
         yield GaugeMetricFamily("toolbus_toolkits", "Toolkits that have a host.", toolkits)
         yield GaugeMetricFamily(
-            "toolbus_calls_in_flight", "Calls that have not ended.", self._hub.router.in_flight
+            "toolbus_calls_in_flight",
+            "Calls and assessments that have not ended.",
+            self._hub.router.in_flight,
         )
 
     def _call_counters(self) -> Iterator[Metric]:

@@ -408,7 +408,7 @@ class CallJudge:
         """Let the trace and the record of a call show what was decided, and what it reaches."""
         permit, reaches = judged.permit, judged.assessment.reaches
         if call.span is not None:
-            call.span.permit(permit.behavior, "" if permit.rule is None else str(permit.rule))
+            call.span.permit(permit.behavior, permit.by)
         # An owner that is not trusted could hide calls by saying that they reach something else.
         if call.recording is not None and reaches:
             if People(judged.call).trusts_owner(frozenset(self._permissions.trusted_owners)):

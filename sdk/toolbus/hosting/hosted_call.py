@@ -17,11 +17,12 @@ from toolbus.hosting.input_receiver import unreadable_input
 from toolbus.hosting.output_stream import CallHost, OutputStream
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.execution import Execution
+from toolbus.tools.execution import CallThreads, Execution
+from toolbus.tools.input_stream import ChunkSource
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool_limits import Identity
 from toolbus.tools.tool_run import Participant, progress_chunk
-from toolbus.tools.toolkit import read_large_arguments
+from toolbus.tools.toolkit import Toolkit, read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
@@ -31,7 +32,7 @@ _MAX_CACHED_CALLERS = 512
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
 
 
-class CallRunner(CallHost, Protocol):
+class CallRunner(CallHost, CallThreads, Protocol):
     """What a call needs of its runner."""
 
     room_of: Callable[[int, float | None], CallRoom]
@@ -41,9 +42,6 @@ class CallRunner(CallHost, Protocol):
     """Returns the name of this host, for records."""
     wants_error_text: Callable[[], bool]
     """Whether the server asks for the texts of exceptions."""
-
-    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Start a function on a thread."""
 
     def finish(self, call: HostedCall) -> None:
         """Release what a call holds that has ended."""
@@ -76,11 +74,11 @@ class HostedCall(Execution):
             None if remaining_ms is None else runner.loop.time() + remaining_ms / 1000
         )
         """By the loop's clock; None if the call has no deadline."""
-        self._runner = runner
+        self._runner: CallRunner = runner
         self.dispatch: Dispatch | AssessDispatch = dispatch
         self.hosted: HostedToolkit = hosted
-        self.toolkit = hosted.toolkit
-        self.tool = dispatch.tool
+        self.toolkit: Toolkit = hosted.toolkit
+        self.tool: str = dispatch.tool
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:  # type: ignore[override]  # always has one
@@ -174,7 +172,7 @@ class HostedCall(Execution):
             header = self.dispatch.header
             self.stream = OutputStream(self.dispatch.id, header, self, self._runner)
             if self.stream.input is not None:
-                self.source = ChunkReader(self.stream.input, unreadable_input)
+                self.source: ChunkSource | None = ChunkReader(self.stream.input, unreadable_input)
         return self.stream
 
     @property
@@ -200,10 +198,6 @@ class HostedCall(Execution):
         else:
             self.stream.emit(value)
 
-    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Start a function on one of the runner's threads."""
-        return self._runner.begin_thread(function)
-
     def finish(self) -> None:
         """Release what the call holds, once it has ended and its threads have too."""
         self._runner.finish(self)
@@ -217,12 +211,6 @@ class HostedCall(Execution):
     def executed(self) -> Executed:
         """Whether the function ran; unknown while a part of it is on a thread."""
         return "no" if self._is_reading else super().executed
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the server or the end of the event loop has cancelled the call."""
-        is_cancelled = self.task is not None and self.task.cancelling() and not self.timed_out
-        return self.given_up or bool(is_cancelled)
 
     def stop(self) -> None:
         """Stop the function as far as possible."""

@@ -16,12 +16,12 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.concurrency.tasks import is_cancelled
 from toolbus.errors import DeadlineExceeded, RoomException
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.permissions.assessment import Assessment
+from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
 from toolbus.tools.execution import Execution
 from toolbus.tools.tool import Tool
@@ -59,25 +59,16 @@ class InProcessCall(Execution, LocalRun):
     left_s: float | None = None
     """What is left of `timeout_s`, where some of it has passed already."""
 
-    def begin(
-        self,
-        toolkit: Toolkit,
-        room_until: Callable[[float], Any],
-        threads_of: Callable[[], ThreadPoolExecutor],
-    ) -> None:
-        """Take what the runner provides.
-
-        Args:
-            toolkit: The toolkit that runs the call.
-            room_until: Makes the room for a call that ends at a time by the loop's clock.
-            threads_of: Returns the threads that the toolkit's functions run on.
-        """
-        loop = self.loop = asyncio.get_running_loop()
-        self.toolkit = toolkit
-        self.clock = loop.time
-        self.deadline_at = loop.time() + (self.timeout_s if self.left_s is None else self.left_s)
-        self.room = room_until(self.deadline_at)
-        self._threads_of = threads_of
+    def begin(self, runner: InProcessToolkit, room_until: Callable[[float], Any]) -> None:
+        """Take what the runner provides, and the room for a call that ends at a time."""
+        self._runner = runner
+        self.toolkit: Toolkit = runner.toolkit
+        loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.clock: Callable[[], float] = loop.time
+        left_s = self.timeout_s if self.left_s is None else self.left_s
+        self.deadline_at: float | None = loop.time() + left_s
+        self.room: CallRoom | None = room_until(self.deadline_at)
         self._limit = asyncio.timeout_at(self.deadline_at)
         if self.source is not None:
             self.source.run = self
@@ -89,7 +80,7 @@ class InProcessCall(Execution, LocalRun):
                 return await self._result(limits)
         except TimeoutError as error:
             assert self._limit.expired(), "a timeout of the tool itself is a ToolFailed"
-            if self.timed_out:
+            if self.timed_out:  # in a task that was cancelled before
                 raise self.timeout_error() from error
             message = f"{self.method} did not end within {self.timeout_s:g} s"
             raise DeadlineExceeded(message, executed=self.executed_now) from error
@@ -148,28 +139,16 @@ class InProcessCall(Execution, LocalRun):
         except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
             _logger.exception("on_progress raised")
 
-    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Start a function on one of the toolkit's threads."""
-        return asyncio.get_running_loop().run_in_executor(self._threads_of(), function)
-
     def stop(self) -> None:
         """Stop the function as far as possible."""
+        self.cancel()
         if not self._limit.expired():
             self._limit.reschedule(self.clock())
-
-    def finish(self) -> None:
-        """Give the slot of the tool back, once the call's functions on threads have ended too."""
-        self.free_slot()
 
     @property
     def identity(self) -> Identity:
         """Who makes the call, issuer and name."""
         return self.caller.issuer, self.caller.name
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the caller, or a time limit, has cancelled the task."""
-        return is_cancelled()
 
 
 class InProcessToolkit:
@@ -180,7 +159,7 @@ class InProcessToolkit:
     """
 
     def __init__(self, toolkit: Toolkit) -> None:
-        self._toolkit = toolkit
+        self.toolkit: Toolkit = toolkit
         self._loop = asyncio.get_running_loop()
         self._limits = HostedToolkit(toolkit, public=False).limits
         self._changing = asyncio.Lock()
@@ -200,7 +179,7 @@ class InProcessToolkit:
     @property
     def manifest(self) -> ToolkitManifest:
         """The toolkit's manifest. Not to be changed."""
-        return self._toolkit.manifest()
+        return self.toolkit.manifest()
 
     @asynccontextmanager
     async def started(self, room: Any) -> AsyncIterator[None]:
@@ -211,7 +190,7 @@ class InProcessToolkit:
                 if self._started is None:
                     async with AsyncExitStack() as stack:
                         stack.enter_context(watched_loop())
-                        await stack.enter_async_context(started_tools(self._toolkit.tools, room))
+                        await stack.enter_async_context(started_tools(self.toolkit.tools, room))
                         self._started = stack.pop_all()
             yield
         finally:
@@ -223,13 +202,13 @@ class InProcessToolkit:
                     stack, self._started = self._started, None
                     await stack.aclose()
 
-    def _thread_pool(self) -> ThreadPoolExecutor:
-        """Return the toolkit's threads: as many as its tools may use at a time."""
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a sync function; there are as many threads as the tools may use at a time."""
         if self._threads is None:
             slots = (limits.slots for limits in self._limits.values())
             asked_for = sum(each.count for each in slots if each is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
-        return self._threads
+        return self._loop.run_in_executor(self._threads, function)
 
     def _release_threads(self) -> None:
         """Let threads end after their functions; no task waits for these."""
@@ -245,7 +224,7 @@ class InProcessToolkit:
         patterns: tuple[str, ...],
     ) -> Assessment:
         """Ask a tool about a call that is not made yet; raises as `Toolkit.assess`."""
-        return await self._toolkit.assess(context, tool, arguments, patterns)
+        return await self.toolkit.assess(context, tool, arguments, patterns)
 
     @runs_call
     async def run(self, call: InProcessCall, room_until: Callable[[float], Any]) -> Chunk:
@@ -257,11 +236,11 @@ class InProcessToolkit:
             RoomException: The call failed; `executed` says whether the tool ran.
             Exception: What the iterable of the call's input raised.
         """
-        call.begin(self._toolkit, room_until, self._thread_pool)
+        call.begin(self, room_until)
         limits = self._limits.get(call.tool, NO_LIMITS)
-        if self._toolkit.records is None:
+        if self.toolkit.records is None:
             return await call.run(limits)
-        recording = call.begin_recording(self._toolkit.records, call.method, call.arguments)
+        recording = call.begin_recording(self.toolkit.records, call.method, call.arguments)
         recording.executed = lambda: call.executed_now
         with recording:
             return await call.run(limits)

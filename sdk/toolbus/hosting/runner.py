@@ -47,6 +47,7 @@ from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_to_plain
+from toolbus.telemetry.attributes import permit_attributes
 from toolbus.telemetry.propagation import (
     CALL_AS_TRACE,
     CALL_ID,
@@ -436,6 +437,8 @@ class Runner:
             error = Cancelled("the call was cancelled", executed=call.executed)
             raise
         finally:
+            if call.permit is not None:
+                trace.describe(permit_attributes(call.permit.behavior, call.permit.by))
             trace.end(error)
 
     def finish(self, call: HostedCall) -> None:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
-from toolbus.auth.participant_names import full_name, reference_fault
+from toolbus.auth.participant_names import full_name
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
 from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
-from toolbus.permissions.rule import Rule, RuleBehavior
+from toolbus.permissions.rule import Rule, RuleBehavior, name_fault_in_rules
 from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
 from toolbus.untrusted_text import json_text, one_line
 
@@ -23,6 +24,7 @@ _MAX_PATTERNS = 64
 _MAX_PATTERN_BYTES = 16 * 1024
 _MAX_SUGGESTIONS = 5
 _MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
+_NO_QUESTIONS = "denies what it would ask"
 
 
 class _Finding(NamedTuple):
@@ -60,8 +62,8 @@ class _Concerning(NamedTuple):
                 asked[pattern] = None
         return tuple(asked), False
 
-    def beyond(self) -> tuple[str, ...] | None:
-        """Return the patterns within the limit if there are more of them; else None."""
+    def limited(self) -> frozenset[str] | None:
+        """Return the asked patterns where there are more; None where all are asked."""
         groups = [group for each in self for group in each if group.by_match]
         if (
             sum(len(group.by_match) for group in groups) <= _MAX_PATTERNS
@@ -69,7 +71,7 @@ class _Concerning(NamedTuple):
         ):
             return None
         asked, are_more = self.asked()
-        return asked if are_more else None
+        return frozenset(asked) if are_more else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Permissions:
         folders = tuple(os.fspath(folder) for folder in _list("workdirs", workdirs))
         owners = tuple(_list("trusted_owners", trusted_owners))
         for owner in owners:
-            if (fault := reference_fault(owner)) is not None:
+            if (fault := name_fault_in_rules(owner)) is not None:
                 raise ValueError(f"trusted_owners: {_shown(owner)} {fault}")
         object.__setattr__(self, "mode", mode)
         object.__setattr__(self, "rules", given)
@@ -158,7 +160,7 @@ class Permissions:
         concerning = self._concerning(call.tool, assessment.reaches, people)
         is_read_only = is_trusted and assessment.read_only
         judged = _Judged(call.tool, assessment, is_trusted, concerning)
-        at = MODES.index(self.mode)
+        at = MODES.index(self.mode)  # the column of the table
         for finding in self._findings(judged, people):
             outcome = OUTCOMES[finding.step][at]
             if outcome == "ask if read-only":
@@ -192,13 +194,11 @@ class Permissions:
     def _concerning(self, tool: JudgedTool, reaches: str, people: People) -> _Concerning:
         # A toolkit with an alias in a turn must not escape what was written for its own name.
         # What allows is written for the name that is seen.
-        strict = self._index.of(tool.name, tool.own_name, reaches)
-        seen = self._index.of(tool.name, reaches)
-        return _Concerning(
-            strict.groups("deny", people),
-            strict.groups("ask", people),
-            seen.groups("allow", people),
-        )
+        strict = self._index.of(tool.name, tool.own_name, reaches).concerning(people)
+        allow = strict["allow"]
+        if tool.own_name not in ("", tool.name):
+            allow = self._index.of(tool.name, reaches).concerning(people)["allow"]
+        return _Concerning(strict["deny"], strict["ask"], allow)
 
     def _findings(self, judged: _Judged, people: People) -> Iterator[_Finding]:
         """Return the steps that apply, in the order of the table."""
@@ -244,11 +244,8 @@ class Permissions:
         if finding.step == "undecided":
             reason = self._undecided(judged)
         elif finding.step in ("ask rule", "immune ask") and behavior == "deny":
-            denies = (
-                "denies what it would ask"
-                if self.mode == "dont_ask"
-                else "allows only what changes nothing"
-            )
+            is_quiet = self.mode == "dont_ask"
+            denies = _NO_QUESTIONS if is_quiet else "allows only what changes nothing"
             reason = f"{finding.words}; the mode {self.mode} {denies}."
         elif finding.source == "mode":
             reason = f"{finding.words}; the mode {self.mode} allows that."
@@ -263,17 +260,19 @@ class Permissions:
 
     def _undecided(self, judged: _Judged) -> str:
         """Return why the mode decides what nothing else decided."""
-        words = {
-            "default": "No rule allows this call, and the mode default asks about it",
-            "accept_edits": "No rule allows this call, and the mode accept_edits asks about it",
-            "explore": "The mode explore allows only what changes nothing",
-            "bypass": "The mode bypass allows what no rule forbids",
-            "dont_ask": "No rule allows this call; the mode dont_ask denies what it would ask",
-        }[self.mode]
         if self.mode == "bypass":
-            return f"{words}."
+            return "The mode bypass allows what no rule forbids."
+        if self.mode == "explore":
+            words = "The mode explore allows only what changes nothing"
+        elif self.mode == "dont_ask":
+            words = f"No rule allows this call{judged.reach}; the mode {self.mode} {_NO_QUESTIONS}"
+        else:
+            words = (
+                f"No rule allows this call{judged.reach}, and the mode {self.mode} asks about it"
+            )
         said = judged.assessment
-        if not judged.is_trusted and (said.read_only or said.within_workdir or said.matches):
+        loosens = said.read_only or said.within_workdir or said.behavior == "allow" or said.matches
+        if loosens and not judged.is_trusted:
             words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"
         return f"{judged.with_message(words)}."
 
@@ -289,8 +288,13 @@ class _Judged(NamedTuple):
     @property
     def what(self) -> str:
         """The call, in the middle of a sentence."""
+        return f"this call{self.reach}," if self.reach else "this call"
+
+    @property
+    def reach(self) -> str:
+        """The tool that the call reaches, if it only forwards, to follow a noun."""
         reaches = self.assessment.reaches
-        return f"this call, which reaches {one_line(reaches, 140)}," if reaches else "this call"
+        return f", which reaches {one_line(reaches, 140)}" if reaches else ""
 
     def strict_rule(self, behavior: Literal["deny", "ask"]) -> _Finding | None:
         """Return the rule that denies or asks, and why its pattern counts."""
@@ -312,25 +316,26 @@ class _Judged(NamedTuple):
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
         if self.is_trusted and self.assessment.source == "tool":
             found = self._matching(groups)
-            asked = None if found else self.concerning.beyond()
+            asked = None if found else self.concerning.limited()
             if asked is None:
                 return found, ""
-            why = f"; of more than {_MAX_PATTERNS} patterns the last count as matching"
+            why = (
+                f"; of more than {_MAX_PATTERNS} patterns, or {_MAX_PATTERN_BYTES:,} bytes of them,"
+                " the last count as matching"
+            )
         else:
-            asked = ()
+            asked = frozenset()
             why = "; its pattern counts as matching, because "
             why += (
                 "the host of the tool could not be asked"
                 if self.is_trusted
                 else f"{_owner(self.tool)} is not in trusted_owners"
             )
-        # At most one more than was asked has to be looked at.
-        unknown = (
-            rule
-            for group in groups
-            for rule in [next((r for m, r in group.by_match.items() if m not in asked), None)]
-            if rule is not None
-        )
+        unknown: list[Rule] = []
+        for group in groups:
+            # At most one more than was asked is looked at.
+            rules = (rule for match, rule in group.by_match.items() if match not in asked)
+            unknown += islice(rules, 1)
         return min(unknown, key=rule_order, default=None), why
 
     def allow_rule(self, index: RuleIndex, people: People) -> Rule | None:
@@ -342,20 +347,20 @@ class _Judged(NamedTuple):
         tool, reaches = self.tool.name, self.assessment.reaches
         if not reaches:
             return self._allowing(self.concerning.allow)
-        found = self._allowing(index.of(reaches).groups("allow", people))
+        found = self._allowing(index.of(reaches).concerning(people)["allow"])
         if found is None or self.is_trusted:
             return found
-        return self._allowing(index.of(tool).groups("allow", people)) and found
+        return self._allowing(index.of(tool).concerning(people)["allow"]) and found
 
     def _allowing(self, groups: Sequence[RuleGroup]) -> Rule | None:
         wholes = [group.whole for group in groups if group.whole is not None]
         found = min(wholes, key=rule_order, default=None)
         if found is None and self.is_trusted and self.assessment.source == "tool":
-            return self._matching(groups, self.concerning.beyond())
+            return self._matching(groups, self.concerning.limited())
         return found
 
     def _matching(
-        self, groups: Sequence[RuleGroup], asked: tuple[str, ...] | None = None
+        self, groups: Sequence[RuleGroup], asked: frozenset[str] | None = None
     ) -> Rule | None:
         """Return the first rule with a pattern that matches, of those that were asked if given."""
         matching = (
@@ -371,15 +376,16 @@ class _Judged(NamedTuple):
         """Return the rules that the tool suggests, as far as granting them is safe.
 
         Those that allow this tool, or the one that it reaches, and nothing else. They get the name
-        of the tool in the turn, and its owner, so that they cover no other toolkit of that name. A
-        pattern of an owner that is not trusted never matches, so that it is of no use.
+        of the tool in the turn, and its owner, so that they cover no other toolkit of that name;
+        for whom they hold is for whoever grants them. A pattern of an owner that is not trusted
+        never matches, so that it is of no use.
         """
         tool = self.tool
         name = {tool.name: tool.name, self.assessment.reaches: self.assessment.reaches}
         name.setdefault(tool.own_name, tool.name)
         owner = full_name(tool.owner, tool.alias) if tool.owner else None
         return tuple(
-            replace(rule, tool=name[rule.tool], owner=owner, origin="")
+            Rule(behavior="allow", tool=name[rule.tool], match=rule.match, owner=owner)
             for rule in self.assessment.suggestions[:_MAX_SUGGESTIONS]
             if rule.behavior == "allow"
             and rule.tool in name

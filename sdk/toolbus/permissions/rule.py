@@ -9,7 +9,7 @@ from toolbus.auth.grants import ToolPatterns
 from toolbus.auth.participant_names import reference_fault
 from toolbus.untrusted_text import json_text, one_line
 
-__all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior"]
+__all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior", "name_fault_in_rules"]
 
 RuleBehavior: TypeAlias = Literal["allow", "ask", "deny"]
 """What a rule does. Deny counts before ask, and ask before allow."""
@@ -54,7 +54,7 @@ class Rule:
             )
         for name in ("owner", "principal", "caller"):
             value = getattr(self, name)
-            if value is not None and (fault := reference_fault(value)) is not None:
+            if value is not None and (fault := name_fault_in_rules(value)) is not None:
                 raise ValueError(f"{name} {fault}")
 
     def __str__(self) -> str:
@@ -70,6 +70,17 @@ class Rule:
             # Of a long path the end, with the name of the file and the line.
             words.append(f"({one_line(self.origin[-_MAX_SHOWN_CHARS:])})")
         return " ".join(words)
+
+
+def name_fault_in_rules(value: object) -> str | None:
+    """Return why a rule cannot name a participant so, as the rest of a sentence about it.
+
+    A star is a valid name. But who writes it here means everybody, and a denial that covers only a
+    participant called `*` would deny nothing.
+    """
+    if value == "*" or (isinstance(value, str) and value.endswith("/*")):
+        return "must be one name: leave it out to mean everybody"
+    return reference_fault(value)
 
 
 def _is_pattern(match: object) -> bool:

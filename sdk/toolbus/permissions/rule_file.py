@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from toolbus.auth.participant_names import MAX_NAME_CHARS, reference_fault
+from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.permissions.modes import MODES, Mode, mode_fault
-from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule
-from toolbus.permissions.toml_lines import KeyPath, TomlLines
+from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule, name_fault_in_rules
+from toolbus.permissions.toml_lines import KeyPath, TomlLines, line_of_long_key
 from toolbus.untrusted_text import one_line
 
 __all__ = [
@@ -35,6 +35,7 @@ MAX_RULES = 10_000
 """The most rules of one file."""
 _MAX_NAMES = 1_000  # of working directories, and of trusted owners: more is no list of a person
 _MAX_PATH_CHARS = 4_096
+_MAX_KEY_PARTS = 100
 _AT_LINE = re.compile(r" ?\(at line (\d+), column \d+\)\Z| ?\(at end of document\)\Z")
 
 
@@ -78,11 +79,11 @@ def _text(**limits: Any) -> dict[str, Any]:
     return {"type": "string", **limits}
 
 
-# What a pattern of ECMA 262 can say of `reference_fault`. The rest is said when a file is read.
+# What a pattern of ECMA 262 can say of `name_fault_in_rules`. The rest is said when a file is read.
 _NAME = _text(
     minLength=1,
     maxLength=MAX_NAME_CHARS + 33,
-    pattern=r"^(?! )(?!.*  )(?!.* $)[^\u0000-\u001f\u007f-\u00a0]+$",
+    pattern=r"^(?! )(?!.*  )(?!.* $)(?!(.*/)?\*$)[^\u0000-\u001f\u007f-\u00a0]+$",
 )
 # The grammar of `toolbus.auth.grants`: `*` is the only wildcard, never two in a row.
 _TOOL = _text(
@@ -188,6 +189,8 @@ def _read_text(path: str) -> str:
 
 
 def _parsed(path: str, text: str) -> dict[str, Any]:
+    if (line := line_of_long_key(text, _MAX_KEY_PARTS)) is not None:
+        raise RuleFileError(path, line, f"a key has more than {_MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -278,7 +281,7 @@ class _Reader:
     def _owners(self) -> tuple[str, ...]:
         found = []
         for at, text in self._items("trusted_owners"):
-            fault = reference_fault(text)
+            fault = name_fault_in_rules(text)
             if fault is not None:
                 raise self._error(at, f"trusted_owners: {one_line(repr(text), 64)} {fault}")
             found.append(text)

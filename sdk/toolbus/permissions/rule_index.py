@@ -8,7 +8,8 @@ then compared as names of participants are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import product
+from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import Named, full_name, is_alias, is_named
@@ -16,6 +17,10 @@ from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import Rule, RuleBehavior
 
 __all__ = ["People", "RuleGroup", "RuleIndex", "RuleSet", "rule_order"]
+
+GroupKey: TypeAlias = tuple[str | None, str | None, str | None]
+"""By what groups are found: the keys of owner, principal and caller, None for any."""
+_NO_NAMES = (None,)
 
 # What is remembered by names of tools. A turn has hundreds of tools; a caller of a tool that
 # forwards chooses names freely, so that there has to be a limit. At it all is forgotten.
@@ -49,10 +54,12 @@ class People:
         caller, principal = context.caller, context.on_behalf_of
         self._sender = caller
         self._is_hosted = context.is_hosted
-        self.owner = (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
+        self.owner: tuple[Named, ...] = (
+            (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
+        )
         self.callers: tuple[Named, ...] = (caller, *context.forwarded_for)
         # Whoever forwarded the call has a part in what it is.
-        self.principals = self.callers if principal is None else (principal,)
+        self.principals: tuple[Named, ...] = self.callers if principal is None else (principal,)
 
     def trusts_owner(self, trusted: frozenset[str]) -> bool:
         """Whether the toolkit is of this process, of the caller itself, or of a trusted owner."""
@@ -64,33 +71,29 @@ class People:
         texts = {owner.name, full_name(owner.name, owner.alias)} & trusted
         return any(self._certainly_names(text, owner) for text in texts)
 
-    def keys(self) -> Iterator[tuple[str | None, str | None, str | None]]:
-        """Return the keys of all groups that may concern the call."""
-        owners, principals, callers = map(_keys_of, (self.owner, self.principals, self.callers))
-        for owner in owners:
-            for principal in principals:
-                for caller in callers:
-                    yield owner, principal, caller
-
-    def fit(self, group: RuleGroup, *, is_allow: bool) -> bool:
-        """Whether the owner, principal and caller of a group of rules are those of the call."""
-        fits = self._are_all if is_allow else self._is_any
-        return (
-            fits(group.owner, self.owner)
-            and fits(group.principal, self.principals)
-            and fits(group.caller, self.callers)
+    def keys(self, owner: bool, principal: bool, caller: bool) -> Iterator[GroupKey]:
+        """Return the keys of all groups that may concern the call, where rules name these."""
+        return product(
+            _keys_of(self.owner) if owner else _NO_NAMES,
+            _keys_of(self.principals) if principal else _NO_NAMES,
+            _keys_of(self.callers) if caller else _NO_NAMES,
         )
 
-    def _are_all(self, text: str | None, participants: Sequence[Named]) -> bool:
-        if text is None:
-            return True
+    def fit(self, group: RuleGroup) -> bool:
+        """Whether the owner, principal and caller of a group of rules are those of the call."""
+        fits = self._are_all if group.behavior == "allow" else self._is_any
+        return (
+            (group.owner is None or fits(group.owner, self.owner))
+            and (group.principal is None or fits(group.principal, self.principals))
+            and (group.caller is None or fits(group.caller, self.callers))
+        )
+
+    def _are_all(self, text: str, participants: Sequence[Named]) -> bool:
         return bool(participants) and all(
             not _is_nobody(each) and self._certainly_names(text, each) for each in participants
         )
 
-    def _is_any(self, text: str | None, participants: Sequence[Named]) -> bool:
-        if text is None:
-            return True
+    def _is_any(self, text: str, participants: Sequence[Named]) -> bool:
         return any(not _is_nobody(each) and _may_name(text, each) for each in participants)
 
     def _certainly_names(self, text: str, participant: Named) -> bool:
@@ -130,17 +133,17 @@ class RuleGroup:
         """Make it of rules in their order (`rule_order`)."""
         first = rules[0]
         self.behavior: RuleBehavior = first.behavior
-        self.owner = first.owner
-        self.principal = first.principal
-        self.caller = first.caller
-        self.whole = first if first.match is None else None
+        self.owner: str | None = first.owner
+        self.principal: str | None = first.principal
+        self.caller: str | None = first.caller
+        self.whole: Rule | None = first if first.match is None else None
         """A rule without pattern."""
         self.by_match: dict[str, Rule] = {}
         """The rules with a pattern, in the order of the patterns."""
         for rule in rules:
             if rule.match is not None:
                 self.by_match.setdefault(rule.match, rule)
-        self.match_bytes = sum(len(match.encode()) for match in self.by_match)
+        self.match_bytes: int = sum(len(match.encode()) for match in self.by_match)
 
 
 def rule_order(rule: Rule) -> tuple[str, ...]:
@@ -154,51 +157,57 @@ def rule_order(rule: Rule) -> tuple[str, ...]:
 class RuleSet:
     """The rules that concern one tool, or a few names of it."""
 
-    __slots__ = ("_named", "_of_everybody", "size")
+    __slots__ = ("_groups", "_named", "size")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
+        """Make it of rules in their order (`rule_order`)."""
         parted: dict[tuple[str | None, ...], list[Rule]] = {}
-        for rule in sorted(rules, key=rule_order):
+        for rule in rules:
             key = (rule.behavior, rule.owner, rule.principal, rule.caller)
             parted.setdefault(key, []).append(rule)
-        self._of_everybody: dict[str, RuleGroup] = {}
-        self._named: dict[tuple[str | None, ...], list[RuleGroup]] = {}
-        self.size = len(rules)
-        for (behavior, *names), group in parted.items():
-            if not any(names):
-                self._of_everybody[group[0].behavior] = RuleGroup(group)
-                continue
-            keys = (None if name is None else _key(name) for name in names)
-            self._named.setdefault((behavior, *keys), []).append(RuleGroup(group))
+        self._groups: dict[GroupKey, list[RuleGroup]] = {}
+        self._named = [False, False, False]  # whether any rule has an owner, a principal, a caller
+        self.size: int = len(rules)
+        for group in map(RuleGroup, parted.values()):
+            names = (group.owner, group.principal, group.caller)
+            owner, principal, caller = (None if name is None else _key(name) for name in names)
+            self._groups.setdefault((owner, principal, caller), []).append(group)
+            for at, name in enumerate(names):
+                self._named[at] |= name is not None
 
-    def groups(self, behavior: RuleBehavior, people: People) -> list[RuleGroup]:
-        """Return the groups of this behavior that concern a call of these participants."""
-        found = []
-        of_everybody = self._of_everybody.get(behavior)
-        if of_everybody is not None:
-            found.append(of_everybody)
-        if self._named:
-            is_allow = behavior == "allow"
-            for key in people.keys():
-                for group in self._named.get((behavior, *key), ()):
-                    if people.fit(group, is_allow=is_allow):
-                        found.append(group)
+    def concerning(self, people: People) -> dict[RuleBehavior, list[RuleGroup]]:
+        """Return the groups that concern a call of these participants, by behavior."""
+        found: dict[RuleBehavior, list[RuleGroup]] = {"deny": [], "ask": [], "allow": []}
+        for key in people.keys(*self._named):
+            for group in self._groups.get(key, ()):
+                if people.fit(group):
+                    found[group.behavior].append(group)
         return found
 
 
 class RuleIndex:
     """Rules by the tools that they cover."""
 
-    __slots__ = ("_by_names", "_exact", "_merged", "_of_toolkit", "_remembered", "_rules", "_wild")
+    __slots__ = (
+        "_by_names",
+        "_exact",
+        "_merged",
+        "_of_pattern",
+        "_of_toolkit",
+        "_remembered",
+        "_rules",
+        "_wild",
+    )
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules: dict[str, list[Rule]] = {}
-        for rule in rules:
-            self._rules.setdefault(rule.tool, []).append(rule)
-        self._exact: dict[str, list[str]] = {}
+        self._rules = sorted(rules, key=rule_order)
+        self._of_pattern: dict[str, list[int]] = {}  # places in `_rules`
+        for at, rule in enumerate(self._rules):
+            self._of_pattern.setdefault(rule.tool, []).append(at)
+        self._exact: set[str] = set()
         self._of_toolkit: dict[str, list[tuple[str, ToolPatterns]]] = {}
         self._wild: list[tuple[str, ToolPatterns]] = []
-        for pattern in self._rules:
+        for pattern in self._of_pattern:
             toolkit, dot, _ = pattern.partition(".")
             if "*" in toolkit:
                 self._wild.append((pattern, ToolPatterns([pattern])))
@@ -206,7 +215,7 @@ class RuleIndex:
                 patterns = self._of_toolkit.setdefault(toolkit, [])
                 patterns.append((pattern, ToolPatterns([pattern])))
             else:
-                self._exact.setdefault(pattern, []).append(pattern)
+                self._exact.add(pattern)
         self._by_names: dict[tuple[str, ...], RuleSet] = {}
         self._merged: dict[frozenset[str], RuleSet] = {}
         self._remembered = 0
@@ -225,7 +234,8 @@ class RuleIndex:
         # Most tools are covered by the same patterns as others are.
         found = self._merged.get(patterns)
         if found is None:
-            found = RuleSet([rule for pattern in patterns for rule in self._rules[pattern]])
+            places = sorted(at for pattern in patterns for at in self._of_pattern[pattern])
+            found = RuleSet([self._rules[at] for at in places])
             self._remembered += found.size + 1
             if self._remembered > _MAX_REMEMBERED_RULES:
                 self._merged.clear()
@@ -240,4 +250,4 @@ class RuleIndex:
             return []
         wild = (*self._of_toolkit.get(toolkit, ()), *self._wild)
         covering = [pattern for pattern, patterns in wild if patterns.covers(toolkit, tool)]
-        return covering + self._exact.get(name, [])
+        return [*covering, name] if name in self._exact else covering

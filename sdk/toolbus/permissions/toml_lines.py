@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["KeyPath", "TomlLines"]
+__all__ = ["KeyPath", "TomlLines", "line_of_long_key"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The keys that lead to a value, and the indexes in lists: `("rule", 3, "tool")`."""
@@ -30,8 +30,7 @@ _ENDS = {
     "'": re.compile("(')"),
     "'''": re.compile("('{3,5})"),
 }
-# Of a dotted key; a longer one is found by its first parts. A key of a million parts is valid TOML.
-_MAX_PARTS = 8
+_MAX_PARTS = 8  # of a dotted key; a longer one is found by its first parts
 
 
 class _Frame(NamedTuple):
@@ -151,6 +150,28 @@ class TomlLines:
         self._table = path
 
 
+def line_of_long_key(text: str, max_parts: int) -> int | None:
+    """Return the line of a dotted key with more parts, for which `tomllib` takes quadratic time.
+
+    The text need not be valid.
+    """
+    if all(line.count(".") < max_parts for line in text.split("\n")):
+        return None
+    line, dots, at = 1, 0, 0
+    while (match := _TOKEN.match(text, at)) is not None:
+        at, kind, token = match.end(), match.lastgroup, match.group()
+        if kind == "quote":
+            at = _string_end(text, match.start())
+            line += text.count("\n", match.start(), at)
+        elif kind == "newline":
+            line, dots = line + 1, 0
+        elif kind == "mark":
+            dots = dots + 1 if token == "." else 0
+            if dots >= max_parts:
+                return line
+    return None
+
+
 def _string_end(text: str, start: int) -> int:
     quote = text[start]
     # Two quotes are the empty string unless a third one follows.
@@ -159,7 +180,7 @@ def _string_end(text: str, start: int) -> int:
     for match in _ENDS[quote].finditer(text, start + len(quote)):
         if match.group(1):
             return match.end()
-    raise AssertionError("tomllib has found the end of each string")
+    return len(text)  # only of a text that is not valid
 
 
 def _unquoted(token: str) -> str:

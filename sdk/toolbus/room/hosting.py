@@ -17,7 +17,9 @@ from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.loop_watchdog import watched_loop
 from toolbus.hosting.runner import Runner
 from toolbus.room.registrations import Registration, Registrations, checked_supersede
+from toolbus.tools.policy import warn_of_asks
 from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES
@@ -89,11 +91,14 @@ class Hosting:
             stack.enter_context(watched_loop(self._running_calls))
             stack.callback(self._stop_accepting)
             stack.push_async_callback(self._stop_all)
-            await self._start(self._registration.hosted.toolkit.tools)
+            toolkit = self._registration.hosted.toolkit
+            if policies := toolkit.policies:
+                infos = [ToolInfo.of(toolkit.manifest(), tool.manifest()) for tool in toolkit.tools]
+                warn_of_asks(toolkit.name, policies, infos)
+            await self._start(toolkit.tools)
             # Also after a failure: the server may have registered it although its reply was lost.
             stack.push_async_callback(self._end)
             await self._registrations.add(self._registration)
-            toolkit = self._registration.hosted.toolkit
             await stack.enter_async_context(toolkit.hosting(self._room))
             yield
 

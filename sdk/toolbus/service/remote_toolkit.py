@@ -28,6 +28,7 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
 if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
 __all__ = ["RemoteToolkit", "flushing", "serve_toolkits"]
@@ -61,6 +62,7 @@ class RemoteToolkit(Toolkit):
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
         records: Where each call is recorded, refused ones too.
         errors: What callers get of the exceptions of its tools, as for `Toolkit`.
+        policy: What refuses calls, of every caller, as for `Toolkit`.
         supersede: True takes over from other definitions whatever their versions; False refuses to
             be hosted beside one, with `DefinitionConflict`.
 
@@ -85,6 +87,7 @@ class RemoteToolkit(Toolkit):
         supersede: bool | None = None,
         records: Records | None = None,
         errors: SentErrors | None = None,
+        policy: Permissions | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -98,6 +101,7 @@ class RemoteToolkit(Toolkit):
             middlewares=middlewares,
             records=records,
             errors=errors,
+            policy=policy,
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")

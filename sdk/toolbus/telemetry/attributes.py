@@ -49,9 +49,9 @@ CAUSE: Final = "toolbus.cause"
 OUTCOME: Final = "toolbus.outcome"
 """How a call ended: ok, closed, or the code of its error."""
 PERMIT_BEHAVIOR: Final = "toolbus.permit.behavior"
-"""What rules and mode said about a call: allow, ask, deny. After "ask" a person has decided."""
+"""What permissions said about a call: allow, ask, deny. After "ask" a person has decided."""
 PERMIT_RULE: Final = "toolbus.permit.rule"
-"""The rule that said so, in one line; absent where none did."""
+"""What decided so, in a few words: a rule with its place, or the mode."""
 
 SYSTEM: Final = "toolbus"
 """Value of `rpc.system.name`."""
@@ -152,6 +152,16 @@ def turn_call_attributes(toolkit: str, tool: str) -> SharedAttributes:
     )
 
 
+def permit_attributes(behavior: str, decided_by: str) -> dict[str, str]:
+    """Build the attributes of a call that permissions have decided about.
+
+    Args:
+        behavior: "allow", "ask" or "deny".
+        decided_by: What decided, in a few words: a rule with its place, or the mode.
+    """
+    return {PERMIT_BEHAVIOR: behavior, PERMIT_RULE: sendable(decided_by)}
+
+
 class ToolDescription(NamedTuple):
     """The attributes that the spans of one tool's calls share."""
 
@@ -201,10 +211,3 @@ def record_outcome(
         is_of_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
         message = sendable(error.message, _MAX_MESSAGE_CHARS) if is_of_tool else ""
         span.set_status(trace.StatusCode.ERROR, message or None)
-
-
-def record_permit(span: trace.Span, behavior: str, rule: str) -> None:
-    """Record on the span of a call what permissions said about it; `rule` may be empty."""
-    span.set_attribute(PERMIT_BEHAVIOR, behavior)
-    if rule:
-        span.set_attribute(PERMIT_RULE, sendable(rule))

@@ -70,7 +70,9 @@ async def assessed(
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
             matches = await _within_time(partial(ASSESS_THREADS.run, ask))
-            found = replace(found, matches=(*found.matches, *matches))
+            # Each once: the answer has no more of them than the question.
+            matches = tuple(dict.fromkeys((*found.matches, *matches)))
+            found = replace(found, matches=matches)
     except RoomException as error:
         if run.is_recorded(error):
             raise
@@ -164,7 +166,8 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         raise _NoAssessment("assess returned an Assessment whose texts are not text")
     if said.source not in ("tool", "manifest"):
         raise _NoAssessment("assess returned an Assessment with another source")
-    reaches = reaches or said.reaches[:MAX_REACHES_CHARS]
+    # What it reaches may forward too, and then said itself whom: that is the last of them.
+    reaches = said.reaches[:MAX_REACHES_CHARS] or reaches
     asked = frozenset(patterns)
     return Assessment(
         said.behavior,

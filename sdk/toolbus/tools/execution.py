@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
@@ -38,16 +38,24 @@ from toolbus.tools.tool_limits import Identity, ToolLimits, ToolSlots
 from toolbus.tools.tool_run import ToolRun
 from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, settled_result
 
-__all__ = ["Execution"]
+__all__ = ["CallThreads", "Execution"]
 
 T = TypeVar("T")
 
 _logger = bounded_logger(__name__)
 
 
+class CallThreads(Protocol):
+    """What a call needs of its runner."""
+
+    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start a sync function on a thread."""
+
+
 class Execution(ToolRun):
     """A call of a tool within its limits; each runner has a subclass."""
 
+    _runner: CallThreads
     toolkit: Toolkit
     """The toolkit that runs it; set before it starts."""
     tool: str
@@ -78,25 +86,12 @@ class Execution(ToolRun):
     def identity(self) -> Identity:
         """Issuer and name of the participant for whom the call counts; slots are shared by it."""
 
-    @property
-    @abstractmethod
-    def is_stopped(self) -> bool:
-        """Whether others have cancelled the call: what the tool raised is then not its error."""
-
     @abstractmethod
     def stop(self) -> None:
         """Stop the function as far as possible."""
 
-    @abstractmethod
-    def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Start a function on one of the runner's threads."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Release what the call holds, once it has ended and its threads have too."""
-
     @property
-    def method(self) -> str:  # type: ignore[override]
+    def method(self) -> str:
         """The tool's full name: `toolkit.tool`."""
         return f"{self.toolkit.name}.{self.tool}"
 
@@ -171,13 +166,16 @@ class Execution(ToolRun):
         """
         if isinstance(error, KeyboardInterrupt) or not (self.loop and self.loop.is_running()):
             return error  # no answer: the loop has ended, or was stopped during the call
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        if is_cancelled and self.is_stopped:
+        was_cancelled = isinstance(error, asyncio.CancelledError)
+        task = asyncio.current_task()
+        # Beyond the cancellation by `time_out`: one by others, after which nothing is answered.
+        is_stopped = self.given_up or (task is not None and task.cancelling() > self.timed_out)
+        if was_cancelled and is_stopped:
             self.cancel()
             return error
         if self.timed_out:
             return self.timeout_error()
-        if is_cancelled:
+        if was_cancelled:
             error = RuntimeError("the tool raised CancelledError")
         failure = failure_of(error, self)
         if failure is not error and not isinstance(error, RoomException):
@@ -188,7 +186,7 @@ class Execution(ToolRun):
         """Run a function on one of the runner's threads; the slot is kept until it ends."""
         if self.given_up:
             raise asyncio.CancelledError
-        future: asyncio.Future[T] = self.begin_thread(function)
+        future: asyncio.Future[T] = self._runner.begin_thread(function)
         self.threads += 1
         self.awaited += 1
         future.add_done_callback(self._on_thread_end)
@@ -207,6 +205,10 @@ class Execution(ToolRun):
         self.threads -= 1
         if self.ended:
             self.finish()
+
+    def finish(self) -> None:
+        """Release what the call holds that has ended, once its threads have ended too."""
+        self.free_slot()
 
     def free_slot(self) -> None:
         """Release the tool's slot, unless a function of this call is still on a thread."""

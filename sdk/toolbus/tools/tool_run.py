@@ -23,6 +23,7 @@ from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.concurrency.pausable_clock import PausableClock
+    from toolbus.permissions.permit import Permit
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
 
@@ -89,8 +90,6 @@ class ToolRun(ABC):
     """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
-    method: str = ""
-    """The called tool, `toolkit.tool`, where the runner knows it."""
     call_id: str = ""
     """The id of the call; empty for a local call without one."""
     state: dict[str, Any] | None = None
@@ -117,6 +116,8 @@ class ToolRun(ABC):
     """The patterns of rules that an assessment was asked about."""
     workdirs: tuple[str, ...] = ()
     """The working directories of the permissions that the call was judged by."""
+    permit: Permit | None = None
+    """What the policy of the toolkit decided about the call, if it has one."""
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""
     pausable: PausableClock | None = None
@@ -144,6 +145,11 @@ class ToolRun(ABC):
     @abstractmethod
     def on_behalf_of(self) -> Participant | None:
         """The principal for whom the caller acts, or None."""
+
+    @property
+    def method(self) -> str:
+        """The called tool, `toolkit.tool`; empty where the runner does not know it."""
+        return ""
 
     @property
     def forwarded_for(self) -> tuple[Participant, ...]:

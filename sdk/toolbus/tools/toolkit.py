@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy, deepcopy
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,8 +43,9 @@ from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import SentErrors, checked_errors, described
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.left_out import LeftOut, entries_of
-from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
+from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
+from toolbus.tools.policy import checked_policy, refusal_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams, unreadable_input
 from toolbus.tools.tool import Tool
@@ -54,7 +56,8 @@ from toolbus.wire import MAX_FRAME_BYTES, MAX_TOOLS, BadBody, ToolkitManifest, p
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
-if TYPE_CHECKING:  # most programs record nothing
+if TYPE_CHECKING:  # most programs record nothing, and have no permissions
+    from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
 __all__ = [
@@ -93,6 +96,8 @@ class Toolkit:
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
         records: Where each call is recorded, with what middlewares did, and refused ones too.
+        policy: What refuses calls, of every caller and in this process too. What it would ask
+            about is refused: a host can ask nobody.
         errors: What callers get of the exceptions of its tools, unless a tool says otherwise:
             "text", "class", or by default what the room's server asks for; see `failure_of`.
         left_out: Tools of somebody else, such as an MCP server, that cannot be hosted.
@@ -116,6 +121,7 @@ class Toolkit:
         middlewares: Iterable[Middleware] = (),
         records: Records | None = None,
         errors: SentErrors | None = None,
+        policy: Permissions | None = None,
         left_out: Iterable[LeftOut] = (),
         unchecked: Iterable[LeftOut] = (),
     ) -> None:
@@ -158,6 +164,8 @@ class Toolkit:
         self.size_hint: str = ""
         """What to do about a definition that is too large for a room, for the error of hosting it;
         may be set before it is hosted."""
+        self._policy = checked_policy(policy, f"toolkit {name!r}")
+        self._operator_policy: Permissions | None = None
         self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
@@ -166,6 +174,32 @@ class Toolkit:
     def tools(self) -> tuple[Tool, ...]:
         """The tools, in the order of definition."""
         return tuple(self._tools.values())
+
+    @property
+    def policy(self) -> Permissions | None:
+        """What refuses calls; may be replaced, for the calls that begin then."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Permissions | None) -> None:
+        self._policy = checked_policy(policy, f"toolkit {self.name!r}")
+        self._wrapped = self._wrap()
+
+    @property
+    def operator_policy(self) -> Permissions | None:
+        """The policy of who hosts it, such as `toolbus host --policy`. Both have to allow."""
+        return self._operator_policy
+
+    @operator_policy.setter
+    def operator_policy(self, policy: Permissions | None) -> None:
+        self._operator_policy = checked_policy(policy, f"toolkit {self.name!r}")
+        self._wrapped = self._wrap()
+
+    @property
+    def policies(self) -> tuple[Permissions, ...]:
+        """The policies that it has."""
+        found = (self._policy, self._operator_policy)
+        return tuple(policy for policy in found if policy is not None)
 
     def manifest(self) -> ToolkitManifest:
         """Return the published manifest of this toolkit. Not to be changed."""
@@ -339,7 +373,12 @@ class Toolkit:
         except RoomException as error:
             run.refuse(error)
             raise
-        return await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
+        said = await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
+        if policies := self.policies:
+            info = ToolInfo.of(self._manifest, chosen.manifest())
+            call = ToolCall(info, arguments, context, run.call_id)
+            said = replace(said, refusal=await refusal_of(policies, chosen, call, checked))
+        return said
 
     async def _recorded(
         self,
@@ -364,15 +403,17 @@ class Toolkit:
             run.recording = None
 
     def _wrap(self) -> dict[str, WrappedTool]:
-        """Return the tools that have middlewares, with them."""
+        """Return the tools that have middlewares or a policy, with them."""
         found: dict[str, WrappedTool] = {}
+        policies = self.policies
         for tool in self._tools.values():
             own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
-            if chain := (*self.middlewares, *own):
+            chain = (*self.middlewares, *own)
+            if chain or policies:
                 info = ToolInfo.of(self._manifest, tool.manifest())
                 check_tool(info, self.middlewares, own=False)
                 check_tool(info, own, own=True)
-                found[tool.name] = WrappedTool(tool, info, chain)
+                found[tool.name] = WrappedTool(tool, info, chain, policies)
         return found
 
 

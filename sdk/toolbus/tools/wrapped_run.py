@@ -1,21 +1,25 @@
-"""Runs a tool inside its middlewares. Called by `Toolkit.execute` for tools that have some."""
+"""Runs a tool inside its middlewares and policies, for `Toolkit.execute`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
+from toolbus.tools.policy import enforce
 from toolbus.tools.streaming import check_streams, checked_result, close_items, with_input
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
+
+if TYPE_CHECKING:  # most toolkits have no policy
+    from toolbus.permissions.permissions import Permissions
 
 __all__ = ["WrappedTool", "read_in_time"]
 
@@ -36,12 +40,20 @@ class WrappedTool:
         tool: The tool.
         info: Its description, which the middlewares get.
         middlewares: The outermost first.
+        policies: What refuses calls inside of them; each has to allow a call.
     """
 
-    def __init__(self, tool: Tool, info: ToolInfo, middlewares: Sequence[Middleware]) -> None:
+    def __init__(
+        self,
+        tool: Tool,
+        info: ToolInfo,
+        middlewares: Sequence[Middleware],
+        policies: Sequence[Permissions] = (),
+    ) -> None:
         self._tool = tool
         self._info = info
         self._middlewares = middlewares
+        self._policies = policies
 
     async def run(
         self,
@@ -63,7 +75,9 @@ class WrappedTool:
             run.refuse(error)
             raise
         call = ToolCall(self._info, arguments, context, run.call_id)
-        chain = MiddlewareChain(self._middlewares, _Execution(self._tool, attachment))
+        chain = MiddlewareChain(
+            self._middlewares, _Execution(self._tool, attachment, self._policies)
+        )
         async with aclosing(chain.run(call)) as chunks:
             if not self._tool.streaming:
                 recorded = partial(_recorded, run, chain)
@@ -82,15 +96,18 @@ def _recorded(run: ToolRun, chain: MiddlewareChain, error: RoomException) -> Roo
 class _Execution:
     """Runs the tool of one call, as the innermost part of its chain."""
 
-    def __init__(self, tool: Tool, attachment: Any) -> None:
+    def __init__(self, tool: Tool, attachment: Any, policies: Sequence[Permissions]) -> None:
         self._tool = tool
         self._attachment = attachment
+        self._policies = policies
         self._is_input_read = False
 
     async def __call__(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         tool, run = self._tool, run_of(call.context)
         try:
             checked = await read_in_time(tool, run, dict(call.arguments))
+            if self._policies:
+                await enforce(self._policies, tool, call, checked)
             if self._attachment is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True

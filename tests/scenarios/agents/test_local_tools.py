@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -331,15 +332,24 @@ async def test_local_tool_keeps_its_time_and_the_callers() -> None:
     async def slow() -> None:
         await asyncio.Event().wait()
 
+    @tool(timeout_s=0.05)
+    async def stubborn() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "late"
+
     @tool
     async def endless() -> None:
         await asyncio.Event().wait()
 
+    kit = Toolkit("near", [slow, stubborn, endless])
+    own, of_call = "own time limit of 0.05 s", "near.endless did not end within 0.05 s"
+    cases = [("slow", None, own), ("stubborn", None, own), ("endless", 0.05, of_call)]
     async with room_of("agent") as (agent,), asyncio.timeout(60):
-        async with Turn(agent, always=[Toolkit("near", [slow, endless])]) as turn:
-            for name, seconds in (("near.slow", None), ("near.endless", 0.05)):
-                with pytest.raises(DeadlineExceeded) as raised:
-                    await turn.invoke(name, timeout_s=seconds)
+        async with Turn(agent, always=[kit]) as turn:
+            for name, seconds, text in cases:
+                with pytest.raises(DeadlineExceeded, match=text) as raised:
+                    await turn.invoke(f"near.{name}", timeout_s=seconds)
                 assert raised.value.executed == "yes"
 
 
@@ -393,10 +403,12 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
     assert most == 1
 
 
-async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
+@pytest.mark.parametrize("limit_s", [None, 0.05])
+async def test_sync_tool_sees_that_its_call_was_cancelled(limit_s: float | None) -> None:
+    """By its caller, or by its own time limit."""
     got, began = threading.Event(), threading.Event()
 
-    @tool
+    @tool(timeout_s=limit_s)
     def work(context: ToolContext) -> None:
         began.set()
         pause, patience = threading.Event(), 1_000
@@ -410,8 +422,9 @@ async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
             calling = asyncio.create_task(turn.call("near.work"))
             await asyncio.to_thread(began.wait, 5)
-            calling.cancel()
-            with pytest.raises(asyncio.CancelledError):
+            if limit_s is None:
+                calling.cancel()
+            with pytest.raises(asyncio.CancelledError if limit_s is None else DeadlineExceeded):
                 await calling
             assert await asyncio.to_thread(got.wait, 5)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -72,7 +72,7 @@ class Shell(Toolkit):
         context: ToolContext,
         name: str,
         arguments: dict[str, Any],
-        patterns: tuple[str, ...] = (),
+        patterns: Sequence[str] = (),
     ) -> Assessment:
         principal = context.on_behalf_of
         self.asked.append((name, context.caller.name, principal and principal.name, arguments))
@@ -122,7 +122,7 @@ def relay_of(name: str) -> Toolkit:
             context: ToolContext,
             name: str,
             arguments: dict[str, Any],
-            patterns: tuple[str, ...] = (),
+            patterns: Sequence[str] = (),
         ) -> Assessment:
             room = context.room.forwarding()
             found = await room.assess(arguments["tool"], arguments["arguments"], patterns=patterns)

@@ -125,6 +125,7 @@ def test_sync_client_calls_streams_and_lists(served: Served) -> None:
             assert "partial" not in shown
         assert [found.name for found in room.toolkits()] == ["kit"]
         assert room.explain("kit.double", {"number": 1}).would_run
+        assert room.assess("kit.double", {"number": 1}, patterns=["x"]).matches == ()
         with room.events(["messages"]) as events:
             assert room.send("ann", "note", {"a": 1}) == 1
             received = next(iter(events))

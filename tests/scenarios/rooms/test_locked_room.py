@@ -100,6 +100,7 @@ async def every_way(agent: RoomClient) -> list[str]:
         agent.invoke("words.count", {"text": "a"}),
         agent.toolkit("words"),
         agent.explain("words.count", {"text": "a"}),
+        agent.assess("words.count", {"text": "a"}),
         stream(),
         turn(),
     ]
@@ -156,14 +157,14 @@ async def test_toolkit_that_differs_is_refused_in_every_way(
         host = RoomClient(here.url, room="lab", token=token.to_jwt(key or here.key))
         async with hosted(host, toolkit), locked(here, lock) as agent:
             refusals = await every_way(agent)
-            assert len(refusals) == 6
+            assert len(refusals) == 7
             assert all({difference, "no"} <= {*each.splitlines()} for each in refusals)
 
 
 async def test_toolkit_outside_the_lock_file_is_refused_in_every_way() -> None:
     async with server() as here, hosted(here.room("ann"), WORDS), locked(here, LockFile()) as agent:
         text = "public toolkit words of test/ann (issuer toolbus-test) is not in toolbus.lock"
-        assert await every_way(agent) == [f"{text}\nno"] * 6
+        assert await every_way(agent) == [f"{text}\nno"] * 7
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`toolbus call --explain` and `toolbus admin`, against a separate server and host."""
+"""`toolbus call --explain`, `--assess` and `toolbus admin`, against a separate server and host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from support.processes.command_line import CommandLine
+from toolbus.cli.output import show_assessment
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.rule import Rule
 
 TOOLS = """
 from toolbus import Toolkit, tool
@@ -38,6 +41,46 @@ def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
     assert "the only host, and later calls of the same affinity go to it too" in outcome.out
     facts = toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")
     assert (facts["would_run"], facts["host"]["name"], facts["affinity"]) == (True, "bob", True)
+
+
+def test_assess_shows_what_the_tool_says_and_runs_nothing(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("call", "carts.add", "customer=7", "--assess")
+    assert outcome.code == 0
+    assert outcome.out == "with these arguments the call may change something\n"
+    said = toolbus.value_here("call", "carts.add", "customer=7", "--assess", "--json")
+    assert said == {"behavior": "pass"}
+    explained = toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")
+    assert explained["assessment"] == said
+    assert toolbus.run_here("call", "carts.drop", "--assess").code == 4
+
+
+def test_an_assessment_is_shown_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assessment = Assessment(
+        "ask",
+        read_only=True,
+        within_workdir=True,
+        immune=True,
+        message="clears\n\x1b[2J",
+        preview="-a\x1b[31m\n+b\u202e\n",
+        suggestions=(Rule(behavior="allow", tool="shell.run", match="ls:*"),),
+        source="manifest",
+        reaches="a.b\x07",
+        refusal="rule\r",
+    )
+    show_assessment(assessment, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "with these arguments the call changes nothing, all of it within a working directory",
+        "the tool wants a person to be asked, whatever rules allow",
+        r"it says: clears\n\x1b[2J",
+        r"it passes the call on to a.b\x07",
+        r"the policy of its host refuses the call: rule\r",
+        'it suggests the rule: allow shell.run "ls:*"',
+        "its host cannot be asked: these are the flags of the tool",
+        r"| -a\x1b[31m",
+        r"| +b\u202e",
+    ]
 
 
 @pytest.mark.parametrize(

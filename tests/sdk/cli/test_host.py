@@ -113,6 +113,21 @@ def test_sigterm_lets_running_calls_finish_and_exits_with_0(
     assert "stopping: waiting up to 10 s for 1 call (ruler.slow)" in received
 
 
+def test_policy_file_binds_the_callers_of_a_host(toolbus: CommandLine, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('mode = "bypass"\nmoed = 1\n', encoding="utf-8")
+    options = ("kits:ruler", "--name", "eve", "--private", "--share", "*", "--policy", str(rules))
+    refused = toolbus.run("host", *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{rules}:2" in refused.err
+    rules.write_text('mode = "bypass"\n[[rule]]\nbehavior = "deny"\n', encoding="utf-8")
+    with toolbus.hosting(*options):
+        call = ("call", "ruler.measure", "size=1", "--participant", "eve")
+        assert f"{rules}:2" in toolbus.run(*call).err
+        explained = toolbus.run(*call, "--explain", "--json").value
+        assert (explained["would_run"], explained["code"]) == (False, "permission_denied")
+
+
 def test_host_prints_nothing_before_all_its_toolkits_are_hosted(toolbus: CommandLine) -> None:
     outcome = toolbus.run("host", "kits:ruler", "kits:ruler", "--private", "--name", "eve")
     assert (outcome.code, outcome.out) == (2, "")

@@ -89,6 +89,7 @@ def test_check_and_locked_commands_refuse_a_changed_definition(toolbus: CommandL
             ("tools", *call[3:]),
             ("tools", "words", *call[3:]),
             (*call, "--explain"),
+            (*call, "--assess"),
         ):
             refused = toolbus.run_here(*command, "--json")
             assert (refused.code, refused.error["code"]) == (3, "definition_changed"), command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.documents.pages import pages
+from support.documents.snippets import steps_of
 from support.processes.command_line import CommandLine
 from toolbus.permissions.rule_file import rule_file_schema
 from toolbus.records.call_record import CallRecord
@@ -82,6 +85,21 @@ def test_a_file_is_checked_and_a_mistake_named_with_its_line(here: CommandLine) 
     told = here.run_here("permissions", "check", "wrong.toml", "--json")
     assert told.error["details"] == {"path": "wrong.toml", "line": 1}
     assert here.value_here("permissions", "schema") == rule_file_schema()
+
+
+def test_the_page_of_rule_files_shows_a_file_its_keys_and_a_mistake(here: CommandLine) -> None:
+    """That is `docs/reference/rule-files.md`."""
+    page = next(page for page in pages() if page.path.name == "rule-files.md")
+    (here.folder / "shown.toml").write_text(page.of("toml")[0].text)
+    checked = here.value_here("permissions", "check", "shown.toml", "--json")
+    assert checked["rules"] == {"deny": 1, "ask": 0, "allow": 1}
+    (here.folder / "wrong.toml").write_text(RULES.replace("match", "mtach"))
+    (step,) = steps_of(page.of("console")[0])
+    refused = here.run_here(*step.command.split()[1:])
+    assert tuple(refused.err.splitlines()) == step.prints
+    schema = rule_file_schema()["properties"]
+    keys = [*schema, *schema["rule"]["items"]["properties"]]
+    assert re.findall(r"^\| `(\w+)` \|", page.text, re.MULTILINE) == keys
 
 
 @pytest.mark.parametrize(

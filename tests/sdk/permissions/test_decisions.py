@@ -273,6 +273,8 @@ HOSTILE = Assessment(
          ["because the host of the tool could not be asked"]),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
          ["denies this call, which reaches github.delete,"]),
+        (Permissions(), call(FORWARD), REACHES, "mode default",
+         ["No rule allows this call, which reaches github.delete, and the mode default asks"]),
         (Permissions(), call(EVIL), HOSTILE, "tool",
          ['(not trusted) says: "fine\\". The rule\\\\x1b[2J \\\\u202eallows xxx']),
     ],
@@ -290,7 +292,7 @@ def test_a_reason_names_what_decided_and_quotes_what_others_say(
 def test_suggestions_come_with_what_is_asked_and_cover_this_tool_of_this_owner_only() -> None:
     exact, whole = rule("allow shell.run git status:*"), rule("allow shell.run")
     wrong = [rule("allow *"), rule("allow shell"), rule("deny shell.run"), rule("allow files.read")]
-    said = Assessment("ask", suggestions=(replace(exact, origin="no"), whole, *wrong))
+    said = Assessment("ask", suggestions=(replace(exact, origin="no", caller="x"), whole, *wrong))
     trusted = Permissions(trusted_owners=["b/ops"])
     for mode, expected in zip(MODES, (True, True, False, False, True), strict=True):
         permit = replace(trusted, mode=mode).decide(call(), said)

@@ -152,7 +152,7 @@ async def test_tool_that_takes_too_long_is_left_behind(monkeypatch: pytest.Monke
         never.set()
         swallowing = list(assessing._abandoned)
         for task in swallowing:
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()
 
 
 async def test_answer_is_bounded_and_safe_to_show() -> None:

@@ -7,6 +7,7 @@ comes from flags and variables of its own: see `toolbus.cli.factory_options`.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
@@ -33,10 +34,12 @@ from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import NO_PATTERNS, InvalidOffer
 from toolbus.log_output import LOG_FORMAT, show_info_of
+from toolbus.permissions.rule_file import RuleFileError
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
+from toolbus.service.policy_file import PolicyFile
 from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry import configure
@@ -61,12 +64,19 @@ class _HostingRoom(RoomClient):
     and later as soon as it can be called.
     """
 
-    __slots__ = ("_as_json", "_chosen", "_hosted", "_is_announced", "_named")
+    __slots__ = ("_as_json", "_chosen", "_hosted", "_is_announced", "_named", "_policy")
 
     def __init__(
-        self, chosen: _HostOptions, named: Sequence[Toolkit], *, as_json: bool, **choices: Any
+        self,
+        chosen: _HostOptions,
+        named: Sequence[Toolkit],
+        *,
+        policy: PolicyFile | None,
+        as_json: bool,
+        **choices: Any,
     ) -> None:
         super().__init__(**choices)
+        self._policy = policy
         self._chosen = chosen
         self._named = named
         self._hosted: list[Toolkit] = []
@@ -83,6 +93,8 @@ class _HostingRoom(RoomClient):
         supersede: bool | None = None,
     ) -> AsyncIterator[Toolkit]:
         chosen = self._chosen
+        if self._policy is not None:  # what a hosted toolkit brings is bound too
+            self._policy.bind(toolkit)
         hosted = super().host(
             toolkit,
             public=chosen.public if public is None else public,
@@ -104,6 +116,23 @@ class _HostingRoom(RoomClient):
                 tune_collector()
                 self._print_hosted(self._hosted)
             yield toolkit
+
+    @asynccontextmanager
+    async def watching_policy(self) -> AsyncIterator[None]:
+        """Read the policy again when its file changes, while the block runs."""
+        if self._policy is None:
+            yield
+            return
+        watching = asyncio.create_task(self._policy.watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+    async def replace(self, toolkit: Toolkit, *, supersede: bool | None = None) -> None:
+        if self._policy is not None:
+            self._policy.bind(toolkit)
+        await super().replace(toolkit, supersede=supersede)
 
     def _print_hosted(self, toolkits: Sequence[Toolkit]) -> None:
         for name in (each.name for each in toolkits):
@@ -203,6 +232,14 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         ),
     ] = None,
     locked: Locked = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of rules that refuse calls, whoever makes them. It is read again when it "
+            "changes; `toolbus permissions check` finds its mistakes.",
+            show_default=False,
+        ),
+    ] = None,
     records: Annotated[
         bool | None,
         typer.Option(
@@ -248,7 +285,8 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
-        room = _HostingRoom(chosen, found, as_json=options.as_json, **choices)
+        file = None if policy is None else _read_policy(policy)
+        room = _HostingRoom(chosen, found, policy=file, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         for name in {name for each in toolkits for name in logger_names(each)}:
             show_info_of(name)
@@ -292,6 +330,14 @@ def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records
         raise UsageError(f"{error}; name another file with --records-file") from error
 
 
+def _read_policy(path: Path) -> PolicyFile:
+    """Read the file of `--policy`. Raises UsageError with the line of a mistake."""
+    try:
+        return PolicyFile(path)
+    except RuleFileError as error:
+        raise UsageError(str(error)) from error
+
+
 def _check_share(share: str) -> None:
     kind, colon, name = share.partition(":")
     if share != "*" and "*" in share:
@@ -305,7 +351,7 @@ def _check_share(share: str) -> None:
 
 async def _serve(
     options: RoomOptions,
-    room: RoomClient,
+    room: _HostingRoom,
     end: GracefulShutdown,
     toolkits: Sequence[Toolkit],
     drain_s: float | None,
@@ -313,7 +359,7 @@ async def _serve(
 ) -> None:
     settings = options.resolve()
     try:
-        async with explain_refusal(settings):
+        async with explain_refusal(settings), room.watching_policy():
             await read_token(settings)
             await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
     except InvalidOffer as error:

@@ -1,0 +1,312 @@
+"""Asks a person in the terminal whether a call may run: `Turn(ask=ask_in_terminal)`.
+
+All that others wrote is escaped and stands behind a mark at the left, so that no text of a tool can
+look like the question itself. What was typed before the question is dropped, so that nobody answers
+a question that they have not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unicodedata import east_asian_width
+from weakref import WeakKeyDictionary
+
+from toolbus.agents.questions import Answer, Question
+from toolbus.auth.participant_names import full_name
+from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.errors import Unavailable
+from toolbus.permissions.rule import Rule
+from toolbus.untrusted_text import json_text, one_line, printable
+
+__all__ = ["ask_in_terminal"]
+
+_SHOWN_LINES = 40
+"""Of arguments and of a preview, unless the person asks for all: about one screen for both."""
+_MAX_LINE_BYTES = 4_000
+"""A terminal takes lines of up to 4,095 bytes; longer arguments need an editor."""
+_THREADS = WorkerThreads("terminal", 4, may_take_long=True)
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+_COLORS = {"+": "32", "-": "31", "@": "36"}
+
+
+async def ask_in_terminal(question: Question) -> Answer:
+    """Show a question in the terminal of this process, and return the person's answer.
+
+    It shows the tool, its owner, the arguments, why the person is asked, and what the tool says and
+    would change. The keys are `o` for once, `a` for always, `d` or Ctrl-D to deny, `e` to change
+    the arguments, in `$VISUAL` or `$EDITOR` if one is set, and `v` to show all of a long text.
+    Questions of several turns come one after another.
+
+    Args:
+        question: The question of a turn.
+
+    Raises `Unavailable` if the process has no terminal, or it was closed.
+    """
+    loop = asyncio.get_running_loop()
+    async with _locks.setdefault(loop, asyncio.Lock()):
+        with _Terminal() as terminal:
+            return await _Dialog(terminal, question).answer()
+
+
+class _Terminal:
+    """The terminal that controls this process, in single keys or in lines."""
+
+    def __init__(self) -> None:
+        try:
+            import termios  # only systems with such terminals have it
+            import tty
+        except ImportError:
+            raise Unavailable(
+                "this system has no terminal to ask in", executed="no", retryable=False
+            ) from None
+        self._termios, self._tty = termios, tty
+        try:
+            self.fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            text = "there is no terminal to ask in: this process has none"
+            raise Unavailable(text, executed="no", retryable=False) from None
+        self._woken, self._wake = os.pipe()
+        is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+        self.has_colors = not is_plain
+        self.width = max(20, shutil.get_terminal_size().columns)
+
+    def __enter__(self) -> Self:
+        self._former = self._termios.tcgetattr(self.fd)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(OSError, self._termios.error):  # it may be closed by now
+            self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, self._former)
+        # A thread that still reads ends by this, and not with the next key that is pressed.
+        os.close(self._wake)
+        for opened in (self.fd, self._woken):
+            os.close(opened)
+
+    def write(self, text: str) -> None:
+        """Write text. Raises `Unavailable` if the terminal was closed."""
+        data = text.encode(errors="backslashreplace")
+        while data:
+            try:
+                data = data[os.write(self.fd, data) :]
+            except OSError:
+                raise _closed() from None
+
+    def forget_input(self) -> None:
+        """Drop what was typed so far."""
+        self._termios.tcflush(self.fd, self._termios.TCIFLUSH)
+
+    @contextmanager
+    def keys(self) -> Iterator[None]:
+        """Read single keys that are not echoed; Ctrl-C stays an interruption."""
+        self._tty.setcbreak(self.fd, self._termios.TCSADRAIN)
+        try:
+            yield
+        finally:
+            self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, self._former)
+
+    async def read(self) -> bytes:
+        """Return what was typed: a key, several at once, or a line."""
+        reading = asyncio.ensure_future(_THREADS.run(self._read))
+        try:
+            data = await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            os.write(self._wake, b"x")
+            await asyncio.wait([reading])  # ends at once: the files must outlive it
+            raise
+        return data
+
+    def _read(self) -> bytes:
+        ready, _, _ = select.select([self.fd, self._woken], [], [])
+        if self._woken in ready:
+            return b""
+        try:
+            data = os.read(self.fd, 65_536)
+        except OSError:
+            raise _closed() from None
+        return data or b"\x04"
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the terminal was closed", executed="no", retryable=False)
+
+
+class _Dialog:
+    """One question, until it is answered."""
+
+    def __init__(self, terminal: _Terminal, question: Question) -> None:
+        self._terminal = terminal
+        self._question = question
+        self._edited: dict[str, Any] | None = None
+
+    async def answer(self) -> Answer:
+        """Show the question, and return the answer to it."""
+        self._show(_SHOWN_LINES)
+        while True:
+            key = await self._key("[o]nce, [a]lways, [d]eny, [e]dit, [v]iew all: ")
+            if key == "o":
+                return Answer.allow(arguments=self._edited)
+            if key == "a" and (answer := await self._always()) is not None:
+                return answer
+            if key in ("d", "\x04"):
+                return Answer.deny(await self._reason() if key == "d" else "")
+            if key == "e":
+                await self._edit()
+            if key == "v":
+                self._show(None)
+
+    def _show(self, most_lines: int | None) -> None:
+        question, assessment = self._question, self._question.assessment
+        tool = question.tool
+        owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
+        write = self._terminal.write
+        write("\nMay this call run?\n")
+        self._quote("tool", f"{one_line(tool.name)} ({one_line(owner)})", most_lines)
+        if assessment.reaches:
+            self._quote("reaches", one_line(assessment.reaches), most_lines)
+        self._quote("arguments", json_text(self._arguments, indent=2), most_lines)
+        self._quote("asked because", printable(question.permit.reason), most_lines)
+        if assessment.message:
+            speaker = "its owner says" if tool.owner else "the tool says"
+            self._quote(speaker, printable(assessment.message), most_lines)
+        if assessment.preview:
+            self._quote("preview", printable(assessment.preview), most_lines)
+
+    @property
+    def _arguments(self) -> Mapping[str, Any]:
+        return self._question.arguments if self._edited is None else self._edited
+
+    def _quote(self, label: str, text: str, most_lines: int | None) -> None:
+        """Write text that others wrote, each line behind a mark, cut to some lines."""
+        self._terminal.write(f"  {label}:\n")
+        lines = text.splitlines() or [""]
+        is_diff = label == "preview" and any(line.startswith("@@") for line in lines)
+        left = most_lines
+        for number, line in enumerate(lines):
+            pieces = list(_pieces(line.replace("\t", "    "), self._terminal.width - 6))
+            if left is not None:
+                pieces = pieces[:left]
+                left -= len(pieces)
+            color = _COLORS.get(line[:1], "") if is_diff and self._terminal.has_colors else ""
+            for piece in pieces:
+                shown = f"\x1b[{color}m{piece}\x1b[0m" if color else piece
+                self._terminal.write(f"    | {shown}\n")
+            if left is not None and left <= 0 and number + 1 < len(lines):
+                more = len(lines) - number - 1
+                self._terminal.write(f"    ({more:,} more lines: press v)\n")
+                return
+
+    async def _key(self, prompt: str) -> str:
+        with self._terminal.keys():
+            # Before the prompt: a person who answers at once must not be dropped, too.
+            self._terminal.forget_input()
+            self._terminal.write(prompt)
+            typed = (await self._terminal.read()).decode(errors="replace")
+        self._terminal.write(f"{one_line(typed, 20)}\n")
+        # Several at once are an arrow key, or pasted text: nobody decided so.
+        return typed if len(typed) == 1 else ""
+
+    async def _line(self, prompt: str) -> str:
+        self._terminal.forget_input()
+        self._terminal.write(prompt)
+        return (await self._terminal.read()).decode(errors="replace").rstrip("\r\n\x04")
+
+    async def _reason(self) -> str:
+        return (await self._line("reason, for the model (may be empty): "))[:500]
+
+    async def _always(self) -> Answer | None:
+        """Let the person choose what to allow from now on; None if nothing of it."""
+        rules = [] if self._edited is not None else list(self._question.permit.suggestions)
+        for number, rule in enumerate(rules, 1):
+            self._terminal.write(f"  {number}: {_covers(rule)}\n")
+        self._terminal.write("  x: exactly these arguments of this tool\n")
+        key = await self._key("allow always, or any other key to go back: ")
+        if key == "x":
+            return Answer.allow("state", arguments=self._edited)
+        if key.isascii() and key.isdigit() and 0 < int(key) <= len(rules):
+            return Answer.allow("state", rule=rules[int(key) - 1])
+        return None
+
+    async def _edit(self) -> None:
+        """Let the person change the arguments; they stay as they are where that fails."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        written = json_text(dict(self._arguments), indent=2 if editor else None)
+        if editor:
+            text = await self._in_editor(editor, written)
+        elif len(written.encode()) > _MAX_LINE_BYTES:
+            self._terminal.write("They are too long to type: set EDITOR to change them.\n")
+            return
+        else:
+            text = await self._line("the arguments as JSON (empty: as before): ")
+        if not text.strip():
+            return
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self._terminal.write(f"This is not JSON: {one_line(str(error), 200)}\n")
+            return
+        if not isinstance(value, dict):
+            self._terminal.write("The arguments must be one JSON object.\n")
+            return
+        self._edited = None if value == self._question.arguments else value
+        self._show(_SHOWN_LINES)
+
+    async def _in_editor(self, editor: str, text: str) -> str:
+        """Return the text as the editor leaves it; empty if it cannot be started, or fails."""
+        folder = Path(tempfile.mkdtemp(prefix="toolbus-"))  # for this user alone
+        path = folder / "arguments.json"
+        try:
+            path.write_text(text, encoding="utf-8")
+            terminal = self._terminal.fd
+            command = (*shlex.split(editor), str(path))
+            running = await asyncio.create_subprocess_exec(
+                *command, stdin=terminal, stdout=terminal, stderr=terminal
+            )
+            try:
+                status = await running.wait()
+            except asyncio.CancelledError:
+                running.terminate()
+                await running.wait()
+                raise
+            if status == 0:
+                return path.read_text(encoding="utf-8")
+            self._terminal.write(f"The editor ended with status {status}.\n")
+        except (OSError, ValueError) as error:
+            self._terminal.write(f"The editor cannot be used: {one_line(str(error), 200)}\n")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return ""
+
+
+def _covers(rule: Rule) -> str:
+    which = "every call" if rule.match is None else f"calls that match {json_text(rule.match)}"
+    return f"{which} of {one_line(rule.tool)}"
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    """Split a line so that the terminal breaks none of it: a broken line has no mark."""
+    piece: list[str] = []
+    used = 0
+    for character in line:
+        columns = 2 if east_asian_width(character) in "WF" else 1
+        if used + columns > width:
+            yield "".join(piece)
+            piece, used = [], 0
+        piece.append(character)
+        used += columns
+    yield "".join(piece)

@@ -1,0 +1,253 @@
+"""The policy of a toolkit binds every caller: in this process, in a turn, and over a room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from toolbus import (
+    Assessment,
+    Chunk,
+    InputStream,
+    Next,
+    PermissionDenied,
+    Permissions,
+    Records,
+    RemoteToolkit,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolContext,
+    Toolkit,
+    Turn,
+    tool,
+)
+from toolbus.middlewares import Retry
+from toolbus.permissions.rule_file import RuleFileError
+from toolbus.service.policy_file import PolicyFile
+from toolbus_server.testing import running_server
+
+NO_RM = Permissions("bypass", [Rule(behavior="deny", tool="shell.run", match="rm")])
+Invoke: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+class Shell:
+    """A toolkit that keeps what ran."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ran: list[str] = []
+        self.toolkit = RemoteToolkit("shell", [self.run, self.lines, self.take], **options)
+
+    @tool(
+        assess=lambda command: Assessment("pass", read_only=command == "ls"),
+        match_rule=lambda pattern, command: command.split()[:1] == [pattern],
+    )
+    async def run(self, command: str) -> str:
+        self.ran.append(command)
+        return command
+
+    @tool
+    async def lines(self, number: int) -> AsyncIterator[int]:
+        self.ran.append("lines")
+        for line in range(number):
+            yield line
+
+    @tool
+    async def take(self, values: InputStream[int]) -> int:
+        self.ran.append("take")
+        return len([value async for value in values])
+
+
+async def directly(toolkit: Toolkit, stack: AsyncExitStack) -> Invoke:
+    async def invoke(name: str, arguments: Any, **_: Any) -> Any:
+        return await toolkit.execute(ToolContext(), name.partition(".")[2], arguments)
+
+    return invoke
+
+
+async def in_turn(toolkit: Toolkit, stack: AsyncExitStack) -> Invoke:
+    server = await stack.enter_async_context(running_server())
+    room = await stack.enter_async_context(server.room("agent"))
+    turn = await stack.enter_async_context(Turn(room, always=[toolkit]))
+    return turn.invoke
+
+
+async def over_a_room(toolkit: Toolkit, stack: AsyncExitStack) -> Invoke:
+    server = await stack.enter_async_context(running_server())
+    host = await stack.enter_async_context(server.room("host"))
+    await stack.enter_async_context(host.host(toolkit))
+    return (await stack.enter_async_context(server.room("agent"))).invoke
+
+
+WAYS = pytest.mark.parametrize("way", [directly, in_turn, over_a_room])
+
+
+async def refusal(call: Awaitable[Any]) -> PermissionDenied:
+    with pytest.raises(PermissionDenied) as caught:
+        await call
+    assert caught.value.executed == "no"
+    return caught.value
+
+
+@WAYS
+async def test_policy_binds_every_caller_and_its_rule_is_named(way: Any) -> None:
+    shell = Shell(policy=NO_RM)
+    async with AsyncExitStack() as stack:
+        invoke = await way(shell.toolkit, stack)
+        error = await refusal(invoke("shell.run", {"command": "rm -r x"}))
+        assert error.details["rule"] == {"behavior": "deny", "tool": "shell.run", "match": "rm"}
+        await invoke("shell.run", {"command": "ls"})
+        shell.toolkit.policy = Permissions("dont_ask")  # replaced for later calls
+        await invoke("shell.run", {"command": "ls"})
+        await refusal(invoke("shell.run", {"command": "pwd"}))
+        shell.toolkit.policy = None
+        await invoke("shell.run", {"command": "rm"})
+    assert shell.ran == ["ls", "ls", "rm"]
+
+
+async def test_policy_refuses_what_it_would_ask_and_says_so_when_hosted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shell = Shell(policy=Permissions("default"))
+    async with AsyncExitStack() as stack:
+        invoke = await over_a_room(shell.toolkit, stack)
+        assert "by their flags those of: run, lines, take" in caplog.text
+        error = await refusal(invoke("shell.run", {"command": "pwd"}))
+        assert error.message.endswith("A host can ask nobody.")
+        await invoke("shell.run", {"command": "ls"})
+    assert shell.ran == ["ls"]
+
+
+async def test_streams_and_inputs_are_refused_before_they_begin() -> None:
+    shell = Shell(policy=Permissions("dont_ask"))
+    async with running_server() as server, server.room("host") as host:
+        async with host.host(shell.toolkit), server.room("agent") as room:
+            with pytest.raises(PermissionDenied):
+                async with room.stream("shell.lines", {"number": 3}) as lines:
+                    _ = [line async for line in lines]
+            await refusal(room.invoke("shell.take", {}, attachment=b"x"))
+    assert not shell.ran
+
+
+async def to_rm(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async for chunk in next(call.replace(arguments={"command": "rm"})):
+        yield chunk
+
+
+async def attempts(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    for _ in range(3):
+        try:
+            async for chunk in next(call):
+                yield chunk
+            return
+        except PermissionDenied as error:
+            last = error
+    raise last
+
+
+@pytest.mark.parametrize("middlewares", [[to_rm], [attempts, to_rm], [Retry(), to_rm]])
+async def test_what_a_middleware_makes_of_a_call_is_judged(middlewares: list[Any]) -> None:
+    shell = Shell(policy=NO_RM, middlewares=middlewares)
+    await refusal(shell.toolkit.execute(ToolContext(), "run", {"command": "ls"}))
+    assert not shell.ran
+
+
+class Walk(Tool):
+    """Only forwards: what it reaches is in its arguments."""
+
+    name = "call"
+    input_schema = {"properties": {"tool": {"type": "string"}}}  # noqa: RUF012
+
+    def reached(self, arguments: Any) -> str:
+        return str(arguments["tool"])
+
+    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> str:
+        return f"called {arguments['tool']}"
+
+
+async def test_policy_about_a_tool_covers_what_forwards_to_it() -> None:
+    policy = Permissions("bypass", [Rule(behavior="deny", tool="github")])
+    hub = Toolkit("mcp", [Walk()], policy=policy)
+    assert await hub.execute(ToolContext(), "call", {"tool": "time.now"})
+    error = await refusal(hub.execute(ToolContext(), "call", {"tool": "github.delete"}))
+    assert "github.delete" in error.message
+
+
+async def test_assessment_and_explanation_say_that_the_policy_would_refuse() -> None:
+    shell = Shell(policy=NO_RM)
+    async with running_server() as server, server.room("host") as host:
+        async with host.host(shell.toolkit), server.room("agent") as room:
+            assert "deny shell.run" in (await room.assess("shell.run", {"command": "rm"})).refusal
+            assert not (await room.assess("shell.run", {"command": "ls"})).refusal
+            explained = await room.explain("shell.run", {"command": "rm"})
+            assert (explained.would_run, explained.code) == (False, "permission_denied")
+            assert (await room.explain("shell.run", {"command": "ls"})).would_run
+    assert not shell.ran
+
+
+@WAYS
+async def test_records_say_what_the_policy_decided(way: Any) -> None:
+    records = Records.memory()
+    shell = Shell(policy=NO_RM, records=records)
+    async with AsyncExitStack() as stack:
+        invoke = await way(shell.toolkit, stack)
+        await invoke("shell.run", {"command": "pwd"})
+        await refusal(invoke("shell.run", {"command": "rm"}))
+    found = [(record.decision, record.decided_by) for record in records.calls()]
+    assert sorted(found) == [
+        ("allowed", "policy: mode bypass"),
+        ("denied", 'policy: rule deny shell.run "rm"'),
+    ]
+
+
+async def test_both_policies_have_to_allow_and_others_follow_their_toolkit() -> None:
+    shell = Shell(policy=NO_RM)
+    kept = shell.toolkit.without("lines")
+    kept.operator_policy = Permissions("bypass", [Rule(behavior="deny", match="mv")])
+    for command in ("rm", "mv"):
+        await refusal(kept.execute(ToolContext(), "run", {"command": command}))
+    await kept.execute(ToolContext(), "run", {"command": "ls"})
+    await shell.toolkit.execute(ToolContext(), "run", {"command": "mv"})
+    with pytest.raises(TypeError, match="policy must be Permissions"):
+        shell.toolkit.policy = "bypass"  # type: ignore[assignment]
+
+
+def write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)
+
+
+DENY_RUN = 'mode = "bypass"\n[[rule]]\nbehavior = "deny"\ntool = "shell.run"\n'
+
+
+async def test_policy_file_is_read_again_and_a_mistake_keeps_the_rules(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rules.toml"
+    write(path, "moed = 1\n")
+    with pytest.raises(RuleFileError, match=r"rules.toml:1"):
+        PolicyFile(path)
+    write(path, DENY_RUN)
+    file, shell = PolicyFile(path), Shell()
+    file.bind(shell.toolkit)
+
+    async def run() -> Any:
+        return await shell.toolkit.execute(ToolContext(), "run", {"command": "ls"})
+
+    await refusal(run())
+    for text in ("moed = 1\n", None):
+        write(path, text) if text else path.unlink()
+        caplog.clear()
+        await file.reload()
+        await file.reload()
+        assert len(caplog.records) == 1  # once for each version of the file
+        await refusal(run())
+    write(path, 'mode = "bypass"\n')
+    await file.reload()
+    await run()
