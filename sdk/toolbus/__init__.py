@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.builders import builder_infos as builder_infos
     from toolbus.agents.builders import make_toolkits as make_toolkits
     from toolbus.agents.factory_builder import builder_of as builder_of
+    from toolbus.agents.granted_rules import GrantedRule as GrantedRule
     from toolbus.agents.local_toolkit import LocalToolkit as LocalToolkit
     from toolbus.agents.questions import Answer as Answer
     from toolbus.agents.questions import Question as Question
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.tool_use import ToolUse as ToolUse
     from toolbus.agents.turn import Turn as Turn
     from toolbus.agents.turn import TurnTool as TurnTool
+    from toolbus.agents.turn_permissions import TurnPermissions as TurnPermissions
     from toolbus.auth.grants import AgentsGrant as AgentsGrant
     from toolbus.auth.grants import ApiScope as ApiScope
     from toolbus.auth.keys import Key as Key
@@ -113,6 +115,7 @@ _MODULES = {
     "toolbus.agents.agent_state": "AgentState",
     "toolbus.agents.builders": "ToolkitBuilder ToolkitConfig builder_infos make_toolkits",
     "toolbus.agents.factory_builder": "builder_of",
+    "toolbus.agents.granted_rules": "GrantedRule",
     "toolbus.agents.local_toolkit": "LocalToolkit",
     "toolbus.agents.questions": "Answer Question",
     "toolbus.agents.required_toolkit": "RequiredToolkit",
@@ -120,6 +123,7 @@ _MODULES = {
     "toolbus.agents.tool_groups": "ToolGroup",
     "toolbus.agents.tool_use": "ToolResult ToolUse",
     "toolbus.agents.turn": "Turn TurnTool",
+    "toolbus.agents.turn_permissions": "TurnPermissions",
     "toolbus.auth.grants": "AgentsGrant ApiScope",
     "toolbus.auth.keys": "Key KeyRing",
     "toolbus.auth.tokens": "ParticipantToken TokenRefused",

@@ -7,16 +7,27 @@ Each toolkit that runs in the agent's process has a dict of its own here, which 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from toolbus.agents.granted_rules import (
+    MAX_GRANTED_RULES,
+    GrantedRule,
+    GrantedRules,
+    granted_rule,
+)
 from toolbus.chunks.json_values import cut, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentState"]
 
-_VERSION = 1
+_VERSION = 2
+_NAMES: Mapping[int, tuple[str, ...]] = {
+    1: ("version", "state", "groups"),
+    2: ("version", "state", "groups", "rules", "conversation"),
+}
+"""The names of each version that is read."""
 
 
 class AgentState:
@@ -27,17 +38,25 @@ class AgentState:
     Args:
         state: A dict of JSON values for each toolkit, by the toolkit's name in the turn.
         groups: Whether a group of tools is active, by its name; others are as the turn says.
+        rules: What people have granted to the agent; at most 1,000 are kept.
+        conversation: The messages of the agent so far, as JSON. Turns do not use it.
     """
 
     def __init__(
         self,
         state: Mapping[str, Mapping[str, Any]] | None = None,
         groups: Mapping[str, bool] | None = None,
+        rules: Iterable[GrantedRule] = (),
+        conversation: Iterable[Any] = (),
     ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
         self.groups: dict[str, bool] = _switches({} if groups is None else groups)
         """Whether a group is active, where that was decided in a turn."""
+        self.rules: GrantedRules = GrantedRules(rules)
+        """What people have granted; each rule says for whom. See `Turn.permissions`."""
+        self.conversation: list[Any] = list(conversation)
+        """The messages of the agent so far, as JSON."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
         """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
@@ -48,14 +67,18 @@ class AgentState:
 
         Raises `InvalidArguments` with the path of a value that is not JSON.
         """
-        state, groups = _plain("/state", self.state), _plain("/groups", self.groups)
-        return json.dumps(
-            {"version": _VERSION, "state": state, "groups": groups}, ensure_ascii=False
-        )
+        written = {
+            "version": _VERSION,
+            "state": _plain("/state", self.state),
+            "groups": _plain("/groups", self.groups),
+            "rules": [rule.to_plain() for rule in self.rules],
+            "conversation": _plain("/conversation", self.conversation),
+        }
+        return json.dumps(written, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Make a state of the text that `to_json` returned.
+        """Make a state of the text that `to_json` returned, also in an older version.
 
         Raises `InvalidArguments`, with a path, for text that is not such JSON.
         """
@@ -65,14 +88,22 @@ class AgentState:
             raise _invalid("", f"not JSON: {cut(str(error))}") from None
         if not isinstance(read, dict):
             raise _invalid("", "must be an object")
+        version = read.get("version")
+        # JSON has true and 1.0 too, which are equal to 1.
+        known = _NAMES.get(version) if type(version) is int else None
         for name in read:
-            if name not in ("version", "state", "groups"):
+            if name not in (known or _NAMES[_VERSION]):
                 raise _invalid(
                     json_pointer([name]), "is not known: a newer toolbus wrote this state"
                 )
-        if read.get("version") != _VERSION:
-            raise _invalid("/version", f"must be {_VERSION}, not {shown(read.get('version'))}")
-        state = cls(read.get("state", {}), read.get("groups", {}))
+        if known is None:
+            raise _invalid("/version", f"must be 1 or {_VERSION}, not {shown(version)}")
+        state = cls(
+            read.get("state", {}),
+            read.get("groups", {}),
+            _granted(read.get("rules", [])),
+            _messages(read.get("conversation", [])),
+        )
         state.to_json()  # raises for what JSON text can say and no state can hold, such as NaN
         return state
 
@@ -101,7 +132,25 @@ def _switches(groups: object) -> dict[str, bool]:
     return dict(groups)
 
 
-def _plain(path: str, values: Mapping[str, Any]) -> Any:
+def _granted(values: object) -> list[GrantedRule]:
+    if not isinstance(values, list) or len(values) > MAX_GRANTED_RULES:
+        raise _invalid("/rules", f"must be a list of at most {MAX_GRANTED_RULES} granted rules")
+    rules = []
+    for index, value in enumerate(values):
+        try:
+            rules.append(granted_rule(value))
+        except ValueError as error:
+            raise _invalid(f"/rules/{index}", cut(str(error))) from None
+    return rules
+
+
+def _messages(values: object) -> list[Any]:
+    if not isinstance(values, list):
+        raise _invalid("/conversation", f"must be a list, not {shown(values)}")
+    return values
+
+
+def _plain(path: str, values: Mapping[str, Any] | list[Any]) -> Any:
     try:
         return plain_json(values)
     except InvalidResult as error:

@@ -24,8 +24,10 @@ from toolbus.agents.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.call_questions import Asking
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.provider_names import ProviderNames
+from toolbus.agents.questions import Ask
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
@@ -49,6 +51,7 @@ from toolbus.agents.turn_calls import (
 )
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
 from toolbus.agents.turn_options import call_options, checked_timeout
+from toolbus.agents.turn_permissions import CallJudge, TurnPermissions
 from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.auth.grants import ToolRights
@@ -79,6 +82,7 @@ from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
 __all__ = [
@@ -145,11 +149,18 @@ class Turn:
             part; one for this turn alone by default.
         records: Where each call of the turn is recorded, refused ones too.
         timeout_s: Seconds for each call that names no time-out.
+        permissions: What each call is judged by, after the middlewares and right before it is
+            dispatched. They bind this turn alone: what the host of a tool enforces is its policy.
+            Without them every call runs that its grants cover.
+        ask: Asks a person about a call, one at a time; without it what would be asked is denied.
+            Meanwhile the time-outs of the call stand still.
+        approval_timeout_s: Seconds that a question is open; 0 never waits.
 
-    Raises `ValueError` if two toolkits have one name, with both owners, or `timeout_s` is no time,
-    and `TypeError` for a room that is not a `RoomClient`, a message that is not a `Message`, JSON
-    without a message, and anything but toolkits in `always` and `required`, async generators in
-    `middlewares`, and an `AgentState` as `state`.
+    Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
+    `approval_timeout_s` is no time, or `ask` is given without permissions, and `TypeError` for a
+    room that is not a `RoomClient`, a message that is not a `Message`, JSON without a message, and
+    anything but toolkits in `always` and `required`, async generators in `middlewares`, an
+    `AgentState` as `state`, `Permissions` and a function as `ask`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -169,6 +180,9 @@ class Turn:
         state: AgentState | None = None,
         records: Records | None = None,
         timeout_s: float = 60.0,
+        permissions: Permissions | None = None,
+        ask: Ask | None = None,
+        approval_timeout_s: float = 300.0,
     ) -> None:
         if not isinstance(room, RoomClient):
             kind = type(room)
@@ -199,6 +213,13 @@ class Turn:
         self._middlewares = checked_middlewares(middlewares, "turn")
         self._records = checked_records(records, "turn")
         self._timeout_s = checked_timeout(timeout_s)
+        self._asking = Asking(ask, approval_timeout_s)
+        self._permissions: TurnPermissions | None = None
+        if permissions is not None:
+            self._permissions = TurnPermissions(permissions, self._state.rules)
+        elif ask is not None:
+            raise ValueError("ask is called by permissions: pass them too, such as Permissions()")
+        self._judge: CallJudge | None = None
         self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
         self._provider_names = ProviderNames(())
@@ -233,6 +254,8 @@ class Turn:
             self._facts = TurnFacts(
                 agent, sender, self._view, self._groups.check, self._room._wants_error_text
             )
+            if self._permissions is not None:
+                self._judge = CallJudge(self._permissions, self._asking, self._facts)
             runs = TurnRuns(self._facts, self._middlewares, span, self._records)
             await self._enter(stack)
             stack.push_async_callback(runs.end)
@@ -306,6 +329,11 @@ class Turn:
 
     def _view(self, deadline_at: float | None = None) -> Room:
         return Room(self._room._core, self._room._parent, deadline_at, self._principal)
+
+    @property
+    def permissions(self) -> TurnPermissions | None:
+        """What may run in this turn: its mode, its rules and what was granted; None without."""
+        return self._permissions
 
     # Tools
 
@@ -540,6 +568,7 @@ class Turn:
             read = partial(self._read_use, use)
             sent = {**given, "attachment": use.attachment, "input": use.input}
             call = self._prepared(use.id, use.name, read, sent, collected)
+            call.use = use
             return PreparedUse(use, call)
         except RoomException as error:
             return PreparedUse(use, error=error)
@@ -560,7 +589,7 @@ class Turn:
             if self._runs is not None:
                 self._runs.refused(name, call_id, error)
             raise
-        return TurnCall(call_id, entry, values, options, collected)
+        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
 
     def _read_call(
         self, name: str, arguments: Mapping[str, Any] | None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolbus.agents.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
 from toolbus.chunks.attachments import check_readable
@@ -22,9 +22,11 @@ from toolbus.client.input_sender import (
     close_items,
     error_of_call,
 )
+from toolbus.concurrency.pausable_clock import PausableClock
 from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.hosting.local_input import LocalInput
+from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
@@ -34,13 +36,20 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
 
+if TYPE_CHECKING:  # most calls are neither recorded nor traced
+    from toolbus.agents.tool_use import ToolUse
+    from toolbus.records.recording import Recording
+    from toolbus.telemetry.turn_spans import TurnCallSpan
+
 __all__ = [
     "Dispatch",
+    "Judge",
     "LocalDispatch",
     "RemoteDispatch",
     "TurnCall",
     "TurnEntry",
     "TurnFacts",
+    "context_of",
     "run_call",
 ]
 
@@ -63,6 +72,17 @@ class TurnFacts:
     """Whether the room's server asks for the texts of exceptions."""
 
 
+class Judge(Protocol):
+    """Decides about the calls of a turn that has permissions: a `CallJudge`."""
+
+    @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The working directories, as tools in this process get them."""
+
+    async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments to run a call with, or raise why it may not run."""
+
+
 class Dispatch(Protocol):
     """Runs the calls of one tool."""
 
@@ -75,6 +95,11 @@ class Dispatch(Protocol):
 
         Raises what `Turn.invoke` raises.
         """
+
+    async def assess(
+        self, context: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call that is not made yet. Raises `RoomException`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +145,20 @@ class TurnCall:
     """Whether it was interrupted, or its turn has ended."""
     input_error: Exception | None = None
     """What the iterable of its input raised."""
+    use: ToolUse | None = None
+    """The use that it runs; None for a call of a program."""
+    judge: Judge | None = None
+    """Decides whether it may run; None in a turn without permissions."""
+    judged: Any = None
+    """What the judge keeps about it over its attempts."""
+    recording: Recording | None = None
+    """Its record, if the turn makes one."""
+    span: TurnCallSpan | None = None
+    """Its span, if the turn has one."""
+    clock: PausableClock | None = None
+    """What its time-outs go by, if there is a judge: no time is taken by a person."""
+    deadline_at: float = 0.0
+    """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
     """What is known from attempts that have ended."""
     _is_under_way: bool = field(default=False, init=False)
@@ -138,8 +177,30 @@ class TurnCall:
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
+    def begin_clock(
+        self, on_resume: Callable[[], None] | None = None
+    ) -> tuple[PausableClock, float]:
+        """Return the clock of a judged call and its deadline; the time begins with the first use.
+
+        Args:
+            on_resume: Is called each time that the clock goes on; for the first use.
+        """
+        if self.clock is None:
+            self.clock = PausableClock(on_resume)
+            self.deadline_at = self.clock.time() + self.options.timeout_s
+        return self.clock, self.deadline_at
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that its dispatch may take."""
+        if self.clock is None:
+            return self.options.timeout_s
+        return self.deadline_at - self.clock.time()
+
     async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
-        """Dispatch the call to its tool, and record whether the tool ran."""
+        """Dispatch the call to its tool if it may run, and record whether the tool ran."""
+        if self.judge is not None:
+            arguments = await self.judge.permitted(self, arguments)
         self.attempts += 1
         self._is_under_way = True
         try:
@@ -204,6 +265,9 @@ class LocalDispatch:
             state=self._state(),
             wants_error_text=facts.wants_error_text,
         )
+        if call.judge is not None:
+            inner.left_s = call.left_s
+            inner.workdirs = call.judge.workdirs
         if source is None:
             return await self._toolkit.run(inner, facts.view)
         try:
@@ -215,6 +279,12 @@ class LocalDispatch:
         finally:
             if options.input is not None:
                 await close_items(options.input)
+
+    async def assess(
+        self, context: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call."""
+        return await self._toolkit.assess(context, self._tool, arguments, patterns)
 
 
 def _local_input(options: CallOptions) -> LocalInput | None:
@@ -247,7 +317,7 @@ class RemoteDispatch:
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": options.timeout_s,
+            "timeout_s": call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self._digest,
@@ -268,6 +338,18 @@ class RemoteDispatch:
                 else:
                     results.append(await _kept(chunk, self._tool))
         return one_chunk(results)
+
+    async def assess(
+        self, _: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call, as it would be made."""
+        return await self._room.assess(
+            self._tool,
+            arguments,
+            patterns=patterns,
+            participant=self._participant,
+            pin=self._digest,
+        )
 
 
 async def _kept(chunk: Chunk, tool: str) -> Chunk:
@@ -295,26 +377,42 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
     return await _Wrapped(call, facts).run(middlewares)
 
 
+def context_of(call: TurnCall, facts: TurnFacts) -> ToolContext:
+    """Make the context of a call, for middlewares of the turn and for a tool that assesses it."""
+    options = call.options
+    clock = asyncio.get_running_loop().time
+    deadline_at = ends_at = clock() + options.timeout_s
+    if call.judge is not None:
+        pausable, deadline_at = call.begin_clock()
+        clock, ends_at = pausable.time, pausable.loop_time(deadline_at)
+    context = ToolContext(
+        facts.view(ends_at),
+        facts.agent,
+        on_behalf_of=facts.sender,
+        caller_context=options.caller_context,
+        deadline_at=deadline_at,
+        clock=clock,
+        on_progress=options.on_progress,
+    )
+    run = run_of(context)
+    run.call_id = call.id
+    run.state = call.entry.dispatch.state
+    if call.judge is not None:
+        run.pausable = call.clock
+        run.workdirs = call.judge.workdirs
+    return context
+
+
 class _Wrapped:
     """One call inside the middlewares of its turn."""
 
     def __init__(self, call: TurnCall, facts: TurnFacts) -> None:
         self._call = call
         self._facts = facts
-        options, clock = call.options, asyncio.get_running_loop().time
-        deadline_at = clock() + options.timeout_s
-        self._context = ToolContext(
-            facts.view(deadline_at),
-            facts.agent,
-            on_behalf_of=facts.sender,
-            caller_context=options.caller_context,
-            deadline_at=deadline_at,
-            clock=clock,
-            on_progress=options.on_progress,
-        )
+        if call.judge is not None:
+            call.begin_clock(self._extend_room)
+        self._context = context_of(call, facts)
         self._run: ToolRun = run_of(self._context)
-        self._run.call_id = call.id
-        self._run.state = call.entry.dispatch.state
         self._result: Chunk | None = None
         """What the tool returned in its latest attempt, checked where it ran."""
 
@@ -324,11 +422,13 @@ class _Wrapped:
         chain = MiddlewareChain(middlewares, self._dispatch)
         # A copy, to find arguments that a middleware changed in place.
         first = ToolCall(call.entry.info, {**call.arguments}, self._context, call.id)
+        limited: AbstractAsyncContextManager[asyncio.Timeout]
+        if call.clock is None:
+            limited = asyncio.timeout(call.options.timeout_s)
+        else:
+            limited = call.clock.timeout_at(call.deadline_at)
         try:
-            async with (
-                asyncio.timeout(call.options.timeout_s) as limit,
-                aclosing(chain.run(first)) as chunks,
-            ):
+            async with limited as limit, aclosing(chain.run(first)) as chunks:
                 return await self._collected(chunks)
         except TimeoutError as error:
             if not limit.expired():
@@ -346,6 +446,12 @@ class _Wrapped:
             if failure is error:
                 raise
             raise failure from error
+
+    def _extend_room(self) -> None:
+        """Give the calls of middlewares the time back that a person has taken."""
+        if self._call.clock is not None:
+            deadline_at = self._call.clock.loop_time(self._call.deadline_at)
+            self._run.room = self._facts.view(deadline_at)  # type: ignore[misc]  # a `LocalRun`
 
     def _failure_of(self, error: BaseException) -> RoomException:
         """Return the error for the caller; of a middleware it has the text as the room's has."""

@@ -117,6 +117,7 @@ class TurnRuns:
         )
         recording.owner, recording.digest = info.owner, info.digest
         recording.executed = lambda: call.executed
+        call.recording = recording
         with recording:
             try:
                 return await self._execute(call)
@@ -136,7 +137,7 @@ class TurnRuns:
         if self._span is None:
             return await run_call(call, self._middlewares, self._facts)
         info = call.entry.info
-        span = self._span.begin_call(info.toolkit, info.tool, call.id)
+        span = call.span = self._span.begin_call(info.toolkit, info.tool, call.id)
         try:
             chunk = await run_call(call, self._middlewares, self._facts)
         except BaseException as error:

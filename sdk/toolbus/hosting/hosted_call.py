@@ -18,10 +18,11 @@ from toolbus.hosting.output_stream import CallHost, OutputStream
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import CallThreads, Execution
+from toolbus.tools.input_stream import ChunkSource
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool_limits import Identity
 from toolbus.tools.tool_run import Participant, progress_chunk
-from toolbus.tools.toolkit import read_large_arguments
+from toolbus.tools.toolkit import Toolkit, read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
@@ -76,8 +77,8 @@ class HostedCall(Execution):
         self._runner: CallRunner = runner
         self.dispatch: Dispatch | AssessDispatch = dispatch
         self.hosted: HostedToolkit = hosted
-        self.toolkit = hosted.toolkit
-        self.tool = dispatch.tool
+        self.toolkit: Toolkit = hosted.toolkit
+        self.tool: str = dispatch.tool
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:  # type: ignore[override]  # always has one
@@ -171,7 +172,7 @@ class HostedCall(Execution):
             header = self.dispatch.header
             self.stream = OutputStream(self.dispatch.id, header, self, self._runner)
             if self.stream.input is not None:
-                self.source = ChunkReader(self.stream.input, unreadable_input)
+                self.source: ChunkSource | None = ChunkReader(self.stream.input, unreadable_input)
         return self.stream
 
     @property

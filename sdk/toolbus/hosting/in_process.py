@@ -20,6 +20,9 @@ from toolbus.errors import DeadlineExceeded, RoomException
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
+from toolbus.permissions.assessment import Assessment
+from toolbus.tools.call_room import CallRoom
+from toolbus.tools.context import ToolContext
 from toolbus.tools.execution import Execution
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_limits import NO_LIMITS, Identity, ToolLimits
@@ -53,15 +56,19 @@ class InProcessCall(Execution, LocalRun):
     """The toolkit's part of the agent's state."""
     wants_error_text: Callable[[], bool] = lambda: False
     """Whether the room's server asks for the texts of exceptions."""
+    left_s: float | None = None
+    """What is left of `timeout_s`, where some of it has passed already."""
 
     def begin(self, runner: InProcessToolkit, room_until: Callable[[float], Any]) -> None:
         """Take what the runner provides, and the room for a call that ends at a time."""
         self._runner = runner
-        self.toolkit = runner.toolkit
-        loop = self.loop = asyncio.get_running_loop()
-        self.clock = loop.time
-        self.deadline_at = loop.time() + self.timeout_s
-        self.room = room_until(self.deadline_at)
+        self.toolkit: Toolkit = runner.toolkit
+        loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.clock: Callable[[], float] = loop.time
+        left_s = self.timeout_s if self.left_s is None else self.left_s
+        self.deadline_at: float | None = loop.time() + left_s
+        self.room: CallRoom | None = room_until(self.deadline_at)
         self._limit = asyncio.timeout_at(self.deadline_at)
         if self.source is not None:
             self.source.run = self
@@ -208,6 +215,16 @@ class InProcessToolkit:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+
+    async def assess(
+        self,
+        context: ToolContext,
+        tool: str,
+        arguments: dict[str, Any],
+        patterns: tuple[str, ...],
+    ) -> Assessment:
+        """Ask a tool about a call that is not made yet; raises as `Toolkit.assess`."""
+        return await self.toolkit.assess(context, tool, arguments, patterns)
 
     @runs_call
     async def run(self, call: InProcessCall, room_until: Callable[[float], Any]) -> Chunk:

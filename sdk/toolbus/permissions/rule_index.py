@@ -54,10 +54,12 @@ class People:
         caller, principal = context.caller, context.on_behalf_of
         self._sender = caller
         self._is_hosted = context.is_hosted
-        self.owner = (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
+        self.owner: tuple[Named, ...] = (
+            (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
+        )
         self.callers: tuple[Named, ...] = (caller, *context.forwarded_for)
         # Whoever forwarded the call has a part in what it is.
-        self.principals = self.callers if principal is None else (principal,)
+        self.principals: tuple[Named, ...] = self.callers if principal is None else (principal,)
 
     def trusts_owner(self, trusted: frozenset[str]) -> bool:
         """Whether the toolkit is of this process, of the caller itself, or of a trusted owner."""
@@ -131,17 +133,17 @@ class RuleGroup:
         """Make it of rules in their order (`rule_order`)."""
         first = rules[0]
         self.behavior: RuleBehavior = first.behavior
-        self.owner = first.owner
-        self.principal = first.principal
-        self.caller = first.caller
-        self.whole = first if first.match is None else None
+        self.owner: str | None = first.owner
+        self.principal: str | None = first.principal
+        self.caller: str | None = first.caller
+        self.whole: Rule | None = first if first.match is None else None
         """A rule without pattern."""
         self.by_match: dict[str, Rule] = {}
         """The rules with a pattern, in the order of the patterns."""
         for rule in rules:
             if rule.match is not None:
                 self.by_match.setdefault(rule.match, rule)
-        self.match_bytes = sum(len(match.encode()) for match in self.by_match)
+        self.match_bytes: int = sum(len(match.encode()) for match in self.by_match)
 
 
 def rule_order(rule: Rule) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ class RuleSet:
             parted.setdefault(key, []).append(rule)
         self._groups: dict[GroupKey, list[RuleGroup]] = {}
         self._named = [False, False, False]  # whether any rule has an owner, a principal, a caller
-        self.size = len(rules)
+        self.size: int = len(rules)
         for group in map(RuleGroup, parted.values()):
             names = (group.owner, group.principal, group.caller)
             owner, principal, caller = (None if name is None else _key(name) for name in names)

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from toolbus import AgentState, InvalidArguments
+from toolbus import AgentState, GrantedRule, InvalidArguments
+
+GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
+
+
+def test_state_of_an_older_version_is_read_and_written_as_the_newer_one() -> None:
+    state = AgentState.from_json('{"version": 1, "state": {"a": {}}, "groups": {"g": true}}')
+    assert (state.groups, list(state.rules), state.conversation) == ({"g": True}, [], [])
+    assert json.loads(state.to_json())["version"] == 2
+
+
+def test_oldest_granted_rule_is_forgotten_beyond_a_thousand() -> None:
+    rules = [
+        GrantedRule(tool="a.b", own_name="a.b", principal="alice", match=f"{at}")
+        for at in range(1_001)
+    ]
+    assert list(AgentState(rules=rules).rules) == rules[1:]
 
 
 def test_state_is_the_same_after_it_was_saved_and_read() -> None:
     state = AgentState()
     state.of("notes")["lines"] = ["ä", 1, None]
     state.of("empty")
+    state.rules.add(GrantedRule(tool="a.b", own_name="a.b", principal="ä", match="x"))
+    state.conversation.append({"role": "user"})
     again = AgentState.from_json(state.to_json())
+    assert (list(again.rules), again.conversation) == (list(state.rules), [{"role": "user"}])
     assert again.state == {"notes": {"lines": ["ä", 1, None]}, "empty": {}}
     assert again.of("notes") is again.state["notes"]
 
@@ -26,7 +46,16 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         (7, ""),
         ("[]", ""),
         ("{}", "/version"),
-        ('{"version": 2, "state": {}}', "/version"),
+        ('{"version": 3, "state": {}}', "/version"),
+        ('{"version": true, "state": {}}', "/version"),
+        ('{"version": 1, "rules": []}', "/rules"),
+        ('{"version": 2, "rules": {}}', "/rules"),
+        (f'{{"version": 2, "rules": [{", ".join(["{}"] * 1001)}]}}', "/rules"),
+        ('{"version": 2, "rules": [{"tool": "a.b"}]}', "/rules/0"),
+        (f'{{"version": 2, "rules": [{GRANTED}, {{"x": 1}}]}}', "/rules/1"),
+        (f'{{"version": 2, "rules": [{GRANTED.replace("a.b", "a.*")}]}}', "/rules/0"),
+        ('{"version": 2, "conversation": {}}', "/conversation"),
+        ('{"version": 2, "conversation": [NaN]}', "/conversation/0"),
         ('{"version": 1, "more": 1}', "/more"),
         ('{"version": 1, "state": []}', "/state"),
         ('{"version": 1, "state": {"notes": 7}}', "/state/notes"),

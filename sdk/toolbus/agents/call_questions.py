@@ -1,0 +1,179 @@
+"""Asks a person about the calls of one turn: one question is open at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from toolbus.agents.granted_rules import GrantedRule, arguments_digest, granted_for
+from toolbus.agents.questions import Answer, Ask, Question
+from toolbus.agents.turn_calls import TurnCall
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import shown
+from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import ApprovalExpired, PermissionDenied
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.rule import Rule
+from toolbus.tools.middleware import ToolCall
+
+__all__ = ["Asking", "checked_answer", "checked_rule"]
+
+_logger = bounded_logger(__name__)
+# An `ask` that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a call.
+_END_S = 2.0
+_left: set[asyncio.Task[Answer]] = set()
+
+
+class Asking:
+    """The questions of one turn.
+
+    Args:
+        ask: Asks a person; None if nobody can be asked.
+        timeout_s: Seconds that a question is open; 0 asks nobody.
+
+    Raises `TypeError` for what is no function, and `ValueError` for what is no time.
+    """
+
+    def __init__(self, ask: Ask | None, timeout_s: float) -> None:
+        if ask is not None and not callable(ask):
+            raise TypeError(f"ask must be an async function of a Question, not {shown(ask)}")
+        if not is_time(timeout_s) or timeout_s >= MAX_TIMEOUT_S:
+            text = f"approval_timeout_s must be a number of seconds, not {shown(timeout_s)}"
+            raise ValueError(text)
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        self._users = 0
+
+    @asynccontextmanager
+    async def queue(self, call: TurnCall) -> AsyncIterator[bool]:
+        """Hold the right to ask while the block runs; gives whether the call waited for it.
+
+        The time of the call stands still while it waits: it waits for the person too.
+        """
+        clock, _ = call.begin_clock()
+        waits = self._users > 0
+        self._users += 1
+        try:
+            with clock.paused():
+                await self._lock.acquire()
+            try:
+                yield waits
+            finally:
+                self._lock.release()
+        finally:
+            self._users -= 1
+
+    async def answer(self, call: TurnCall, question: Question) -> Answer:
+        """Ask, and return the answer; the time of the call stands still meanwhile.
+
+        Raises:
+            PermissionDenied: There is nobody to ask, or `ask` gave no answer.
+            ApprovalExpired: The time for an answer is over.
+        """
+        reason = question.permit.reason
+        if self._ask is None:
+            text = f"{reason} Nobody can be asked: the turn has no ask."
+            raise PermissionDenied(text, executed="no")
+        if self._timeout_s == 0:
+            raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")
+        clock, _ = call.begin_clock()
+        task = asyncio.ensure_future(_asked(self._ask, question))
+        with clock.paused():
+            try:
+                done, _ = await asyncio.wait([task], timeout=self._timeout_s)
+            finally:
+                if not task.done():
+                    await _end(task)
+        if not done:
+            text = f"{reason} Nobody has answered within {self._timeout_s:g} s."
+            raise ApprovalExpired(text, executed="no")
+        name = getattr(self._ask, "__qualname__", type(self._ask).__name__)
+        if task.cancelled():
+            raise _no_answer(question, f"its ask, {name}, was cancelled", "CancelledError")
+        error = task.exception()
+        if error is not None:
+            _logger.error("the ask of a turn, %s, raised", name, exc_info=error)
+            kind = type(error).__name__
+            raise _no_answer(question, f"its ask, {name}, raised {kind}", kind)
+        return task.result()
+
+
+async def _asked(ask: Ask, question: Question) -> Answer:
+    try:
+        return await ask(question)
+    except SystemExit as error:  # it would end the program from within a task
+        raise RuntimeError("SystemExit") from error
+
+
+async def _end(task: asyncio.Task[Answer]) -> None:
+    """Cancel the task of an `ask`, and wait for its end; leave it behind if it does not end."""
+    task.cancel()
+    task.add_done_callback(retrieve_error)
+    _left.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_left.discard)
+    await asyncio.wait([task], timeout=_END_S)
+
+
+def _no_answer(question: Question, why: str, cause: str) -> PermissionDenied:
+    text = f"{question.permit.reason} Nobody has decided: {why}."
+    return PermissionDenied(text, executed="no", details={"cause": cause})
+
+
+def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
+    """Raise `PermissionDenied` for what is no answer about a call, and for a rule beyond it.
+
+    Args:
+        answer: What `ask` returned.
+        call: The call that was asked about.
+        reaches: The tool that it reaches, if its tool only forwards.
+    """
+    if not isinstance(answer, Answer):
+        raise _mistake(f"it returned {type(answer).__name__} in place of an Answer")
+    if not isinstance(answer.reason, str):
+        raise _mistake("the reason of its Answer is not text")
+    if answer.scope not in ("once", "state"):
+        raise _mistake("the scope of its Answer is neither once nor state")
+    if not isinstance(answer.arguments, Mapping | None):
+        raise _mistake("the arguments of its Answer are not one mapping")
+    rule = answer.rule
+    if rule is None:
+        return
+    if not isinstance(rule, Rule):
+        raise _mistake(f"the rule of its Answer is {type(rule).__name__}")
+    target = reaches or call.tool.name
+    if rule.behavior != "allow" or rule.tool != target:
+        raise _mistake(f"it granted the rule {rule}, which is not an allow rule of {target} alone")
+    # The engine itself says whether owner, principal and caller of the rule are those of the call.
+    rules = [replace(rule, match=None), Rule(behavior="allow", tool=call.tool.name)]
+    only = Permissions("dont_ask", rules if reaches else rules[:1])
+    if only.decide(call, Assessment("pass", reaches=reaches)).behavior != "allow":
+        raise _mistake(f"it granted the rule {rule}, which does not cover this call")
+
+
+def checked_rule(
+    answer: Answer, call: ToolCall, reaches: str, *, has_input: bool
+) -> GrantedRule | None:
+    """Return what an answer grants for the state; None for what no rule can cover.
+
+    Raises `PermissionDenied` if its rule is not about a call, whose arguments it may have changed.
+    """
+    checked_answer(answer, call, reaches)
+    if answer.rule is None and has_input:
+        return None  # arguments do not say what else it sends
+    try:
+        if answer.rule is not None:
+            return granted_for(call, reaches, answer.rule.match, "")
+        return granted_for(call, reaches, None, arguments_digest(call.arguments))
+    except ValueError:
+        return None  # the tool says that it reaches what is no name of a tool
+
+
+def _mistake(what: str) -> PermissionDenied:
+    text = f"the ask of the turn made a mistake: {what}"
+    return PermissionDenied(text, executed="no", details={"cause": "Answer"})

@@ -1,0 +1,449 @@
+"""Decides about the calls of one turn: rules and the mode, what the tool says, and a person.
+
+It stands right before a call is dispatched, so that what a middleware or a person has changed is
+what is judged. The permissions of a turn bind this turn; the tool's host has a policy of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Never
+
+from toolbus.agents.call_questions import Asking, checked_answer, checked_rule
+from toolbus.agents.granted_rules import GrantedRule, GrantedRules, arguments_digest, bond_of
+from toolbus.agents.questions import Answer, Question
+from toolbus.agents.tool_use import ToolUse
+from toolbus.agents.turn_calls import TurnCall, TurnFacts, context_of
+from toolbus.chunks.json_values import packed_json
+from toolbus.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    DeadlineExceeded,
+    DefinitionChanged,
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+)
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.modes import Mode
+from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.permit import JudgedCall, Permit
+from toolbus.permissions.plain import rule_to_plain
+from toolbus.permissions.rule import Rule
+from toolbus.permissions.rule_index import People
+from toolbus.tools.middleware import ToolCall
+from toolbus.untrusted_text import json_text, printable
+from toolbus.wire import unpack_body
+
+__all__ = ["CallJudge", "TurnPermissions"]
+
+# How a call ends that is refused whatever is decided about it. What else goes wrong when a tool is
+# asked leaves open what the call would do.
+_OWN_ENDS = (InvalidArguments, NotFound, PermissionDenied, DefinitionChanged)
+# A person decides about one input; after so many questions what is still asked counts as answered.
+_MAX_QUESTIONS = 2
+_MAX_MERGED = 64
+"""Combinations of granted rules of which the index is kept."""
+_MAX_REASON_CHARS = 2_000
+
+
+class TurnPermissions:
+    """What may run in a turn: `turn.permissions`.
+
+    Args:
+        permissions: Those that the turn was made with.
+        granted: The granted rules of the agent's state.
+
+    Raises `TypeError` for what is no `Permissions`.
+    """
+
+    def __init__(self, permissions: Permissions, granted: GrantedRules) -> None:
+        if not isinstance(permissions, Permissions):
+            kind = type(permissions).__name__
+            raise TypeError(f"permissions must be toolbus.Permissions, not {kind}")
+        self._permissions = permissions
+        self._granted = granted
+        self._merged: dict[tuple[GrantedRule, ...], Permissions] = {}
+
+    @property
+    def mode(self) -> Mode:
+        """What happens to what no rule decides; setting it counts for the rest of this turn.
+
+        Raises `ValueError` for what is no mode.
+        """
+        return self._permissions.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._permissions = replace(self._permissions, mode=mode)
+        self._merged.clear()
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that the turn was made with."""
+        return self._permissions.rules
+
+    @property
+    def granted(self) -> tuple[GrantedRule, ...]:
+        """What was granted in this state, the oldest first; each says for whom it holds.
+
+        Other turns with the same state have the same.
+        """
+        return tuple(self._granted)
+
+    @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The working directories, as tools in this process get them."""
+        return self._permissions.workdirs
+
+    @property
+    def trusted_owners(self) -> tuple[str, ...]:
+        """The owners whose word may loosen."""
+        return self._permissions.trusted_owners
+
+    def take_back(self, *rules: GrantedRule) -> None:
+        """Take granted rules back: what they covered is asked again. Unknown ones are ignored."""
+        for rule in rules:
+            self._granted.discard(rule)
+
+    def _grant(self, call: JudgedCall, granted: GrantedRule) -> None:
+        """Keep a rule that a person has granted with an answer about a call."""
+        self._granted.add(granted)
+        if granted.match is None:
+            return
+        # A tool is asked about so many patterns at once. One beyond them would never match, so that
+        # the person would be asked again and again: older ones make room for it.
+        for older in self._granted.of(granted.bond):
+            now = self._in_force(call, granted.reaches, compares=False)
+            if granted.match in now.patterns(call, granted.reaches) or older == granted:
+                return
+            if older.match is not None:
+                self._granted.discard(older)
+
+    def _in_force(self, call: JudgedCall, reaches: str, *, compares: bool) -> Permissions:
+        """Return the permissions with the granted rules that concern a call.
+
+        Args:
+            call: The call.
+            reaches: The tool that it reaches, if its tool only forwards.
+            compares: Whether rules for exactly its arguments count.
+        """
+        bound = self._granted.of(bond_of(call))
+        if not bound:
+            return self._permissions
+        digest = ""
+        if compares and any(granted.arguments for granted in bound):
+            digest = arguments_digest(call.arguments)
+        covering = tuple(
+            granted
+            for granted in bound
+            if granted.reaches == reaches and granted.arguments in ("", digest)
+        )
+        if not covering:
+            return self._permissions
+        merged = self._merged.get(covering)
+        if merged is None:
+            if len(self._merged) >= _MAX_MERGED:
+                self._merged.clear()
+            rules = [rule for granted in covering for rule in granted.rules()]
+            merged = self._merged[covering] = self._permissions.with_rules(rules)
+        return merged
+
+
+class _Judged:
+    """A decision about one input, and what it rests on."""
+
+    __slots__ = ("assessment", "call", "packed", "permit")
+
+    def __init__(
+        self, packed: bytes, call: ToolCall, permit: Permit, assessment: Assessment
+    ) -> None:
+        self.packed = packed
+        """The arguments, packed: nobody changes these."""
+        self.call = call
+        self.permit = permit
+        self.assessment = assessment
+
+    @property
+    def asks(self) -> tuple[Any, ...]:
+        """What asks: another ask than this one was not answered yet."""
+        permit = self.permit
+        said = self.assessment.message if permit.source == "tool" else ""
+        return permit.source, permit.rule, said
+
+
+@dataclass(slots=True, eq=False)
+class _Approval:
+    """What a person has allowed of one use so far."""
+
+    asked: bytes
+    """The packed arguments of the first question."""
+    packed: bytes
+    """The packed arguments that are allowed: the same, or those that the person changed."""
+    answered: set[tuple[Any, ...]] = field(default_factory=set)
+    """Which asks are answered."""
+    questions: int = 0
+    granted: list[GrantedRule] = field(default_factory=list)
+    """What is granted as soon as the use may run."""
+
+
+class _UseRecord:
+    """What is kept about one use over its attempts."""
+
+    __slots__ = ("approval", "changes", "denial")
+
+    def __init__(self) -> None:
+        self.approval: _Approval | None = None
+        self.changes = 0
+        """How often a person changed its arguments."""
+        self.denial: RoomException | None = None
+
+
+class CallJudge:
+    """Lets the calls of one turn through, or denies them.
+
+    Args:
+        permissions: What is in force.
+        asking: Asks a person; one question is open at a time.
+        facts: Who calls.
+    """
+
+    def __init__(self, permissions: TurnPermissions, asking: Asking, facts: TurnFacts) -> None:
+        self._permissions = permissions
+        self._asking = asking
+        self._facts = facts
+
+    @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The working directories, as tools in this process get them."""
+        return self._permissions.workdirs
+
+    async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments to run a call with, as soon as it may run.
+
+        A use that was denied once stays denied, whatever a middleware tries.
+
+        Raises:
+            PermissionDenied: A rule, the mode or the tool denies it, or nobody can be asked.
+            ApprovalDenied: A person denies it.
+            ApprovalExpired: No person has answered in time.
+            InvalidArguments: The arguments are invalid.
+            DeadlineExceeded: The time of the call is over, without that of the person.
+        """
+        use = call.judged
+        if use is None:
+            use = call.judged = _UseRecord()
+        if use.denial is not None:
+            raise use.denial
+        clock, deadline_at = call.begin_clock()
+        packed = packed_json("arguments", arguments)
+        try:
+            async with clock.timeout_at(deadline_at) as limit:
+                judged = await self._judged_use(call, use, packed)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _late(call) from None
+        except RoomException as error:
+            if isinstance(error, PermissionDenied | ApprovalDenied | ApprovalExpired):
+                use.denial = error
+            raise
+        if clock.time() >= deadline_at:
+            raise _late(call)
+        return self._let_through(call, use, judged, packed)
+
+    async def _judged_use(self, call: TurnCall, use: _UseRecord, packed: bytes) -> _Judged:
+        """Judge an attempt of a use; ask about it until it is allowed."""
+        approval = use.approval
+        if approval is not None and approval.asked == packed:
+            packed = approval.packed
+        judged = await self._judge(call, packed)
+        if not self._needs_person(call, use, judged):
+            return judged
+        async with self._asking.queue(call) as waited:
+            if waited:  # the answer before may cover this use too, and a file may have changed
+                judged = await self._judge(call, packed)
+            while self._needs_person(call, use, judged):
+                judged = await self._ask(call, use, judged)
+            if use.approval is not None:
+                while use.approval.granted:
+                    self._permissions._grant(judged.call, use.approval.granted.pop(0))
+        return judged
+
+    async def _judge(self, call: TurnCall, packed: bytes) -> _Judged:
+        """Decide about a call with these arguments, and what its tool says about them."""
+        entry, options = call.entry, call.options
+        # A fresh copy, since all who get it may keep it.
+        tool_call = ToolCall(
+            entry.info, unpack_body(packed), context_of(call, self._facts), call.id
+        )
+        in_force = partial(self._permissions._in_force, tool_call, compares=not options.has_input)
+        settled = in_force("").settles(tool_call)
+        if settled is not None:
+            return _Judged(packed, tool_call, settled, Assessment("pass"))
+        asked = in_force("").patterns(tool_call)
+        said = await self._assess(call, tool_call, packed, asked)
+        reaches = said.reaches
+        if reaches:
+            further = in_force(reaches).patterns(tool_call, reaches)
+            if not set(further) <= set(asked):
+                said = await self._assess(call, tool_call, packed, further)
+                if said.source == "manifest" and not said.reaches:
+                    said = replace(said, reaches=reaches)
+                if said.reaches != reaches:
+                    # Rules about one of the two would be passed by.
+                    told = "it gave two answers about what this call reaches"
+                    said = Assessment("deny", message=told, reaches=reaches)
+        # Mode and granted rules may be others than before the tool was asked.
+        return _Judged(packed, tool_call, in_force(reaches).decide(tool_call, said), said)
+
+    async def _assess(
+        self, call: TurnCall, tool_call: ToolCall, packed: bytes, patterns: tuple[str, ...]
+    ) -> Assessment:
+        try:
+            return await call.entry.dispatch.assess(
+                tool_call.context, unpack_body(packed), patterns
+            )
+        except _OWN_ENDS as error:
+            error.executed = "no"
+            raise
+        except RoomException as error:
+            told = printable(f"there is no answer about this call: {error.message}", 500)
+            return Assessment("ask", immune=True, message=told, source="manifest")
+
+    def _needs_person(self, call: TurnCall, use: _UseRecord, judged: _Judged) -> bool:
+        """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
+        permit = judged.permit
+        if permit.behavior == "deny":
+            self._note(call, judged)
+            error = PermissionDenied(permit.reason, executed="no", details=_details(permit))
+            self._deny(call, error, permit.by)
+        return permit.behavior == "ask" and not _is_approved(use, judged)
+
+    async def _ask(self, call: TurnCall, use: _UseRecord, judged: _Judged) -> _Judged:
+        """Ask a person, and judge again what the answer allows."""
+        self._note(call, judged)
+        permit, tool = judged.permit, call.entry.info
+        question = Question(
+            use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
+            tool=tool,
+            arguments=unpack_body(judged.packed),
+            permit=permit,
+            assessment=judged.assessment,
+        )
+        try:
+            answer = await self._asking.answer(call, question)
+            checked_answer(answer, judged.call, judged.assessment.reaches)
+        except ApprovalExpired as error:
+            error.details |= _details(permit)
+            self._deny(call, error, "approval")
+        except PermissionDenied as error:
+            error.details |= _details(permit)
+            self._deny(call, error, permit.by)
+        if not answer.is_allowed:
+            self._deny(call, _denied_by_person(answer, permit), "person")
+        return await self._judge_answer(call, use, judged, answer)
+
+    async def _judge_answer(
+        self, call: TurnCall, use: _UseRecord, judged: _Judged, answer: Answer
+    ) -> _Judged:
+        """Note what an answer allows, and judge it with the arguments that it gives."""
+        packed = judged.packed
+        if answer.arguments is not None:
+            packed = packed_json("the changed arguments", dict(answer.arguments))
+        is_changed = packed != judged.packed
+        if is_changed:
+            use.changes += 1
+            self._show_change(call, packed)
+            if use.changes > 1:
+                error = PermissionDenied(
+                    "the person has changed the arguments of this call a second time",
+                    executed="no",
+                    details=_details(judged.permit),
+                )
+                self._deny(call, error, "person")
+        approval = use.approval
+        if approval is None or approval.packed != judged.packed:
+            approval = use.approval = _Approval(judged.packed, packed)
+        approval.packed = packed
+        approval.questions += 1
+        approval.answered.add(judged.asks)
+        try:
+            judged_again = await self._judge(call, packed)
+        except InvalidArguments as error:
+            if is_changed:
+                error.message = f"a person has changed the arguments: {error.message}"
+            raise
+        if answer.scope == "state":
+            reaches, has_input = judged_again.assessment.reaches, call.options.has_input
+            try:
+                granted = checked_rule(answer, judged_again.call, reaches, has_input=has_input)
+            except PermissionDenied as error:
+                self._deny(call, error, judged.permit.by)
+            if granted is not None:
+                approval.granted.append(granted)
+        return judged_again
+
+    def _let_through(
+        self, call: TurnCall, use: _UseRecord, judged: _Judged, packed: bytes
+    ) -> dict[str, Any]:
+        """Record that a call may run, and return its arguments."""
+        self._note(call, judged)
+        is_asked = judged.permit.behavior == "ask"
+        if call.recording is not None:
+            call.recording.decide("allowed", "person" if is_asked else judged.permit.by)
+        if judged.packed != packed:
+            self._show_change(call, judged.packed)
+        arguments: dict[str, Any] = unpack_body(judged.packed)
+        return arguments
+
+    def _show_change(self, call: TurnCall, packed: bytes) -> None:
+        """Let the result of a use show the arguments that a person has changed."""
+        changed = unpack_body(packed)
+        call.sent = None if changed == call.arguments else changed
+
+    def _note(self, call: TurnCall, judged: _Judged) -> None:
+        """Let the trace and the record of a call show what was decided, and what it reaches."""
+        permit, reaches = judged.permit, judged.assessment.reaches
+        if call.span is not None:
+            call.span.permit(permit.behavior, permit.by)
+        # An owner that is not trusted could hide calls by saying that they reach something else.
+        if call.recording is not None and reaches:
+            if People(judged.call).trusts_owner(frozenset(self._permissions.trusted_owners)):
+                call.recording.reach(reaches)
+                call.recording.arguments = None  # those of the reached tool are not known here
+
+    def _deny(self, call: TurnCall, error: RoomException, by: str) -> Never:
+        if call.recording is not None:
+            call.recording.decide("denied", by)
+        raise error
+
+
+def _is_approved(use: _UseRecord, judged: _Judged) -> bool:
+    approval = use.approval
+    if approval is None or approval.packed != judged.packed:
+        return False
+    return judged.asks in approval.answered or approval.questions >= _MAX_QUESTIONS
+
+
+def _details(permit: Permit) -> dict[str, Any]:
+    details: dict[str, Any] = {"source": permit.source}
+    if permit.rule is not None:
+        details["rule"] = rule_to_plain(permit.rule)
+    if permit.suggestions:
+        details["suggestions"] = [rule_to_plain(rule) for rule in permit.suggestions]
+    return details
+
+
+def _denied_by_person(answer: Answer, permit: Permit) -> ApprovalDenied:
+    reason = printable(answer.reason, _MAX_REASON_CHARS)
+    told = f", and says: {json_text(reason)}" if reason else ""
+    details = _details(permit) | {"source": "person"}
+    return ApprovalDenied(f"a person denied this call{told}", executed="no", details=details)
+
+
+def _late(call: TurnCall) -> DeadlineExceeded:
+    text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
+    return DeadlineExceeded(text, executed=call.executed)
