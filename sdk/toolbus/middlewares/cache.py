@@ -50,9 +50,10 @@ class Cache:
     """A middleware that serves results of `read_only` tools again, for equal calls.
 
     A tool is cached for its `cache_ttl_s`, or as `tools` says. Calls are equal if owner (name and
-    issuer), digest, tool, arguments, caller and principal are, and the `caller_context` where the
-    tool reads it; 1, 1.0 and True are three arguments. For a toolkit of this process, which has no
-    digest, the tool's own definition object takes its place, so that two toolkits never share.
+    issuer), digest, tool, arguments, caller, principal and those that it was forwarded for are, and
+    the `caller_context` where the tool reads it; 1, 1.0 and True are three arguments. For a toolkit
+    of this process, which has no digest, the tool's own definition object takes its place, so that
+    two toolkits never share.
 
     A result is kept when the call has ended well and is whole: no failures, no cut streams, no
     files in pieces. Equal calls that run at the same time each run. Tools that take an input are
@@ -192,6 +193,7 @@ def _key_of(call: ToolCall) -> tuple[bytes, _SameObject | None] | None:
         dict(call.arguments),
         _identity(context.caller),
         _identity(context.on_behalf_of),
+        [_identity(participant) for participant in context.forwarded_for],
         context.caller_context if tool.supports_context else None,
     )
     try:

@@ -15,9 +15,16 @@ from toolbus.errors import NoHost
 from toolbus.middlewares import Cache, TimeLimit
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
+from toolbus.tools.tool_run import LocalRun
 from toolbus.tools.toolkit import Toolkit
 
 FAR = replace(REMOTE, read_only=True, cache_ttl_s=60.0)
+
+
+class Forwarded(LocalRun):
+    """A call that its caller made for somebody else."""
+
+    forwarded_for = (person("bo", "i"),)
 
 
 class Counter:
@@ -68,6 +75,7 @@ async def test_equal_arguments_have_equal_types(first: Any, second: Any, is_equa
         ({"caller": person("bo", "i")}, {}, False),
         ({"caller": person("ada", "j")}, {}, False),
         ({"caller": person("ada", "i"), "on_behalf_of": person("bo")}, {}, False),
+        ({"run": Forwarded(caller=person("ada", "i"))}, {}, False),
         ({"caller": person("ada", "i"), "caller_context": {"a": 1}}, {}, True),
         (
             {"caller": person("ada", "i"), "caller_context": {"a": 1}},
