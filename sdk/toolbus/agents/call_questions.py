@@ -135,8 +135,8 @@ def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
     """
     if not isinstance(answer, Answer):
         raise _mistake(f"it returned {type(answer).__name__} in place of an Answer")
-    if not isinstance(answer.reason, str):
-        raise _mistake("the reason of its Answer is not text")
+    if not isinstance(answer.is_allowed, bool) or not isinstance(answer.reason, str):
+        raise _mistake("its Answer was made by neither Answer.allow nor Answer.deny")
     if answer.scope not in ("once", "state"):
         raise _mistake("the scope of its Answer is neither once nor state")
     if not isinstance(answer.arguments, Mapping | None):

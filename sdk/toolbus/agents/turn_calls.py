@@ -192,10 +192,9 @@ class TurnCall:
 
     @property
     def left_s(self) -> float:
-        """Seconds that its dispatch may take."""
-        if self.clock is None:
-            return self.options.timeout_s
-        return self.deadline_at - self.clock.time()
+        """Seconds that the dispatch of a judged call may take."""
+        clock, deadline_at = self.begin_clock()
+        return deadline_at - clock.time()
 
     async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Dispatch the call to its tool if it may run, and record whether the tool ran."""
@@ -317,7 +316,7 @@ class RemoteDispatch:
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": call.left_s,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self._digest,

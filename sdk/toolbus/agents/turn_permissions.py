@@ -47,6 +47,7 @@ _MAX_QUESTIONS = 2
 _MAX_MERGED = 64
 """Combinations of granted rules of which the index is kept."""
 _MAX_REASON_CHARS = 2_000
+_MAX_WHY_CHARS = 500
 
 
 class TurnPermissions:
@@ -302,16 +303,19 @@ class CallJudge:
     async def _assess(
         self, call: TurnCall, tool_call: ToolCall, packed: bytes, patterns: tuple[str, ...]
     ) -> Assessment:
+        dispatch = call.entry.dispatch
         try:
-            return await call.entry.dispatch.assess(
-                tool_call.context, unpack_body(packed), patterns
-            )
+            said = await dispatch.assess(tool_call.context, unpack_body(packed), patterns)
         except _OWN_ENDS as error:
             error.executed = "no"
             raise
         except RoomException as error:
-            told = printable(f"there is no answer about this call: {error.message}", 500)
-            return Assessment("ask", immune=True, message=told, source="manifest")
+            return _unknown(error.message)
+        except (Exception, SystemExit) as error:  # of a toolkit that has its own `assess`
+            return _unknown(type(error).__name__)
+        if not isinstance(said, Assessment):
+            return _unknown(f"its toolkit returned {type(said).__name__}")
+        return said
 
     def _needs_person(self, call: TurnCall, use: _UseRecord, judged: _Judged) -> bool:
         """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
@@ -419,6 +423,12 @@ class CallJudge:
         if call.recording is not None:
             call.recording.decide("denied", by)
         raise error
+
+
+def _unknown(why: str) -> Assessment:
+    """Return the assessment of a tool that could not be asked."""
+    told = printable(f"there is no answer about this call: {why}", _MAX_WHY_CHARS)
+    return Assessment("ask", immune=True, message=told, source="manifest")
 
 
 def _is_approved(use: _UseRecord, judged: _Judged) -> bool:

@@ -19,7 +19,6 @@ from toolbus.hosting.runner import Runner
 from toolbus.room.registrations import Registration, Registrations, checked_supersede
 from toolbus.tools.policy import warn_of_asks
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES
@@ -92,9 +91,8 @@ class Hosting:
             stack.callback(self._stop_accepting)
             stack.push_async_callback(self._stop_all)
             toolkit = self._registration.hosted.toolkit
-            if policies := toolkit.policies:
-                infos = [ToolInfo.of(toolkit.manifest(), tool.manifest()) for tool in toolkit.tools]
-                warn_of_asks(toolkit.name, policies, infos)
+            if toolkit.policies:
+                warn_of_asks(toolkit)
             await self._start(toolkit.tools)
             # Also after a failure: the server may have registered it although its reply was lost.
             stack.push_async_callback(self._end)

@@ -14,13 +14,12 @@ from weakref import WeakSet
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.rule_file import RuleFileError
+from toolbus.tools.policy import warn_of_asks
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["PolicyFile"]
 
 _POLL_INTERVAL_S = 1.0
-_MAX_NAMED = 20
 _logger = bounded_logger(__name__)
 
 
@@ -58,6 +57,8 @@ class PolicyFile:
             for toolkit in tuple(self._bound):
                 toolkit.operator_policy = policy
             _logger.warning("the policy was read again: %s", self._path)
+            for toolkit in tuple(self._bound):
+                warn_of_asks(toolkit)
 
     def _changed(self) -> Permissions | None:
         # Before it is read: what is written meanwhile is another version.
@@ -67,7 +68,7 @@ class PolicyFile:
         self._version = version
         try:
             return Permissions.from_toml(self._path)
-        except RuleFileError as error:
+        except Exception as error:  # whatever it is, later changes have to be read
             _logger.error("the policy was not read again, the former rules stay: %s", error)
             return None
 

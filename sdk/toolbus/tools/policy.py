@@ -7,91 +7,113 @@ about, it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import PermissionDenied
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
-from toolbus.permissions.plain import rule_to_plain
+from toolbus.permissions.plain import (
+    MAX_MATCHES,
+    MAX_MATCHES_BYTES,
+    MAX_MESSAGE_CHARS,
+    rule_to_plain,
+)
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.untrusted_text import printable
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permissions import Permissions
     from toolbus.permissions.permit import Permit
+    from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["checked_policy", "enforce", "judge", "refusal_of", "warn_of_asks"]
+__all__ = ["Question", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
 _MAX_NAMED_CHARS = 1_000
-AskTool = Callable[[Sequence[str]], Awaitable[Assessment]]
-"""Asks a tool about the input of a call, and about patterns of rules."""
 _NO_PERSON = "A host can ask nobody."
 
 
-async def judge(
-    permissions: Permissions, call: ToolCall, ask_tool: AskTool
-) -> tuple[Permit, Assessment | None]:
-    """Decide about a call; return the permit, and what the tool said if it was asked.
+class Question:
+    """What a tool is asked about one call. One answer serves all who ask, where it can.
 
-    Raises what `ask_tool` raises.
-    """
-    settled = permissions.settles(call)
-    if settled is not None:
-        return settled, None
-    patterns = permissions.patterns(call)
-    said = await ask_tool(patterns)
-    if said.reaches:
-        # Only now it is known which tool the call reaches, and so which rules concern it.
-        further = permissions.patterns(call, said.reaches)
-        if set(further) - set(patterns):
-            said = await ask_tool(further)
-    return permissions.decide(call, said), said
-
-
-async def permit_of(
-    policy: Permissions, tool: Tool, call: ToolCall, checked: dict[str, Any]
-) -> Permit:
-    """Return what a policy decides about a call.
+    Each question may take the tool seconds, and the tools that forward a way through the room.
 
     Args:
-        policy: The policy.
         tool: The called tool.
         call: The call.
         checked: Its arguments in the form for `execute`.
+        policies: Those that will ask, so that the first answer has their patterns too.
     """
-    run_of(call.context).workdirs = policy.workdirs
 
-    async def ask_tool(patterns: Sequence[str]) -> Assessment:
-        return await assessed(tool, call.tool.name, call.context, checked, patterns)
+    def __init__(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        checked: dict[str, Any],
+        policies: Iterable[Permissions],
+    ) -> None:
+        self.call = call
+        self._tool = tool
+        self._checked = checked
+        self._ahead = [pattern for policy in policies for pattern in policy.patterns(call)]
+        self._asked: frozenset[str] = frozenset()
+        self._answer: Assessment | None = None
 
-    permit, _ = await judge(policy, call, ask_tool)
+    async def ask(self, patterns: Sequence[str]) -> Assessment:
+        """Return the answer; its `matches` are of these patterns and perhaps of others.
+
+        Raises a `RoomException` that the tool refuses the call with.
+        """
+        if self._answer is None or not self._asked.issuperset(patterns):
+            asked = tuple(dict.fromkeys((*patterns, *self._ahead)))
+            size = sum(len(pattern.encode()) for pattern in asked)
+            if len(asked) > MAX_MATCHES or size > MAX_MATCHES_BYTES:
+                asked = tuple(patterns)
+            call = self.call
+            self._answer = await assessed(
+                self._tool, call.tool.name, call.context, self._checked, asked
+            )
+            self._asked = frozenset(asked)
+        return self._answer
+
+
+async def permit_of(policy: Permissions, question: Question) -> Permit:
+    """Return what a policy decides about the call of a question.
+
+    Raises a `RoomException` that the tool refuses the call with.
+    """
+    call = question.call
+    permit = policy.settles(call)
+    if permit is None:
+        said = await question.ask(policy.patterns(call))
+        if said.reaches:
+            # Only now it is known which tool the call reaches, and so which rules concern it.
+            said = await question.ask(policy.patterns(call, said.reaches))
+        permit = policy.decide(call, said)
     if permit.behavior == "ask":
         return replace(permit, reason=f"{permit.reason} {_NO_PERSON}")
     return permit
 
 
-async def enforce(
-    policies: Iterable[Permissions], tool: Tool, call: ToolCall, checked: dict[str, Any]
-) -> None:
+async def enforce(policies: Sequence[Permissions], question: Question) -> None:
     """Refuse a call that one of the policies of its toolkit does not allow.
 
     Args:
         policies: That of the toolkit's author, and that of who hosts it.
-        tool: The called tool.
-        call: The call.
-        checked: Its arguments in the form for `execute`.
+        question: Asks the tool about the call.
 
     Raises `PermissionDenied`, recorded in the run.
     """
-    run = run_of(call.context)
+    run = run_of(question.call.context)
+    run.workdirs = workdirs_of(policies) or run.workdirs
     for policy in policies:
-        run.permit = permit = await permit_of(policy, tool, call, checked)
+        run.permit = permit = await permit_of(policy, question)
         is_allowed = permit.behavior == "allow"
         if run.recording is not None:
             run.recording.decide("allowed" if is_allowed else "denied", f"policy: {permit.by}")
@@ -105,39 +127,54 @@ async def enforce(
         raise run.record(PermissionDenied(permit.reason, executed=executed, details=details))
 
 
-async def refusal_of(
-    policies: Iterable[Permissions], tool: Tool, call: ToolCall, checked: dict[str, Any]
-) -> str:
+async def refusal_of(policies: Iterable[Permissions], question: Question) -> str:
     """Return why the policies of its toolkit would refuse a call; empty if they would not."""
     for policy in policies:
-        permit = await permit_of(policy, tool, call, checked)
+        permit = await permit_of(policy, question)
         if permit.behavior != "allow":
-            return permit.reason
+            return printable(permit.reason, MAX_MESSAGE_CHARS)
     return ""
 
 
-def warn_of_asks(toolkit: str, policies: Iterable[Permissions], tools: Iterable[ToolInfo]) -> None:
-    """Log the tools about which a policy would ask by their flags: it refuses all of their calls.
+def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:
+    """Return the working directories of who hosts a toolkit, else those of its author."""
+    return next((policy.workdirs for policy in reversed(policies) if policy.workdirs), ())
 
-    Args:
-        toolkit: The name of the toolkit.
-        policies: Its policies.
-        tools: Its tools.
+
+def warn_of_asks(toolkit: Toolkit) -> None:
+    """Log the tools of which the policies of a toolkit refuse every call, as nobody can be asked.
+
+    That is what they would ask about whatever the input, and whoever calls.
     """
-    calls = [ToolCall(tool, {}, ToolContext()) for tool in tools]
-    asked = {
-        call.tool.tool: None
-        for policy in policies
-        for call in calls
-        if policy.decide(call, assessment_of_flags(call.tool)).behavior == "ask"
-    }
+    policies = [_without_conditions(policy) for policy in toolkit.policies]
+    asked = []
+    for tool in toolkit.tools:
+        said = assessment_of_flags(tool.manifest())
+        if tool.has_assess or type(tool).reached is not Tool.reached:
+            # It may allow some input, and reach another tool with it; flags are about all inputs.
+            said = Assessment("allow", read_only=True, within_workdir=True)
+        info = ToolInfo.of(toolkit.manifest(), tool.manifest())
+        call = ToolCall(info, {}, ToolContext())
+        if any(policy.decide(call, said).behavior == "ask" for policy in policies):
+            asked.append(tool.name)
     if asked:
         _logger.warning(
-            "the policy of toolkit %s refuses calls that it would ask about, as nobody can be asked"
-            " at a host; by their flags those of: %s",
-            toolkit,
+            "the policy of toolkit %s refuses what it would ask about, as nobody can be asked at a"
+            " host: all calls of %s",
+            toolkit.name,
             ", ".join(asked)[:_MAX_NAMED_CHARS],
         )
+
+
+def _without_conditions(policy: Permissions) -> Permissions:
+    """Return a policy that allows all that the given one may allow on some condition."""
+    rules = [
+        replace(rule, match=None, owner=None, principal=None, caller=None)
+        if rule.behavior == "allow"
+        else rule
+        for rule in policy.rules
+    ]
+    return replace(policy, rules=tuple(rules))
 
 
 def checked_policy(value: Any, label: str) -> Permissions | None:

@@ -45,7 +45,7 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.left_out import LeftOut, entries_of
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
-from toolbus.tools.policy import checked_policy, refusal_of
+from toolbus.tools.policy import Question, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams, unreadable_input
 from toolbus.tools.tool import Tool
@@ -166,7 +166,8 @@ class Toolkit:
         may be set before it is hosted."""
         self._policy = checked_policy(policy, f"toolkit {name!r}")
         self._operator_policy: Permissions | None = None
-        self._wrapped = self._wrap()
+        self._chains = self._checked_chains()
+        self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
 
@@ -183,7 +184,7 @@ class Toolkit:
     @policy.setter
     def policy(self, policy: Permissions | None) -> None:
         self._policy = checked_policy(policy, f"toolkit {self.name!r}")
-        self._wrapped = self._wrap()
+        self._wrap()
 
     @property
     def operator_policy(self) -> Permissions | None:
@@ -193,7 +194,7 @@ class Toolkit:
     @operator_policy.setter
     def operator_policy(self, policy: Permissions | None) -> None:
         self._operator_policy = checked_policy(policy, f"toolkit {self.name!r}")
-        self._wrapped = self._wrap()
+        self._wrap()
 
     @property
     def policies(self) -> tuple[Permissions, ...]:
@@ -281,7 +282,8 @@ class Toolkit:
         other._tools = tools
         manifests = tuple(each.manifest() for each in tools.values())
         other._manifest = self._manifest.model_copy(update={"tools": manifests})
-        other._wrapped = other._wrap()
+        other._chains = other._checked_chains()
+        other._wrap()
         other.in_process = None
         return other
 
@@ -373,12 +375,17 @@ class Toolkit:
         except RoomException as error:
             run.refuse(error)
             raise
-        said = await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
-        if policies := self.policies:
-            info = ToolInfo.of(self._manifest, chosen.manifest())
-            call = ToolCall(info, arguments, context, run.call_id)
-            said = replace(said, refusal=await refusal_of(policies, chosen, call, checked))
-        return said
+        policies = self.policies
+        if not policies:
+            return await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
+        # A turn has working directories of its own for this question; a hosted call has none.
+        run.workdirs = run.workdirs or workdirs_of(policies)
+        info = ToolInfo.of(self._manifest, chosen.manifest())
+        call = ToolCall(info, arguments, context, run.call_id)
+        question = Question(chosen, call, checked, policies)
+        said = await question.ask(patterns)
+        matches = tuple(match for match in said.matches if match in patterns)
+        return replace(said, matches=matches, refusal=await refusal_of(policies, question))
 
     async def _recorded(
         self,
@@ -402,19 +409,28 @@ class Toolkit:
         finally:
             run.recording = None
 
-    def _wrap(self) -> dict[str, WrappedTool]:
-        """Return the tools that have middlewares or a policy, with them."""
-        found: dict[str, WrappedTool] = {}
-        policies = self.policies
+    def _checked_chains(self) -> dict[str, tuple[Middleware, ...]]:
+        """Return the middlewares of each tool, the outermost first. Raises if one refuses it."""
+        chains: dict[str, tuple[Middleware, ...]] = {}
         for tool in self._tools.values():
             own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
-            chain = (*self.middlewares, *own)
-            if chain or policies:
+            chains[tool.name] = (*self.middlewares, *own)
+            if chains[tool.name]:
                 info = ToolInfo.of(self._manifest, tool.manifest())
                 check_tool(info, self.middlewares, own=False)
                 check_tool(info, own, own=True)
-                found[tool.name] = WrappedTool(tool, info, chain, policies)
-        return found
+        return chains
+
+    def _wrap(self) -> None:
+        """Make what runs the tools that have middlewares or a policy, for later calls."""
+        wrapped: dict[str, WrappedTool] = {}
+        policies = self.policies
+        for tool in self._tools.values():
+            chain = self._chains[tool.name]
+            if chain or policies:
+                info = ToolInfo.of(self._manifest, tool.manifest())
+                wrapped[tool.name] = WrappedTool(tool, info, chain, policies)
+        self._wrapped = wrapped
 
 
 def executed_now(toolkit: Toolkit, run: ToolRun) -> Executed:

@@ -10,6 +10,9 @@ import pytest
 
 from support.rooms.turns import agent_and_host
 from toolbus import (
+    PermissionDenied,
+    Permissions,
+    Rule,
     SkillEntry,
     SkillText,
     ToolContext,
@@ -99,6 +102,29 @@ async def test_long_list_is_cut_and_a_query_finds_the_rest() -> None:
     for query, number, is_cut in (("", 500, True), ("FOR S59", 11, False), ("none", 0, False)):
         found: Any = (await viewer.execute(ToolContext(), "list_skills", {"query": query})).value
         assert (len(found["skills"]), found["truncated"]) == (number, is_cut)
+
+
+async def test_tools_that_steer_their_agent_run_in_every_mode_but_not_against_a_rule() -> None:
+    """In-process they count as read-only, also the one that switches groups and changes those."""
+    deny = Rule(behavior="deny", tool="skills.view_skill")
+    groups = [ToolGroup("web", "Reads pages.", [Toolkit("words", [count])], active=True)]
+    for rules in ([], [deny]):
+        permissions = Permissions("explore", rules)
+        async with (
+            agent_and_host(Toolkit("other", [])) as (_, agent),
+            Turn(
+                agent, skills=[Listing(pdf="own")], groups=groups, permissions=permissions
+            ) as turn,
+        ):
+            await turn.call("groups.reset_tools", web=True)
+            await turn.call("skills.list_skills")
+            with pytest.raises(PermissionDenied):
+                await turn.call("words.count", text="a")
+            if rules:
+                with pytest.raises(PermissionDenied, match=r"skills\.view_skill"):
+                    await view(turn, "pdf")
+            else:
+                assert await view(turn, "pdf") == "own"
 
 
 async def test_turn_without_skills_has_no_viewer() -> None:

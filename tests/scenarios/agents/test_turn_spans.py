@@ -20,9 +20,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from toolbus import (
     FunctionTool,
     Next,
+    Permissions,
     Records,
     RequiredToolkit,
     RoomClient,
+    Rule,
     ToolCall,
     ToolContext,
     ToolFailed,
@@ -205,3 +207,22 @@ async def test_context_of_the_program_is_the_same_after_the_turn_and_reaches_too
         assert otel_context.get_current() is before
     finally:
         otel_context.detach(token)
+
+
+async def test_span_of_a_call_says_what_was_decided() -> None:
+    rule = Rule(behavior="deny", tool="near.fail", origin="rules.toml:4")
+    permissions = Permissions("bypass", [rule])
+    async with traced_turn(permissions=permissions) as (turn, _, exporter):
+        await turn.run([ToolUse("1", "near.fail"), ToolUse("2", "far.seen")])
+    spans = exporter.get_finished_spans()
+    found = {
+        (each.attributes or {}).get("gen_ai.tool.call.id"): {
+            name.removeprefix("toolbus.permit."): value
+            for name, value in (each.attributes or {}).items()
+            if name.startswith("toolbus.permit.")
+        }
+        for each in spans
+    }
+    assert found["1"] == {"behavior": "deny", "rule": "rule deny near.fail (rules.toml:4)"}
+    assert found["2"] == {"behavior": "allow", "rule": "mode bypass"}
+    assert ends(exporter)["1"] == ("ERROR", "permission_denied", "no")

@@ -116,7 +116,7 @@ async def test_policy_refuses_what_it_would_ask_and_says_so_when_hosted(
     shell = Shell(policy=Permissions("default"))
     async with AsyncExitStack() as stack:
         invoke = await over_a_room(shell.toolkit, stack)
-        assert "by their flags those of: run, lines, take" in caplog.text
+        assert "all calls of lines, take\n" in caplog.text  # `run` is allowed with some inputs
         error = await refusal(invoke("shell.run", {"command": "pwd"}))
         assert error.message.endswith("A host can ask nobody.")
         await invoke("shell.run", {"command": "ls"})
@@ -176,6 +176,31 @@ async def test_policy_about_a_tool_covers_what_forwards_to_it() -> None:
     assert await hub.execute(ToolContext(), "call", {"tool": "time.now"})
     error = await refusal(hub.execute(ToolContext(), "call", {"tool": "github.delete"}))
     assert "github.delete" in error.message
+
+
+async def test_tool_is_asked_once_for_all_who_decide_about_a_call() -> None:
+    asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def assess(command: str, context: ToolContext) -> Assessment:
+        asked.append((context.patterns, context.workdirs))
+        return Assessment("pass", reaches="files.write")
+
+    @tool(assess=assess, match_rule=lambda pattern, command: command == pattern)
+    async def run(command: str, context: ToolContext) -> list[str]:
+        return [*context.workdirs]
+
+    rules = [Rule(behavior="deny", tool="files", match=word) for word in ("mv", "x" * 3_000)]
+    toolkit = Toolkit("shell", [run], policy=Permissions("bypass", rules, workdirs=["/author"]))
+    toolkit.operator_policy = Permissions("bypass", [Rule(behavior="deny", match="rm")])
+    said = await toolkit.assess(ToolContext(), "run", {"command": "rm"}, ["ls", "rm"])
+    assert (said.matches, 'deny * "rm"' in said.refusal) == (("rm",), True)
+    # The rules about what it reaches are known only by its answer.
+    of_files = ("mv", "x" * 3_000)
+    assert asked == [(("ls", "rm"), ("/author",)), ((*of_files, "rm"), ("/author",))]
+    await refusal(toolkit.execute(ToolContext(), "run", {"command": "mv"}))
+    assert len(asked) == 4
+    done = await toolkit.execute(ToolContext(), "run", {"command": "ls"})
+    assert done.value == ["/author"]
 
 
 async def test_assessment_and_explanation_say_that_the_policy_would_refuse() -> None:

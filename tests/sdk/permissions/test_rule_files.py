@@ -196,6 +196,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         (tmp_path, "no regular file"),
         (Path("/dev/zero"), "no regular file"),
         (Path("a\0b"), "null byte"),
+        (Path("a" * 5_000), "too long"),
     ]:
         with pytest.raises(RuleFileError, match=words) as caught:
             Permissions.from_toml(path)

@@ -32,6 +32,7 @@ from toolbus import (
     Rule,
     ToolContext,
     Toolkit,
+    Turn,
     Unavailable,
     tool,
 )
@@ -425,6 +426,31 @@ async def test_a_policy_of_the_hub_covers_what_is_reached(
             assert refused.value.executed == "no"
         assert await call({"tool": "shut.add", "arguments": SUM}) == RESULT
         assert await ann.call("open.add", SUM) == RESULT  # a toolkit of its own
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+async def test_permissions_of_a_turn_cover_what_is_reached(
+    bus: TestServer, tmp_path: Path, is_hosted: bool
+) -> None:
+    hub = hub_of(tmp_path, TRUSTED)
+    permissions = Permissions(
+        "explore", [Rule(behavior="deny", tool="*.hello")], trusted_owners=["host"]
+    )
+    options: dict[str, Any] = {"required": ["mcp"]}
+    if not is_hosted:
+        options = {"always": [McpToolkit(hub)]}
+    async with AsyncExitStack() as stack:
+        if is_hosted:
+            await stack.enter_async_context(hosting(bus.room("host"), hub))
+        ann = await stack.enter_async_context(bus.room("ann"))
+        turn = await stack.enter_async_context(Turn(ann, permissions=permissions, **options))
+        await hub.tried()
+        assert await turn.call("mcp.call", tool="open.add", arguments=SUM) == RESULT
+        for tool_name, words in (("shut.add", "explore"), ("open.hello", r"\*\.hello")):
+            arguments = SUM if tool_name == "shut.add" else {}
+            with pytest.raises(PermissionDenied, match=words) as refused:
+                await turn.call("mcp.call", tool=tool_name, arguments=arguments)
+            assert refused.value.executed == "no"
 
 
 async def test_a_call_by_name_is_recorded_as_what_it_reaches(
