@@ -34,7 +34,7 @@ class PolicyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._version = _version_of(path)
+        self._version = self._seen = _version_of(path)
         self._policy = Permissions.from_toml(path)
         self._bound: WeakSet[Toolkit] = WeakSet()
 
@@ -50,7 +50,11 @@ class PolicyFile:
             await self.reload()
 
     async def reload(self) -> None:
-        """Read the file again if it has changed since it was read, or tried, last."""
+        """Read the file again if it has changed since it was read, or tried, last.
+
+        Only if it is as it was at the last look: an editor that writes it in several steps must not
+        put the first of its rules into force without the others, which may be denials.
+        """
         policy = await FILE_THREADS.run(self._changed)
         if policy is not None:
             self._policy = policy
@@ -63,7 +67,9 @@ class PolicyFile:
     def _changed(self) -> Permissions | None:
         # Before it is read: what is written meanwhile is another version.
         version = _version_of(self._path)
-        if version == self._version:
+        is_settled = version == self._seen
+        self._seen = version
+        if version == self._version or not is_settled:
             return None
         self._version = version
         try:

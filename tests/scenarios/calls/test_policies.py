@@ -269,10 +269,18 @@ async def test_policy_file_is_read_again_and_a_mistake_keeps_the_rules(
     for text in ("moed = 1\n", None):
         write(path, text) if text else path.unlink()
         caplog.clear()
-        await file.reload()
-        await file.reload()
+        for _ in range(3):
+            await file.reload()
         assert len(caplog.records) == 1  # once for each version of the file
         await refusal(run())
     write(path, 'mode = "bypass"\n')
+    await file.reload()
+    await refusal(run())  # it may be the beginning of what is being written
+    write(path, DENY_RUN)
+    await file.reload()
+    await file.reload()
+    await refusal(run())
+    write(path, 'mode = "bypass"\n')
+    await file.reload()
     await file.reload()
     await run()
