@@ -76,11 +76,23 @@ class Question:
             if len(asked) > MAX_MATCHES or size > MAX_MATCHES_BYTES:
                 asked = tuple(patterns)
             call = self.call
-            self._answer = await assessed(
-                self._tool, call.tool.name, call.context, self._checked, asked
-            )
+            said = await assessed(self._tool, call.tool.name, call.context, self._checked, asked)
+            self._answer = _of_same_reach(said, self._answer)
             self._asked = frozenset(asked)
         return self._answer
+
+
+def _of_same_reach(said: Assessment, former: Assessment | None) -> Assessment:
+    """Return an answer that says of the call what the former one said that it reaches.
+
+    Else the rules about one of the two would be passed by.
+    """
+    if former is None or not former.reaches or said.reaches == former.reaches:
+        return said
+    if said.source == "manifest" and not said.reaches:  # this time it could not be asked
+        return replace(said, reaches=former.reaches)
+    told = "it gave two answers about what this call reaches"
+    return Assessment("deny", message=told, reaches=former.reaches)
 
 
 async def permit_of(policy: Permissions, question: Question) -> Permit:

@@ -178,6 +178,24 @@ async def test_policy_about_a_tool_covers_what_forwards_to_it() -> None:
     assert "github.delete" in error.message
 
 
+@pytest.mark.parametrize("later", [ValueError("it fails"), Assessment("pass", reaches="a.b")])
+async def test_later_answer_hides_nothing_that_the_call_reaches(later: Any) -> None:
+    answers = [Assessment("pass", reaches="files.write"), later]
+
+    def assess() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @tool(assess=assess)
+    async def run() -> str:
+        raise AssertionError("it is denied")
+
+    policy = Permissions("bypass", [Rule(behavior="deny", tool="files", match="x")])
+    await refusal(Toolkit("shell", [run], policy=policy).execute(ToolContext(), "run", {}))
+
+
 async def test_tool_is_asked_once_for_all_who_decide_about_a_call() -> None:
     asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
 
