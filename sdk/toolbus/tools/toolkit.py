@@ -383,7 +383,7 @@ class Toolkit:
         info = ToolInfo.of(self._manifest, chosen.manifest())
         call = ToolCall(info, arguments, context, run.call_id)
         inquiry = Inquiry(chosen, call, checked, policies)
-        said = await question.ask(patterns)
+        said = await inquiry.ask(patterns)
         matches = tuple(match for match in said.matches if match in patterns)
         return replace(said, matches=matches, refusal=await refusal_of(policies, inquiry))
 
