@@ -118,7 +118,7 @@ class NotFound(RoomException):
 
 
 class PermissionDenied(RoomException):
-    """The token is refused, or lacks a grant that the operation needs."""
+    """The token is refused or lacks a grant, or permissions deny the call, such as by a rule."""
 
     code = "permission_denied"
     _executed = "no"

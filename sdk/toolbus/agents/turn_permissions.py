@@ -131,7 +131,7 @@ class TurnPermissions:
             reaches: The tool that it reaches, if its tool only forwards.
             compares: Whether rules for exactly its arguments count.
         """
-        bound = self._granted.of(bond_of(call))
+        bound = self._granted.of(bond_of(call)) if self._granted else ()
         if not bound:
             return self._permissions
         digest = ""
@@ -281,10 +281,11 @@ class CallJudge:
             entry.info, unpack_body(packed), context_of(call, self._facts), call.id
         )
         in_force = partial(self._permissions._in_force, tool_call, compares=not options.has_input)
-        settled = in_force("").settles(tool_call)
+        permissions = in_force("")
+        settled = permissions.settles(tool_call)
         if settled is not None:
             return _Judged(packed, tool_call, settled, Assessment("pass"))
-        asked = in_force("").patterns(tool_call)
+        asked = permissions.patterns(tool_call)
         said = await self._assess(call, tool_call, packed, asked)
         reaches = said.reaches
         if reaches:

@@ -203,6 +203,8 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
         return "--on-behalf-of (on_behalf_of=) must be a name as `toolbus participants` lists it"
+    if "source" in error.details:  # decided by permissions, which no token changes
+        return "whoever hosts the toolkit decides by its policy; --assess shows what the tool says"
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
     command = None if lacks else _command_for_grant(error.details.get("grant"))
     if command is not None:

@@ -61,6 +61,7 @@ class Explanation:
             would_run=False,
             code=PermissionDenied.code,
             message=f"the policy of its host refuses {tool}: {assessment.refusal}",
+            details={"source": "policy"},
             assessment=assessment,
         )
 
