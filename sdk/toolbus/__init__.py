@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.skill_listing import SkillListing as SkillListing
     from toolbus.agents.skill_listing import SkillText as SkillText
     from toolbus.agents.skill_listing import skill_viewer as skill_viewer
+    from toolbus.agents.terminal_questions import ask_in_terminal as ask_in_terminal
     from toolbus.agents.tool_groups import ToolGroup as ToolGroup
     from toolbus.agents.tool_use import ToolResult as ToolResult
     from toolbus.agents.tool_use import ToolUse as ToolUse
@@ -120,6 +121,7 @@ _MODULES = {
     "toolbus.agents.questions": "Answer Question",
     "toolbus.agents.required_toolkit": "RequiredToolkit",
     "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
+    "toolbus.agents.terminal_questions": "ask_in_terminal",
     "toolbus.agents.tool_groups": "ToolGroup",
     "toolbus.agents.tool_use": "ToolResult ToolUse",
     "toolbus.agents.turn": "Turn TurnTool",

@@ -19,11 +19,9 @@ import pytest
 PROGRAM = textwrap.dedent(
     """
     import asyncio, json, os, sys
-    from toolbus import ToolUse
-    from toolbus.agents.questions import Question
-    from toolbus.agents.terminal_questions import ask_in_terminal
-    from toolbus.permissions import Assessment, Permit, Rule
-    from toolbus.tools.tool_info import ToolInfo
+    from toolbus import (
+        Assessment, Permit, Question, Rule, ToolInfo, ToolUse, ask_in_terminal
+    )
 
     facts = json.loads(sys.argv[1])
     arguments = facts.get("arguments", {"command": "ls"})
