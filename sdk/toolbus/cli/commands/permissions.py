@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.columns import show_columns
 from toolbus.cli.commands.calls import read_since
@@ -154,6 +155,10 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
         return
     if tool is None or since is not None:
         raise UsageError("name a tool and its arguments, or records with --records and --since")
+    # Without a room too: no rule covers what is no name of a tool, so that nothing would deny it.
+    toolkit, _, name = tool.partition(".")
+    if not (is_toolkit_name(toolkit) and is_tool_name(name)):
+        raise UsageError(f"{one_line(tool, 64)} is not a tool: write toolkit.tool")
     typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
     if is_asked:
         permit, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
@@ -223,8 +228,6 @@ class _Trial:
         """Decide with what the tool says in the room."""
         assert self.room is not None
         toolkit, _, name = typed.tool.partition(".")
-        if not toolkit or not name:
-            raise UsageError(f"{one_line(typed.tool, 64)} is not a tool: write toolkit.tool")
         proxy = await self.room.toolkit(toolkit, typed.participant)
         me, info = self.room.me, proxy.info
         principal = None if typed.on_behalf_of is None else named(typed.on_behalf_of, me)
