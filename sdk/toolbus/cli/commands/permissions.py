@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from toolbus.cli.permission_trials import Tally, TriedCall, named, tally
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.judging import judge
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.permit import Permit
 from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
@@ -208,7 +210,7 @@ class _Trial:
         return replace(self, room=room)
 
     async def tally(self, records: list[CallRecord]) -> Tally:
-        return await tally(self.permissions, records, self._said, at_host=self.at_host)
+        return await tally(records, self._judge, at_host=self.at_host)
 
     def decide_here(self, typed: _Typed, name: str | None) -> tuple[Permit, Assessment]:
         """Decide from flags; the schema of the tool is not known."""
@@ -241,23 +243,25 @@ class _Trial:
             principal=principal,
             at_host=self.at_host,
         )
-        said = await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
-        return self.permissions.decide(call, said), said
+        return await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
 
-    async def _said(self, call: TriedCall) -> Assessment:
+    async def _judge(self, call: TriedCall) -> Permit:
+        if self.room is None:
+            return self.permissions.decide(call, self._flags())
         # Asked as oneself: whom a recorded call was made for may have left the room.
-        return self._flags() if self.room is None else await self._asked(call, call.owner)
+        permit, _ = await self._asked(call, call.owner)
+        return permit
 
-    async def _asked(self, call: TriedCall, participant: str | None, **options: Any) -> Assessment:
+    async def _asked(
+        self, call: TriedCall, participant: str | None, **options: Any
+    ) -> tuple[Permit, Assessment]:
         assert self.room is not None
-        tool, arguments = call.tool.name, call.arguments
-        patterns = self.permissions.patterns(call)
-        options["participant"] = participant
-        said = await self.room.assess(tool, arguments, patterns=patterns, **options)
-        further = self.permissions.patterns(call, said.reaches)
-        if set(further) <= set(patterns):
-            return said
-        return await self.room.assess(tool, arguments, patterns=further, **options)
+        ask = partial(
+            self.room.assess, call.tool.name, call.arguments, participant=participant, **options
+        )
+        return await judge(
+            lambda _: self.permissions, call, lambda patterns: ask(patterns=patterns)
+        )
 
     def _flags(self) -> Assessment:
         said = Assessment(
