@@ -34,7 +34,7 @@ class PolicyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._version = _version_of(path)
+        self._version = self._seen = _version_of(path)
         self._policy = Permissions.from_toml(path)
         self._bound: WeakSet[Toolkit] = WeakSet()
 
@@ -50,7 +50,11 @@ class PolicyFile:
             await self.reload()
 
     async def reload(self) -> None:
-        """Read the file again if it has changed since it was read, or tried, last."""
+        """Read the file again if it has changed since it was read, or tried, last.
+
+        Only the second call reads a change, unless there was another one between the two: a program
+        that writes the file in parts has not ended before, and a part of it may lack its denials.
+        """
         policy = await FILE_THREADS.run(self._changed)
         if policy is not None:
             self._policy = policy
@@ -61,10 +65,13 @@ class PolicyFile:
                 warn_of_asks(toolkit)
 
     def _changed(self) -> Permissions | None:
-        # Before it is read: what is written meanwhile is another version.
         version = _version_of(self._path)
+        if version != self._seen:
+            self._seen = version
+            return None
         if version == self._version:
             return None
+        # Before it is read: what is written meanwhile is another version.
         self._version = version
         try:
             return Permissions.from_toml(self._path)

@@ -53,6 +53,8 @@ class InputFunction(NamedTuple):
         """
         if not callable(function) or isinstance(function, type) or yields(function):
             raise TypeError(f"{label} must be a function that returns one value")
+        if takes_pattern and is_async(function):
+            raise TypeError(f"{label} must not be async: it is called for each pattern of a rule")
         parameters = _parameters(function)
         if takes_pattern:
             first = parameters.pop(0) if parameters else None

@@ -8,6 +8,7 @@ rule replaces; and each field of its answer is bounded.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from toolbus.permissions.rule import Rule
 from toolbus.tools.assess_functions import ASSESS_THREADS
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
+from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 
 __all__ = ["ASSESS_S", "assessed"]
@@ -35,6 +37,9 @@ _logger = bounded_logger(__name__)
 
 ASSESS_S = 5.0
 """How long a tool may take to assess an input: a person or a model waits for it."""
+_SHARE_OF_DEADLINE = 0.8
+"""How much of the time that a question has is the tool's; in the rest the answer travels. Without
+it, what the caller of a tool that hangs gets is no assessment but a deadline that passed."""
 _BEHAVIORS = get_args(AssessedBehavior)
 _CUT = "…"
 _abandoned: set[asyncio.Task[Any]] = set()
@@ -56,20 +61,21 @@ async def assessed(
     """
     run = run_of(context)
     run.patterns = tuple(patterns)
+    ends_at = time.monotonic() + _seconds_of(run)
     flags = assessment_of_flags(tool.manifest())
     if tool.orchestration and not run.is_hosted:
         flags = replace(flags, read_only=True)
     if not (patterns or _has_own(tool)):
         return flags
     try:
-        reaches = str(tool.reached(arguments))[:MAX_REACHES_CHARS]
+        reaches = _reached(tool, arguments)
         said = flags
         if _has_own(tool):
-            said = await _within_time(partial(tool.assess, context, arguments))
+            said = await _before(ends_at, partial(tool.assess, context, arguments))
         found = _bounded(said, name, reaches, patterns)
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
-            matches = await _within_time(partial(ASSESS_THREADS.run, ask))
+            matches = await _before(ends_at, partial(ASSESS_THREADS.run, ask))
             # Each once: the answer has no more of them than the question.
             matches = tuple(dict.fromkeys((*found.matches, *matches)))
             found = replace(found, matches=matches)
@@ -89,28 +95,54 @@ def _has_own(tool: Tool) -> bool:
     return tool.has_assess or type(tool).reached is not Tool.reached
 
 
+def _seconds_of(run: ToolRun) -> float:
+    """Return how long the tool of a run has for all that it is asked."""
+    if run.deadline_at is None:
+        return ASSESS_S
+    return min(ASSESS_S, _SHARE_OF_DEADLINE * max(0.0, run.deadline_at - run.clock()))
+
+
+def _reached(tool: Tool, arguments: dict[str, Any]) -> str:
+    reaches = tool.reached(arguments)
+    if not isinstance(reaches, str):
+        raise _NoAssessment(f"reached returned {type(reaches).__name__}")
+    return reaches[:MAX_REACHES_CHARS]
+
+
 def _matching(tool: Tool, patterns: Sequence[str], arguments: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(pattern for pattern in patterns if tool.match_rule(pattern, arguments))
+    found = []
+    for pattern in patterns:
+        is_match = tool.match_rule(pattern, arguments)
+        # A forgotten `return` must not let a denial pass, nor any other object an allow rule match.
+        if not isinstance(is_match, bool):
+            raise _NoAssessment(f"match_rule returned {type(is_match).__name__}, not a bool")
+        if is_match:
+            found.append(pattern)
+    return tuple(found)
 
 
-async def _within_time(start: Callable[[], Awaitable[Any]]) -> Any:
+async def _before(ends_at: float, start: Callable[[], Awaitable[Any]]) -> Any:
     """Wait for the answer of a tool's own code; leave it behind if it does not end in time.
 
     A task of its own, because code that swallows a cancellation could hold up `asyncio.timeout`.
     """
 
     async def run() -> Any:
-        return await start()
+        try:
+            return await start()
+        except SystemExit as error:  # argparse raises it; as the end of a task it ends the program
+            raise RuntimeError("it raised SystemExit") from error
 
+    seconds = max(0.0, ends_at - time.monotonic())
     task = asyncio.ensure_future(run())
     try:
-        done, _ = await asyncio.wait([task], timeout=ASSESS_S)
+        done, _ = await asyncio.wait([task], timeout=seconds)
     except asyncio.CancelledError:
         _abandon(task)
         raise
     if not done:
         _abandon(task)
-        raise TimeoutError(f"it took longer than {ASSESS_S:g} s")
+        raise TimeoutError(f"it took longer than {seconds:.2g} s")
     if task.cancelled():
         raise RuntimeError("it raised CancelledError")
     return task.result()
@@ -135,9 +167,11 @@ def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessm
     # Its text may contain what the caller must not read, as that of a tool's own exception.
     why = str(error) if isinstance(error, TimeoutError | _NoAssessment) else type(error).__name__
     try:
-        reaches = str(tool.reached(arguments))[:MAX_REACHES_CHARS]
+        reaches = _reached(tool, arguments)
     except Exception:
-        reaches = ""
+        # Rules about the tool that it would reach cannot be applied, and a mode skips an ask.
+        message = f"the tool cannot say which tool this call would reach: {why}"
+        return Assessment("deny", message=printable(message, MAX_MESSAGE_CHARS), source="manifest")
     message = f"the tool cannot say what this call would do: {why}"
     return Assessment(
         "ask",
@@ -164,6 +198,10 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
     if not all(isinstance(text, str) for text in texts):
         raise _NoAssessment("assess returned an Assessment whose texts are not text")
+    if not all(isinstance(listed, (tuple, list)) for listed in (said.suggestions, said.matches)):
+        raise _NoAssessment(
+            "assess returned an Assessment whose suggestions or matches are no list"
+        )
     if said.source not in ("tool", "manifest"):
         raise _NoAssessment("assess returned an Assessment with another source")
     # What it reaches may forward too, and then said itself whom: that is the last of them.

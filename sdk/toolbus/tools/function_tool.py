@@ -169,7 +169,8 @@ class FunctionTool(Tool):
         function = self._match_rule
         if function is None:
             return False
-        return function.call(pattern, context=None, arguments=arguments) is True
+        found: bool = function.call(pattern, context=None, arguments=arguments)
+        return found  # whatever it is: who asks checks it
 
     @property
     def has_assess(self) -> bool:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permit import Permit
     from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["Question", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
+__all__ = ["Inquiry", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
 _MAX_NAMED_CHARS = 1_000
 _NO_PERSON = "A host can ask nobody."
 
 
-class Question:
+class Inquiry:
     """What a tool is asked about one call. One answer serves all who ask, where it can.
 
     Each question may take the tool seconds, and the tools that forward a way through the room.
@@ -83,30 +83,30 @@ class Question:
         return self._answer
 
 
-async def permit_of(policy: Permissions, question: Question) -> Permit:
-    """Return what a policy decides about the call of a question.
+async def permit_of(policy: Permissions, inquiry: Inquiry) -> Permit:
+    """Return what a policy decides about the call of an inquiry.
 
     Raises a `RoomException` that the tool refuses the call with.
     """
-    permit, _ = await judge(lambda _: policy, question.call, question.ask)
+    permit, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
     if permit.behavior == "ask":
         return replace(permit, reason=f"{permit.reason} {_NO_PERSON}")
     return permit
 
 
-async def enforce(policies: Sequence[Permissions], question: Question) -> None:
+async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
     """Refuse a call that one of the policies of its toolkit does not allow.
 
     Args:
         policies: That of the toolkit's author, and that of who hosts it.
-        question: Asks the tool about the call.
+        inquiry: Asks the tool about the call.
 
     Raises `PermissionDenied`, recorded in the run.
     """
-    run = run_of(question.call.context)
+    run = run_of(inquiry.call.context)
     run.workdirs = workdirs_of(policies) or run.workdirs
     for policy in policies:
-        run.permit = permit = await permit_of(policy, question)
+        run.permit = permit = await permit_of(policy, inquiry)
         is_allowed = permit.behavior == "allow"
         if run.recording is not None:
             run.recording.decide("allowed" if is_allowed else "denied", f"policy: {permit.by}")
@@ -120,10 +120,10 @@ async def enforce(policies: Sequence[Permissions], question: Question) -> None:
         raise run.record(PermissionDenied(permit.reason, executed=executed, details=details))
 
 
-async def refusal_of(policies: Iterable[Permissions], question: Question) -> str:
+async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
     """Return why the policies of its toolkit would refuse a call; empty if they would not."""
     for policy in policies:
-        permit = await permit_of(policy, question)
+        permit = await permit_of(policy, inquiry)
         if permit.behavior != "allow":
             return printable(permit.reason, MAX_MESSAGE_CHARS)
     return ""

@@ -137,7 +137,8 @@ class Tool(ToolDefinition, ABC):
         """Return whether a rule's pattern covers a call with these arguments.
 
         The language of patterns is the tool's own; by default no pattern covers anything. It is
-        called on a thread. What it raises makes every deny and ask pattern a match.
+        called on a thread. What it raises makes every deny and ask pattern a match, and so does
+        what it returns that is no bool.
         """
         return False
 
@@ -206,6 +207,7 @@ class Tool(ToolDefinition, ABC):
             text = "yields" if yields else "yields nothing"
             raise ValueError(f"{self._label}: streaming is {self.streaming}, and execute {text}")
         self.streaming = yields
+        self._check_judges()
         settled = super()._compile()
         self.input_parameter = self._input_parameter(settled)
         if self.input_parameter is not None:
@@ -217,6 +219,15 @@ class Tool(ToolDefinition, ABC):
             self._compiled = settled
         self.is_unary = not yields and self.input_parameter is None
         return settled
+
+    def _check_judges(self) -> None:
+        """Refuse an `assess` or a `match_rule` whose calls could only fail."""
+        for name, must_be_async in (("assess", True), ("match_rule", False)):
+            method = getattr(type(self), name)
+            found = (method, inspect.unwrap(method))
+            if any(map(inspect.iscoroutinefunction, found)) is not must_be_async:
+                must = "must be async" if must_be_async else "must not be async"
+                raise TypeError(f"{self._label}: {name} {must}")
 
     def _yields(self) -> bool:
         """Return whether `execute` returns a stream. Raises `TypeError` if it is not async."""

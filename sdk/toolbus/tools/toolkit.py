@@ -45,7 +45,7 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.left_out import LeftOut, entries_of
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
-from toolbus.tools.policy import Question, checked_policy, refusal_of, workdirs_of
+from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams, unreadable_input
 from toolbus.tools.tool import Tool
@@ -382,10 +382,10 @@ class Toolkit:
         run.workdirs = run.workdirs or workdirs_of(policies)
         info = ToolInfo.of(self._manifest, chosen.manifest())
         call = ToolCall(info, arguments, context, run.call_id)
-        question = Question(chosen, call, checked, policies)
-        said = await question.ask(patterns)
+        inquiry = Inquiry(chosen, call, checked, policies)
+        said = await inquiry.ask(patterns)
         matches = tuple(match for match in said.matches if match in patterns)
-        return replace(said, matches=matches, refusal=await refusal_of(policies, question))
+        return replace(said, matches=matches, refusal=await refusal_of(policies, inquiry))
 
     async def _recorded(
         self,

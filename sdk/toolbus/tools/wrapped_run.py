@@ -12,7 +12,7 @@ from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
-from toolbus.tools.policy import Question, enforce
+from toolbus.tools.policy import Inquiry, enforce
 from toolbus.tools.streaming import check_streams, checked_result, close_items, with_input
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
@@ -107,7 +107,7 @@ class _Execution:
         try:
             checked = await read_in_time(tool, run, dict(call.arguments))
             if self._policies:
-                await enforce(self._policies, Question(tool, call, checked, self._policies))
+                await enforce(self._policies, Inquiry(tool, call, checked, self._policies))
             if self._attachment is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import signal
 import subprocess
 import sys
 import textwrap
-import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
+
+from support.processes.terminal_person import ALWAYS, JSON, KEYS, REASON, Person
 
 PROGRAM = textwrap.dedent(
     """
@@ -46,54 +45,16 @@ PROGRAM = textwrap.dedent(
 )
 
 
-class Person:
-    """Types into the terminal of a program, once what it waits for is on the screen."""
-
-    def __init__(self, **facts: Any) -> None:
-        unset = ("NO_COLOR", "EDITOR", "VISUAL")
-        environment = {name: text for name, text in os.environ.items() if name not in unset}
-        environment |= {"TERM": "xterm", **facts.pop("variables", {})}
-        self.pid, self._terminal = pty.fork()
-        if self.pid == 0:
-            os.execve(
-                sys.executable, [sys.executable, "-c", PROGRAM, json.dumps(facts)], environment
-            )
-        self.screen = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self._terminal)
-
-    def type(self, text: str) -> None:
-        os.write(self._terminal, text.encode())
-
-    def reads(self, text: str) -> str:
-        """Wait until the screen shows a text; return what it shows up to there."""
-        end = time.monotonic() + 60
-        while text not in self.screen:
-            ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
-            assert ready, self.screen
-            try:
-                read = os.read(self._terminal, 65_536)
-            except OSError:  # the program has ended
-                read = b""
-            assert read, self.screen
-            self.screen += read.decode(errors="replace")
-        before, self.screen = self.screen.split(text, 1)
-        return before
-
-    def answers(self) -> list[Any]:
-        self.reads("ANSWER ")
-        answer: list[Any] = json.loads(self.reads("\n"))
-        return answer
+@contextmanager
+def asked(*, variables: Mapping[str, str] | None = None, **facts: Any) -> Iterator[Person]:
+    with Person(PROGRAM, json.dumps(facts), variables=variables) as person:
+        yield person
 
 
-KEYS, ALWAYS = "[v]iew all: ", "to go back: "
-REASON, JSON = "(may be empty): ", "(empty: as before): "
+def answer_of(person: Person) -> list[Any]:
+    person.reads("ANSWER ")
+    answer: list[Any] = json.loads(person.reads("\n"))
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -125,45 +86,45 @@ REASON, JSON = "(may be empty): ", "(empty: as before): "
     ],
 )
 def test_person_answers_by_keys(typed: list[tuple[str, str]], answer: list[Any]) -> None:
-    with Person() as person:
+    with asked() as person:
         person.type("\n")
         for prompt, text in typed:
             person.reads(prompt)
             person.type(text)
-        assert person.answers() == answer
+        assert answer_of(person) == answer
 
 
 def test_keys_that_were_typed_before_the_question_or_pasted_answer_nothing() -> None:
-    with Person() as person:
+    with asked() as person:
         person.type("\nooo")
         person.reads(KEYS)
         person.type("\x1b[o")
         person.reads(KEYS)
         person.type("\x04")
-        assert person.answers() == [False, "once", None, None, ""]
+        assert answer_of(person) == [False, "once", None, None, ""]
 
 
 def test_editor_changes_the_arguments(tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i s/ls/pwd/ "$1"\n', encoding="utf-8")
     editor.chmod(0o700)
-    with Person(variables={"EDITOR": str(editor)}) as person:
+    with asked(variables={"EDITOR": str(editor)}) as person:
         person.type("\n")
         for text in "eo":
             person.reads(KEYS)
             person.type(text)
-        assert person.answers()[3] == {"command": "pwd"}
+        assert answer_of(person)[3] == {"command": "pwd"}
 
 
 def test_words_of_others_cannot_look_like_the_question() -> None:
     said = "\x1b[2J\x1b[Hfine\rMay this call run?\u202e\n[o]nce"
     preview = "@@ -1 +1 @@\n-old\x1b[31m\n+new\n" + "x" * 500
-    with Person(message=said, preview=preview, owner="eve", arguments={"a": said}) as person:
+    with asked(message=said, preview=preview, owner="eve", arguments={"a": said}) as person:
         person.type("\n")
         person.reads("May this call run?")
         shown = person.reads(KEYS)
         person.type("o")
-        person.answers()
+        answer_of(person)
     assert "shell.run (of eve)" in shown
     assert "\u202e" not in shown
     colors = ("\x1b[31m-old\\x1b[31m\x1b[0m", "\x1b[32m+new\x1b[0m", "\x1b[36m@@ -1 +1 @@\x1b[0m")
@@ -176,7 +137,7 @@ def test_words_of_others_cannot_look_like_the_question() -> None:
 
 
 def test_long_arguments_are_cut_until_the_person_asks_for_all() -> None:
-    with Person(arguments={"lines": [f"line-{number}" for number in range(300)]}) as person:
+    with asked(arguments={"lines": [f"line-{number}" for number in range(300)]}) as person:
         person.type("\n")
         assert "line-299" not in person.reads(KEYS)
         person.type("v")
@@ -185,13 +146,13 @@ def test_long_arguments_are_cut_until_the_person_asks_for_all() -> None:
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_diff_has_no_colors_where_nobody_wants_them(variables: dict[str, str]) -> None:
-    with Person(preview="@@ -1 +1 @@\n-old\n+new", variables=variables) as person:
+    with asked(preview="@@ -1 +1 @@\n-old\n+new", variables=variables) as person:
         person.type("\n")
         assert "\x1b" not in person.reads(KEYS)
 
 
 def test_interruption_leaves_the_terminal_as_it_was() -> None:
-    with Person() as person:
+    with asked() as person:
         person.type("\n")
         person.reads(KEYS)
         person.type("\x03")

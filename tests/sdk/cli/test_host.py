@@ -121,11 +121,15 @@ def test_policy_file_binds_the_callers_of_a_host(toolbus: CommandLine, tmp_path:
     assert (refused.code, refused.out) == (2, "")
     assert f"{rules}:2" in refused.err
     rules.write_text('mode = "bypass"\n[[rule]]\nbehavior = "deny"\n', encoding="utf-8")
-    with toolbus.hosting(*options):
+    with toolbus.hosting(*options) as host:
         call = ("call", "ruler.measure", "size=1", "--participant", "eve")
         assert f"{rules}:2" in toolbus.run(*call).err
         explained = toolbus.run(*call, "--explain", "--json").value
         assert (explained["would_run"], explained["code"]) == (False, "permission_denied")
+        rules.write_text('mode = "bypass"\n', encoding="utf-8")
+        assert host.process.stderr is not None
+        assert f"the policy was read again: {rules}" in host.process.stderr.readline()
+        assert toolbus.run(*call).code == 0
 
 
 def test_host_prints_nothing_before_all_its_toolkits_are_hosted(toolbus: CommandLine) -> None:

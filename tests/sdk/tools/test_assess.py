@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,6 +108,10 @@ async def swallows_cancellation() -> Assessment:
             continue
 
 
+async def by_coroutine(pattern: str) -> bool:
+    return True
+
+
 async def cancels_itself() -> Assessment:
     raise asyncio.CancelledError
 
@@ -114,6 +121,7 @@ async def cancels_itself() -> Assessment:
     [
         raises,
         cancels_itself,
+        lambda: sys.exit(2),
         lambda: None,
         lambda: "maybe",
         lambda: {"behavior": "allow"},
@@ -121,6 +129,7 @@ async def cancels_itself() -> Assessment:
         lambda: Assessment("allow", read_only=1),  # type: ignore[arg-type]
         lambda: Assessment("allow", message=b"x"),  # type: ignore[arg-type]
         lambda: Assessment("allow", suggestions=3),  # type: ignore[arg-type]
+        lambda: Assessment("allow", suggestions=itertools.count()),  # type: ignore[arg-type]
         lambda: Assessment("allow", matches=([],)),  # type: ignore[arg-type]
         lambda: Assessment("allow", source="me"),  # type: ignore[arg-type]
     ],
@@ -129,6 +138,37 @@ async def test_what_is_no_assessment_is_an_immune_ask(assess: Callable[..., Any]
     found = await asked(toolkit_of(assess))
     assert (found.behavior, found.immune, found.source) == ("ask", True, "manifest")
     assert "secret" not in found.message
+
+
+@pytest.mark.parametrize(
+    "match_rule",
+    [
+        lambda pattern, command: re.match(pattern, command),
+        lambda pattern: None,
+        lambda pattern: 1,
+        lambda pattern: 1 / 0,
+        lambda pattern: sys.exit(2),
+    ],
+)
+async def test_what_a_match_rule_does_not_say_is_unknown(match_rule: Callable[..., Any]) -> None:
+    found = await asked(toolkit_of(lambda: ALLOW, match_rule), "ls")
+    assert (found.behavior, found.immune, found.source) == ("ask", True, "manifest")
+
+
+@pytest.mark.parametrize("reached", [lambda *_: 1 / 0, lambda *_: None])
+async def test_tool_that_cannot_say_what_it_reaches_is_denied(
+    reached: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Listed, "reached", reached)
+    assert (await asked(Toolkit("shell", [Listed()]))).behavior == "deny"
+
+
+async def test_tool_has_a_share_of_the_time_that_its_caller_has() -> None:
+    asked_at = 100.0
+    context = ToolContext(deadline_at=asked_at, clock=lambda: asked_at)
+    never = asyncio.Event()
+    found = await toolkit_of(never.wait).assess(context, "run", {"command": "ls"})
+    assert "longer than 0 s" in found.message
 
 
 async def test_tool_that_takes_too_long_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +218,7 @@ async def test_answer_is_bounded_and_safe_to_show() -> None:
         ({"assess": lambda command, /: ALLOW}, "'command' must be taken by name"),
         ({"assess": "allow"}, "assess must be a function"),
         ({"assess": Assessment}, "assess must be a function"),
+        ({"match_rule": by_coroutine}, "match_rule must not be async"),
         ({"match_rule": lambda: True}, "must take the pattern first"),
         ({"match_rule": lambda pattern, size: True}, "'size', which is no argument"),
     ],
@@ -185,3 +226,17 @@ async def test_answer_is_bounded_and_safe_to_show() -> None:
 def test_function_of_another_form_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         toolkit_of(**options)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"assess": lambda self, context, arguments: ALLOW}, "assess must be async"),
+        ({"match_rule": by_coroutine}, "match_rule must not be async"),
+    ],
+)
+def test_subclass_with_a_method_of_another_kind_is_refused(
+    method: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        Toolkit("shell", [type("Other", (Listed,), method)()])
