@@ -32,7 +32,7 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.permissions.assessment import assessment_of_flags
-from toolbus.permissions.plain import assessment_to_plain
+from toolbus.permissions.plain import MAX_ASSESS_S, assessment_to_plain
 from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
 from toolbus.wire import (
     Assess,
@@ -106,10 +106,6 @@ _LEAVING_S = 0.2
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
-
-
-_MAX_ASSESS_S = 5.0
-"""Seconds that an assessment may take: a person, or a turn, waits for it before each call."""
 
 
 RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext, Connection]
@@ -201,8 +197,8 @@ class Router:
                 raise _overloaded_error("too many bytes of streams are waiting for you to read")
             decision = self.route(room, caller, request, options)
             timeout_ms = request.timeout_ms
-            timeout_s = _MAX_ASSESS_S if timeout_ms is None else timeout_ms / 1000
-            call = self.open_call(caller, request, decision, min(timeout_s, _MAX_ASSESS_S))
+            timeout_s = MAX_ASSESS_S if timeout_ms is None else timeout_ms / 1000
+            call = self.open_call(caller, request, decision, min(timeout_s, MAX_ASSESS_S))
             toolkit, tool, _, host = decision
             if not host.participant.assesses:
                 # An older SDK, another language, or a node of an older version: nothing is written

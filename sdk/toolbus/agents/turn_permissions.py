@@ -27,6 +27,7 @@ from toolbus.errors import (
     RoomException,
 )
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.judging import judge
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.permit import JudgedCall, Permit
@@ -281,25 +282,9 @@ class CallJudge:
             entry.info, unpack_body(packed), context_of(call, self._facts), call.id
         )
         in_force = partial(self._permissions._in_force, tool_call, compares=not options.has_input)
-        permissions = in_force("")
-        settled = permissions.settles(tool_call)
-        if settled is not None:
-            return _Judged(packed, tool_call, settled, Assessment("pass"))
-        asked = permissions.patterns(tool_call)
-        said = await self._assess(call, tool_call, packed, asked)
-        reaches = said.reaches
-        if reaches:
-            further = in_force(reaches).patterns(tool_call, reaches)
-            if not set(further) <= set(asked):
-                said = await self._assess(call, tool_call, packed, further)
-                if said.source == "manifest" and not said.reaches:
-                    said = replace(said, reaches=reaches)
-                if said.reaches != reaches:
-                    # Rules about one of the two would be passed by.
-                    told = "it gave two answers about what this call reaches"
-                    said = Assessment("deny", message=told, reaches=reaches)
-        # Mode and granted rules may be others than before the tool was asked.
-        return _Judged(packed, tool_call, in_force(reaches).decide(tool_call, said), said)
+        ask = partial(self._assess, call, tool_call, packed)
+        permit, said = await judge(in_force, tool_call, ask)
+        return _Judged(packed, tool_call, permit, said)
 
     async def _assess(
         self, call: TurnCall, tool_call: ToolCall, packed: bytes, patterns: tuple[str, ...]

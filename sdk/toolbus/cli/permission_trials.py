@@ -9,14 +9,12 @@ from typing import Any, TypeAlias
 
 from toolbus.auth.participant_names import full_name, is_alias
 from toolbus.errors import RoomException
-from toolbus.permissions.assessment import Assessment
-from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.permit import Permit
 from toolbus.records.call_record import CallRecord
 from toolbus.records.recording import whole_arguments
 from toolbus.tools.tool_run import LOCAL, Participant
 
-__all__ = ["Ask", "Tally", "TriedCall", "named", "recorded_call", "tally"]
+__all__ = ["Judge", "Tally", "TriedCall", "named", "recorded_call", "tally"]
 
 _MAX_ASKED = 1_000  # different inputs; each may take its host seconds
 # An issuer that is not known here. What matters is only whether two are the same.
@@ -72,8 +70,8 @@ class TriedCall:
         return full_name(self.tool.owner, self.tool.alias) or None
 
 
-Ask: TypeAlias = Callable[[TriedCall], Awaitable[Assessment]]
-"""Asks a tool about a call. Raises `RoomException`."""
+Judge: TypeAlias = Callable[[TriedCall], Awaitable[Permit]]
+"""Decides about a call. Raises `RoomException` if its tool cannot be asked."""
 
 
 def named(text: str, sender: Participant | None = None, issuer: str = "") -> Participant:
@@ -126,9 +124,7 @@ class Tally:
         return sorted(self.decided.items(), key=lambda item: (-item[1], item[0]))
 
 
-async def tally(
-    permissions: Permissions, records: Iterable[CallRecord], ask: Ask, *, at_host: bool
-) -> Tally:
+async def tally(records: Iterable[CallRecord], judge: Judge, *, at_host: bool) -> Tally:
     """Judge recorded calls that were let through, or that a person or permissions refused."""
     found = Tally()
     known: dict[tuple[str | None, ...], Permit | str] = {}
@@ -148,7 +144,7 @@ async def tally(
             continue
         if key not in known:
             call = recorded_call(record, arguments, at_host=at_host)
-            known[key] = await _permit(permissions, call, ask)
+            known[key] = await _permit(call, judge)
         permit = known[key]
         if isinstance(permit, str):
             found.apart[permit] += 1
@@ -157,9 +153,9 @@ async def tally(
     return found
 
 
-async def _permit(permissions: Permissions, call: TriedCall, ask: Ask) -> Permit | str:
+async def _permit(call: TriedCall, judge: Judge) -> Permit | str:
     try:
-        return permissions.decide(call, await ask(call))
+        return await judge(call)
     except RoomException as error:
         return f"their tools could not be asked ({error.code})"
 

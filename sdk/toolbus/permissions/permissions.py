@@ -13,16 +13,13 @@ from toolbus.auth.participant_names import full_name
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
 from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
+from toolbus.permissions.plain import MAX_MATCHES, MAX_MATCHES_BYTES, MAX_SUGGESTIONS
 from toolbus.permissions.rule import Rule, RuleBehavior, name_fault_in_rules
 from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["Permissions"]
 
-# A question of this size is answered by one host; what is beyond it nobody is asked about.
-_MAX_PATTERNS = 64
-_MAX_PATTERN_BYTES = 16 * 1024
-_MAX_SUGGESTIONS = 5
 _MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
 _NO_QUESTIONS = "denies what it would ask"
 
@@ -57,7 +54,7 @@ class _Concerning(NamedTuple):
                 if pattern in asked:
                     continue
                 size += len(pattern.encode())
-                if len(asked) == _MAX_PATTERNS or size > _MAX_PATTERN_BYTES:
+                if len(asked) == MAX_MATCHES or size > MAX_MATCHES_BYTES:
                     return tuple(asked), True
                 asked[pattern] = None
         return tuple(asked), False
@@ -66,8 +63,8 @@ class _Concerning(NamedTuple):
         """Return the asked patterns where there are more; None where all are asked."""
         groups = [group for each in self for group in each if group.by_match]
         if (
-            sum(len(group.by_match) for group in groups) <= _MAX_PATTERNS
-            and sum(group.match_bytes for group in groups) <= _MAX_PATTERN_BYTES
+            sum(len(group.by_match) for group in groups) <= MAX_MATCHES
+            and sum(group.match_bytes for group in groups) <= MAX_MATCHES_BYTES
         ):
             return None
         asked, are_more = self.asked()
@@ -320,7 +317,7 @@ class _Judged(NamedTuple):
             if asked is None:
                 return found, ""
             why = (
-                f"; of more than {_MAX_PATTERNS} patterns, or {_MAX_PATTERN_BYTES:,} bytes of them,"
+                f"; of more than {MAX_MATCHES} patterns, or {MAX_MATCHES_BYTES:,} bytes of them,"
                 " the last count as matching"
             )
         else:
@@ -386,7 +383,7 @@ class _Judged(NamedTuple):
         owner = full_name(tool.owner, tool.alias) if tool.owner else None
         return tuple(
             Rule(behavior="allow", tool=name[rule.tool], match=rule.match, owner=owner)
-            for rule in self.assessment.suggestions[:_MAX_SUGGESTIONS]
+            for rule in self.assessment.suggestions[:MAX_SUGGESTIONS]
             if rule.behavior == "allow"
             and rule.tool in name
             and (self.is_trusted or rule.match is None)

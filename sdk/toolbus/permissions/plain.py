@@ -15,6 +15,7 @@ from toolbus.untrusted_text import one_line
 
 __all__ = [
     "MAX_ASSESSMENT_BYTES",
+    "MAX_ASSESS_S",
     "MAX_MATCHES",
     "MAX_MATCHES_BYTES",
     "MAX_MESSAGE_CHARS",
@@ -39,6 +40,8 @@ MAX_MATCHES_BYTES = 16 * 1024
 """Of all these patterns together, in UTF-8."""
 MAX_ASSESSMENT_BYTES = 256 * 1024
 """The most bytes of one packed assessment: all that it may contain is less than that."""
+MAX_ASSESS_S = 5.0
+"""Seconds that an answer may take (ASSESS-3): a person, or a turn, waits for it before a call."""
 MAX_REACHES_CHARS = 129
 """The longest name of a tool: those of a toolkit and of a tool have at most 64 characters each."""
 # `origin` is where this process read a rule. A rule that somebody else wrote must not claim one.

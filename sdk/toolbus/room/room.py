@@ -31,11 +31,13 @@ from toolbus.client.call_options import (
 )
 from toolbus.client.caller import AssessUnavailable, Caller
 from toolbus.client.chunk_stream import ChunkStream
+from toolbus.client.input_sender import invalid_option
 from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.permissions.plain import MAX_ASSESS_S
 from toolbus.room.call_form import (
     INVOKE_OPTIONS,
     argument_mapping,
@@ -74,8 +76,6 @@ Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
 STREAM_OPTIONS = StreamOptions.__optional_keys__
 EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
 ASSESS_OPTIONS = EXPLAIN_OPTIONS | {"patterns", "timeout_s"}
-MAX_ASSESS_S = 5.0
-"""Seconds that an answer of `assess` may take; the server gives no more (ASSESS-3)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -429,6 +429,9 @@ class Room:
         """
         if misplaced or unknown:
             refuse_misplaced("assess", tool, (arguments, *misplaced), unknown, ASSESS_OPTIONS)
+        if isinstance(patterns, str):  # each of its characters would be a pattern
+            text = "patterns must be a list of texts, not one text"
+            raise invalid_option("patterns", text)
         values = argument_mapping("assess", tool, arguments)
         options = CallOptions(
             timeout_s=min(call_seconds(timeout_s), MAX_ASSESS_S),

@@ -17,9 +17,9 @@ from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
+from toolbus.permissions.plain import MAX_ASSESS_S
 from toolbus.room.events import EVENT_TOPICS, RoomEvent
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
-from toolbus.room.room import MAX_ASSESS_S
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import Token

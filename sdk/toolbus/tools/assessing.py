@@ -19,6 +19,7 @@ from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import RoomException
 from toolbus.permissions.assessment import AssessedBehavior, Assessment, assessment_of_flags
 from toolbus.permissions.plain import (
+    MAX_ASSESS_S,
     MAX_MESSAGE_CHARS,
     MAX_PREVIEW_BYTES,
     MAX_REACHES_CHARS,
@@ -31,12 +32,10 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 
-__all__ = ["ASSESS_S", "assessed"]
+__all__ = ["assessed"]
 
 _logger = bounded_logger(__name__)
 
-ASSESS_S = 5.0
-"""How long a tool may take to assess an input: a person or a model waits for it."""
 _SHARE_OF_DEADLINE = 0.8
 """How much of the time that a question has is the tool's; in the rest the answer travels. Without
 it, what the caller of a tool that hangs gets is no assessment but a deadline that passed."""
@@ -98,8 +97,8 @@ def _has_own(tool: Tool) -> bool:
 def _seconds_of(run: ToolRun) -> float:
     """Return how long the tool of a run has for all that it is asked."""
     if run.deadline_at is None:
-        return ASSESS_S
-    return min(ASSESS_S, _SHARE_OF_DEADLINE * max(0.0, run.deadline_at - run.clock()))
+        return MAX_ASSESS_S
+    return min(MAX_ASSESS_S, _SHARE_OF_DEADLINE * max(0.0, run.deadline_at - run.clock()))
 
 
 def _reached(tool: Tool, arguments: dict[str, Any]) -> str:

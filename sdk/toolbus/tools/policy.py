@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import PermissionDenied
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.permissions.judging import judge, of_same_reach
 from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
@@ -77,22 +78,9 @@ class Inquiry:
                 asked = tuple(patterns)
             call = self.call
             said = await assessed(self._tool, call.tool.name, call.context, self._checked, asked)
-            self._answer = _of_same_reach(said, self._answer)
+            self._answer = of_same_reach(said, self._answer)
             self._asked = frozenset(asked)
         return self._answer
-
-
-def _of_same_reach(said: Assessment, former: Assessment | None) -> Assessment:
-    """Return an answer that says of the call what the former one said that it reaches.
-
-    Else the rules about one of the two would be passed by.
-    """
-    if former is None or not former.reaches or said.reaches == former.reaches:
-        return said
-    if said.source == "manifest" and not said.reaches:  # this time it could not be asked
-        return replace(said, reaches=former.reaches)
-    told = "it gave two answers about what this call reaches"
-    return Assessment("deny", message=told, reaches=former.reaches)
 
 
 async def permit_of(policy: Permissions, inquiry: Inquiry) -> Permit:
@@ -100,14 +88,7 @@ async def permit_of(policy: Permissions, inquiry: Inquiry) -> Permit:
 
     Raises a `RoomException` that the tool refuses the call with.
     """
-    call = inquiry.call
-    permit = policy.settles(call)
-    if permit is None:
-        said = await inquiry.ask(policy.patterns(call))
-        if said.reaches:
-            # Only now it is known which tool the call reaches, and so which rules concern it.
-            said = await inquiry.ask(policy.patterns(call, said.reaches))
-        permit = policy.decide(call, said)
+    permit, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
     if permit.behavior == "ask":
         return replace(permit, reason=f"{permit.reason} {_NO_PERSON}")
     return permit

@@ -148,8 +148,9 @@ async def test_a_remote_tool_says_what_one_input_would_do_and_nothing_runs(
         assert [info.assesses async for info in ann.toolkits()] == [True]
         many = await ann.assess("shell.run", {"command": "x" * 2**17})  # read in slices
         assert many.source == "tool"
-        with pytest.raises(InvalidArguments, match="patterns"):
-            await ann.assess("shell.run", {"command": "ls"}, patterns=["x"] * 65)
+        for wrong in (["x"] * 65, "ls:*"):
+            with pytest.raises(InvalidArguments, match="patterns"):
+                await ann.assess("shell.run", {"command": "ls"}, patterns=wrong)
 
 
 async def test_explain_asks_the_tool_about_arguments(server: TestServer) -> None:

@@ -18,11 +18,9 @@ from support.processes.terminal_person import ALWAYS, JSON, KEYS, REASON, Person
 PROGRAM = textwrap.dedent(
     """
     import asyncio, json, os, sys
-    from toolbus import ToolUse
-    from toolbus.agents.questions import Question
-    from toolbus import ask_in_terminal
-    from toolbus.permissions import Assessment, Permit, Rule
-    from toolbus.tools.tool_info import ToolInfo
+    from toolbus import (
+        Assessment, Permit, Question, Rule, ToolInfo, ToolUse, ask_in_terminal
+    )
 
     facts = json.loads(sys.argv[1])
     arguments = facts.get("arguments", {"command": "ls"})

@@ -199,6 +199,7 @@ def test_recorded_calls_are_decided_again_by_asking_their_tools(toolbus: Command
         (["--records", "x.db", "--name", "ann"], "the calls say who called what"),
         (["--records", "x.db", "--since", "soon"], "--since 'soon' is no time"),
         (["a b", "--records", "x.db"], "is not a tool pattern"),
+        (["shell", "command=rm"], "shell is not a tool: write toolkit.tool"),
     ],
 )
 def test_what_cannot_be_tried_exits_with_2(here: CommandLine, typed: list[str], words: str) -> None:

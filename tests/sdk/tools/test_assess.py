@@ -172,7 +172,7 @@ async def test_tool_has_a_share_of_the_time_that_its_caller_has() -> None:
 
 
 async def test_tool_that_takes_too_long_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assessing, "ASSESS_S", 0.01)
+    monkeypatch.setattr(assessing, "MAX_ASSESS_S", 0.01)
     never = threading.Event()
 
     def blocks() -> Assessment:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.columns import show_columns
 from toolbus.cli.commands.calls import read_since
@@ -22,6 +24,7 @@ from toolbus.cli.permission_trials import Tally, TriedCall, named, tally
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.judging import judge
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.permit import Permit
 from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
@@ -154,6 +157,10 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
         return
     if tool is None or since is not None:
         raise UsageError("name a tool and its arguments, or records with --records and --since")
+    # Without a room too: no rule covers what is no name of a tool, so that nothing would deny it.
+    toolkit, _, name = tool.partition(".")
+    if not (is_toolkit_name(toolkit) and is_tool_name(name)):
+        raise UsageError(f"{one_line(tool, 64)} is not a tool: write toolkit.tool")
     typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
     if is_asked:
         permit, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
@@ -203,7 +210,7 @@ class _Trial:
         return replace(self, room=room)
 
     async def tally(self, records: list[CallRecord]) -> Tally:
-        return await tally(self.permissions, records, self._said, at_host=self.at_host)
+        return await tally(records, self._judge, at_host=self.at_host)
 
     def decide_here(self, typed: _Typed, name: str | None) -> tuple[Permit, Assessment]:
         """Decide from flags; the schema of the tool is not known."""
@@ -223,8 +230,6 @@ class _Trial:
         """Decide with what the tool says in the room."""
         assert self.room is not None
         toolkit, _, name = typed.tool.partition(".")
-        if not toolkit or not name:
-            raise UsageError(f"{one_line(typed.tool, 64)} is not a tool: write toolkit.tool")
         proxy = await self.room.toolkit(toolkit, typed.participant)
         me, info = self.room.me, proxy.info
         principal = None if typed.on_behalf_of is None else named(typed.on_behalf_of, me)
@@ -238,23 +243,25 @@ class _Trial:
             principal=principal,
             at_host=self.at_host,
         )
-        said = await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
-        return self.permissions.decide(call, said), said
+        return await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
 
-    async def _said(self, call: TriedCall) -> Assessment:
+    async def _judge(self, call: TriedCall) -> Permit:
+        if self.room is None:
+            return self.permissions.decide(call, self._flags())
         # Asked as oneself: whom a recorded call was made for may have left the room.
-        return self._flags() if self.room is None else await self._asked(call, call.owner)
+        permit, _ = await self._asked(call, call.owner)
+        return permit
 
-    async def _asked(self, call: TriedCall, participant: str | None, **options: Any) -> Assessment:
+    async def _asked(
+        self, call: TriedCall, participant: str | None, **options: Any
+    ) -> tuple[Permit, Assessment]:
         assert self.room is not None
-        tool, arguments = call.tool.name, call.arguments
-        patterns = self.permissions.patterns(call)
-        options["participant"] = participant
-        said = await self.room.assess(tool, arguments, patterns=patterns, **options)
-        further = self.permissions.patterns(call, said.reaches)
-        if set(further) <= set(patterns):
-            return said
-        return await self.room.assess(tool, arguments, patterns=further, **options)
+        ask = partial(
+            self.room.assess, call.tool.name, call.arguments, participant=participant, **options
+        )
+        return await judge(
+            lambda _: self.permissions, call, lambda patterns: ask(patterns=patterns)
+        )
 
     def _flags(self) -> Assessment:
         said = Assessment(

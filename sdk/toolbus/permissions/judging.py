@@ -1,0 +1,57 @@
+"""How a call is judged: what its tool is asked, and when it is asked a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from toolbus.permissions.assessment import Assessment
+
+if TYPE_CHECKING:  # most programs have no permissions
+    from toolbus.permissions.permissions import Permissions
+    from toolbus.permissions.permit import JudgedCall, Permit
+
+__all__ = ["AskTool", "judge", "of_same_reach"]
+
+AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
+"""Asks the tool of a call about its input, and about patterns of rules."""
+
+
+async def judge(
+    in_force: Callable[[str], Permissions], call: JudgedCall, ask: AskTool
+) -> tuple[Permit, Assessment]:
+    """Ask the tool of a call as often as the rules need it, and decide.
+
+    Args:
+        in_force: Returns the permissions, by the tool that the call reaches; "" where its tool does
+            not forward, or it is not known yet. Others may be in force after each question.
+        call: The call.
+        ask: Asks its tool. What it raises is raised.
+
+    Returns the decision, and what the tool said; "pass" where it was not asked.
+    """
+    settled = in_force("").settles(call)
+    if settled is not None:
+        return settled, Assessment("pass")
+    asked = in_force("").patterns(call)
+    said = await ask(asked)
+    if said.reaches:
+        # Only now it is known which tool the call reaches, and so which rules concern it.
+        further = in_force(said.reaches).patterns(call, said.reaches)
+        if not set(further) <= set(asked):
+            said = of_same_reach(await ask(further), said)
+    return in_force(said.reaches).decide(call, said), said
+
+
+def of_same_reach(said: Assessment, former: Assessment | None) -> Assessment:
+    """Return an answer that says of the call what the former one said that it reaches.
+
+    Else the rules about one of the two would be passed by.
+    """
+    if former is None or not former.reaches or said.reaches == former.reaches:
+        return said
+    if said.source == "manifest" and not said.reaches:  # this time it could not be asked
+        return replace(said, reaches=former.reaches)
+    told = "it gave two answers about what this call reaches"
+    return Assessment("deny", message=told, reaches=former.reaches)
