@@ -77,7 +77,7 @@ async def assessed(
         if run.is_recorded(error):
             raise
         return _unknown(tool, error, arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _unknown(tool, error, arguments)
     if tool.orchestration and not run.is_hosted:
         found = replace(found, read_only=True)
@@ -100,7 +100,10 @@ async def _within_time(start: Callable[[], Awaitable[Any]]) -> Any:
     """
 
     async def run() -> Any:
-        return await start()
+        try:
+            return await start()
+        except SystemExit as error:  # of a parser, for instance: it would end the program
+            raise RuntimeError("SystemExit") from error
 
     task = asyncio.ensure_future(run())
     try:
@@ -123,7 +126,7 @@ def _abandon(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessment:
+def _unknown(tool: Tool, error: Exception | SystemExit, arguments: dict[str, Any]) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
     if not tool.has_logged_assess:  # it may fail for every call
         tool.has_logged_assess = True
@@ -136,7 +139,7 @@ def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessm
     why = str(error) if isinstance(error, TimeoutError | _NoAssessment) else type(error).__name__
     try:
         reaches = str(tool.reached(arguments))[:MAX_REACHES_CHARS]
-    except Exception:
+    except (Exception, SystemExit):
         reaches = ""
     message = f"the tool cannot say what this call would do: {why}"
     return Assessment(
