@@ -157,6 +157,29 @@ async def test_what_a_middleware_makes_of_a_call_is_judged(middlewares: list[Any
     assert not shell.ran
 
 
+async def test_arguments_that_are_changed_in_place_while_they_are_judged_do_not_run() -> None:
+    given: list[Any] = []
+    ran: list[Any] = []
+
+    async def keep(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        given.append(call.arguments["words"])
+        async for chunk in next(call):
+            yield chunk
+
+    def spoil(words: list[Any]) -> str:
+        for each in (*given, words):
+            each[0] = "rm"
+        return "pass"
+
+    @tool(assess=spoil)
+    async def run(words: list) -> None:  # type: ignore[type-arg]
+        ran.append(words)
+
+    kit = Toolkit("shell", [run], middlewares=[keep], policy=Permissions("bypass"))
+    await kit.execute(ToolContext(), "run", {"words": ["ls"]})
+    assert ran == [["ls"]]
+
+
 class Walk(Tool):
     """Only forwards: what it reaches is in its arguments."""
 
