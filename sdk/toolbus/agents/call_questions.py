@@ -135,6 +135,8 @@ def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
     """
     if not isinstance(answer, Answer):
         raise _mistake(f"it returned {type(answer).__name__} in place of an Answer")
+    if not isinstance(answer.is_allowed, bool):  # a coroutine that nobody awaited is true
+        raise _mistake("its Answer says neither that the call may run nor that it may not")
     if not isinstance(answer.reason, str):
         raise _mistake("the reason of its Answer is not text")
     if answer.scope not in ("once", "state"):
