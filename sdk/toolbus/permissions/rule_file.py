@@ -170,11 +170,13 @@ def read_rule_file(path: str | os.PathLike[str]) -> RuleFile:
 
 def _read_text(path: str) -> str:
     place = Path(path)
-    if place.exists() and not place.is_file():
-        raise RuleFileError(path, 0, "this is no regular file")  # a pipe may never end
     try:
+        if place.exists() and not place.is_file():
+            raise RuleFileError(path, 0, "this is no regular file")  # a pipe may never end
         with place.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
+    except RuleFileError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise RuleFileError(path, 0, f"the file cannot be read: {reason}") from None
