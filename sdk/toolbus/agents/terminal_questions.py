@@ -263,7 +263,9 @@ class _Dialog:
         if not isinstance(value, dict):
             self._terminal.write("The arguments must be one JSON object.\n")
             return
-        self._edited = None if value == self._question.arguments else value
+        # As text: 1, 1.0 and true are equal, and are not the same arguments.
+        asked = json_text(dict(self._question.arguments), sort_keys=True)
+        self._edited = None if json_text(value, sort_keys=True) == asked else value
         self._show(_SHOWN_LINES)
 
     async def _in_editor(self, editor: str, text: str) -> str:

@@ -6,6 +6,7 @@ what is judged. The permissions of a turn bind this turn; the tool's host has a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Never
@@ -342,7 +343,7 @@ class CallJudge:
         """Note what an answer allows, and judge it with the arguments that it gives."""
         packed = judged.packed
         if answer.arguments is not None:
-            packed = packed_json("the changed arguments", dict(answer.arguments))
+            packed = packed_json("the changed arguments", _read_changes(answer.arguments))
         is_changed = packed != judged.packed
         if is_changed:
             use.changes += 1
@@ -391,8 +392,10 @@ class CallJudge:
 
     def _show_change(self, call: TurnCall, packed: bytes) -> None:
         """Let the result of a use show the arguments that a person has changed."""
-        changed = unpack_body(packed)
-        call.sent = None if changed == call.arguments else changed
+        # 1, 1.0 and true are equal, and are not the same arguments.
+        changed, asked = unpack_body(packed), unpack_body(packed_json("arguments", call.arguments))
+        is_same = arguments_digest(changed) == arguments_digest(asked)
+        call.sent = None if is_same else changed
 
     def _note(self, call: TurnCall, judged: _Judged) -> None:
         """Let the trace and the record of a call show what was decided, and what it reaches."""
@@ -415,6 +418,14 @@ def _unknown(why: str) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
     told = printable(f"there is no answer about this call: {why}", _MAX_WHY_CHARS)
     return Assessment("ask", immune=True, message=told, source="manifest")
+
+
+def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(arguments)
+    except Exception as error:
+        text = f"the changed arguments cannot be read: {type(error).__name__}"
+        raise InvalidArguments(text, executed="no") from error
 
 
 def _is_approved(use: _UseRecord, judged: _Judged) -> bool:

@@ -45,9 +45,14 @@ class PolicyFile:
 
     async def watch(self) -> None:
         """Read the file again whenever it has changed, until this is cancelled."""
+        seen = self._version
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
-            await self.reload()
+            # While a file is written it may have a part of its rules: it has to stand still.
+            version = await FILE_THREADS.run(_version_of, self._path)
+            if version == seen:
+                await self.reload()
+            seen = version
 
     async def reload(self) -> None:
         """Read the file again if it has changed since it was read, or tried, last.

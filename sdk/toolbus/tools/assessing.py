@@ -82,7 +82,7 @@ async def assessed(
         if run.is_recorded(error):
             raise
         return _unknown(tool, error, arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _unknown(tool, error, arguments)
     if tool.orchestration and not run.is_hosted:
         found = replace(found, read_only=True)
@@ -154,7 +154,7 @@ def _abandon(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessment:
+def _unknown(tool: Tool, error: Exception | SystemExit, arguments: dict[str, Any]) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
     if not tool.has_logged_assess:  # it may fail for every call
         tool.has_logged_assess = True
@@ -167,7 +167,7 @@ def _unknown(tool: Tool, error: Exception, arguments: dict[str, Any]) -> Assessm
     why = str(error) if isinstance(error, TimeoutError | _NoAssessment) else type(error).__name__
     try:
         reaches = _reached(tool, arguments)
-    except Exception:
+    except (Exception, SystemExit):
         # Rules about the tool that it would reach cannot be applied, and a mode skips an ask.
         message = f"the tool cannot say which tool this call would reach: {why}"
         return Assessment("deny", message=printable(message, MAX_MESSAGE_CHARS), source="manifest")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
+from toolbus.chunks.json_values import packed_json
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
@@ -17,6 +19,7 @@ from toolbus.tools.streaming import check_streams, checked_result, close_items, 
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
+from toolbus.wire import unpack_body
 
 if TYPE_CHECKING:  # most toolkits have no policy
     from toolbus.permissions.permissions import Permissions
@@ -105,10 +108,15 @@ class _Execution:
     async def __call__(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         tool, run = self._tool, run_of(call.context)
         try:
-            checked = await read_in_time(tool, run, dict(call.arguments))
+            arguments = dict(call.arguments)
             if self._policies:
-                inquiry = Inquiry(tool, call, checked, self._policies[1:])
-                await enforce(self._policies, inquiry)
+                # Others have these objects too, and may change them while the policies judge.
+                packed = packed_json("arguments", arguments)
+                judged = replace(call, arguments=unpack_body(packed))
+                checked = await read_in_time(tool, run, unpack_body(packed))
+                await enforce(self._policies, Inquiry(tool, judged, checked, self._policies[1:]))
+                arguments = unpack_body(packed)
+            checked = await read_in_time(tool, run, arguments)
             if self._attachment is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True

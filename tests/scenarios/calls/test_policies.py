@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -29,6 +30,7 @@ from toolbus import (
 )
 from toolbus.middlewares import Retry
 from toolbus.permissions.rule_file import RuleFileError
+from toolbus.service import policy_file
 from toolbus.service.policy_file import PolicyFile
 from toolbus_server.testing import running_server
 
@@ -155,6 +157,29 @@ async def test_what_a_middleware_makes_of_a_call_is_judged(middlewares: list[Any
     shell = Shell(policy=NO_RM, middlewares=middlewares)
     await refusal(shell.toolkit.execute(ToolContext(), "run", {"command": "ls"}))
     assert not shell.ran
+
+
+async def test_arguments_that_are_changed_in_place_while_they_are_judged_do_not_run() -> None:
+    given: list[Any] = []
+    ran: list[Any] = []
+
+    async def keep(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        given.append(call.arguments["words"])
+        async for chunk in next(call):
+            yield chunk
+
+    def spoil(words: list[Any]) -> str:
+        for each in (*given, words):
+            each[0] = "rm"
+        return "pass"
+
+    @tool(assess=spoil)
+    async def run(words: list) -> None:  # type: ignore[type-arg]
+        ran.append(words)
+
+    kit = Toolkit("shell", [run], middlewares=[keep], policy=Permissions("bypass"))
+    await kit.execute(ToolContext(), "run", {"words": ["ls"]})
+    assert ran == [["ls"]]
 
 
 class Walk(Tool):
@@ -301,3 +326,39 @@ async def test_policy_file_is_read_again_and_a_mistake_keeps_the_rules(
     write(path, 'mode = "bypass"\n')
     await reload(2)
     await run()
+
+
+async def test_policy_file_that_becomes_a_link_to_nowhere_keeps_the_rules(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    write(path, DENY_RUN)
+    file, shell = PolicyFile(path), Shell()
+    file.bind(shell.toolkit)
+    path.unlink()
+    path.symlink_to("x" * 300)  # a name that is too long
+    await file.reload()
+    await refusal(shell.toolkit.execute(ToolContext(), "run", {"command": "ls"}))
+    with pytest.raises(RuleFileError, match="cannot be read"):
+        PolicyFile(path)
+
+
+async def test_policy_file_that_is_being_written_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_file, "_POLL_INTERVAL_S", 0.05)
+    path = tmp_path / "rules.toml"
+    write(path, DENY_RUN)
+    file, shell = PolicyFile(path), Shell()
+    file.bind(shell.toolkit)
+    watching = asyncio.create_task(file.watch())
+    head, _, rule = DENY_RUN.partition("[[rule]]")
+    path.write_text(head, encoding="utf-8")
+    for _ in range(30):  # whoever writes it takes some time
+        await asyncio.sleep(0.01)
+        with path.open("a", encoding="utf-8") as written:
+            written.write("# a comment\n")
+        await refusal(shell.toolkit.execute(ToolContext(), "run", {"command": "ls"}))
+    with path.open("a", encoding="utf-8") as written:
+        written.write("[[rule]]" + rule)
+    await asyncio.sleep(0.2)
+    await refusal(shell.toolkit.execute(ToolContext(), "run", {"command": "ls"}))
+    watching.cancel()

@@ -104,6 +104,15 @@ def test_keys_that_were_typed_before_the_question_or_pasted_answer_nothing() -> 
         assert answer_of(person) == [False, "once", None, None, ""]
 
 
+def test_true_in_place_of_1_is_a_change() -> None:
+    with asked(arguments={"force": 1}) as person:
+        person.type("\n")
+        for prompt, text in ((KEYS, "e"), (JSON, '{"force": true}\n'), (KEYS, "o")):
+            person.reads(prompt)
+            person.type(text)
+        assert answer_of(person) == [True, "once", None, {"force": True}, ""]
+
+
 def test_editor_changes_the_arguments(tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i s/ls/pwd/ "$1"\n', encoding="utf-8")

@@ -30,6 +30,7 @@ from toolbus import (
     Toolkit,
     ToolResult,
     ToolUse,
+    Turn,
     tool,
 )
 from toolbus.agents.call_questions import Asking
@@ -42,6 +43,7 @@ from toolbus.client.call_options import CallOptions
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.middlewares import TimeLimit
 from toolbus.tools.tool_run import Participant
+from toolbus_server.testing import running_server
 
 AGENT = Participant("1", "agent")
 ALICE, BOB = Participant("2", "alice"), Participant("3", "bob")
@@ -217,6 +219,7 @@ NO_ASK: list[tuple[str, Any, float, str, str]] = [
     ("it exits", Person(SystemExit(3)), 300, "permission_denied", "raised RuntimeError"),
     ("it is cancelled", cancelled, 300, "permission_denied", "cancelled was cancelled|cancelled"),
     ("no answer", Person("yes"), 300, "permission_denied", "returned str"),
+    ("no yes or no", Person(Answer("no")), 300, "permission_denied", "neither"),  # type: ignore[arg-type]
     ("it returns None", lambda _: None, 300, "permission_denied", "raised TypeError"),
     ("another scope", Person(Answer(True, "ever")), 300, "permission_denied", "scope"),  # type: ignore[arg-type]
     ("no mapping", Person(Answer.allow(arguments=[1])), 300, "permission_denied", "mapping"),  # type: ignore[arg-type]
@@ -409,6 +412,25 @@ async def test_changed_arguments_are_validated_and_judged(
     assert result.changed_arguments == expected
     assert RAN == ([changed or "make a"] if end == OK else [])
     assert not desk.permissions.granted
+
+
+async def test_true_in_place_of_1_is_a_change_that_the_result_shows() -> None:
+    @tool
+    async def go(force: int | bool) -> str:
+        return repr(force)
+
+    async def ask(_: Question) -> Answer:
+        return Answer.allow(arguments={"force": True})
+
+    car = Toolkit("car", [go])
+    async with (
+        running_server() as server,
+        server.room("agent") as room,
+        Turn(room, always=[car], permissions=Permissions(), ask=ask) as turn,
+    ):
+        (result,) = await turn.run([ToolUse("1", "car.go", {"force": 1})])
+    assert result.changed_arguments is not None
+    assert result.changed_arguments["force"] is True
 
 
 async def test_what_middlewares_and_approvers_hold_is_not_what_runs() -> None:

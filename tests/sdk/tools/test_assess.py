@@ -116,12 +116,21 @@ async def cancels_itself() -> Assessment:
     raise asyncio.CancelledError
 
 
+async def exits() -> Assessment:
+    raise SystemExit(2)  # as a parser of arguments
+
+
+def exits_on_a_thread() -> Assessment:
+    raise SystemExit(2)
+
+
 @pytest.mark.parametrize(
     "assess",
     [
         raises,
         cancels_itself,
-        lambda: sys.exit(2),
+        exits,
+        exits_on_a_thread,
         lambda: None,
         lambda: "maybe",
         lambda: {"behavior": "allow"},
