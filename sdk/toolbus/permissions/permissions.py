@@ -61,7 +61,7 @@ class _Concerning(NamedTuple):
 
     def limited(self) -> frozenset[str] | None:
         """Return the asked patterns where there are more; None where all are asked."""
-        groups = [group for each in self for group in each if group.by_match]
+        groups = [group for groups in self for group in groups if group.by_match]
         if (
             sum(len(group.by_match) for group in groups) <= MAX_MATCHES
             and sum(group.match_bytes for group in groups) <= MAX_MATCHES_BYTES
