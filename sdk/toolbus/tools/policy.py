@@ -49,7 +49,7 @@ class Inquiry:
         tool: The called tool.
         call: The call.
         checked: Its arguments in the form for `execute`.
-        policies: Those that will ask, so that the first answer has their patterns too.
+        later: Policies that ask after the first asker; the first answer has their patterns too.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Inquiry:
         tool: Tool,
         call: ToolCall,
         checked: dict[str, Any],
-        policies: Iterable[Permissions],
+        later: Iterable[Permissions],
     ) -> None:
         self.call = call
         self._tool = tool
         self._checked = checked
-        self._ahead = [pattern for policy in policies for pattern in policy.patterns(call)]
+        self._ahead = [pattern for policy in later for pattern in policy.patterns(call)]
         self._asked: frozenset[str] = frozenset()
         self._answer: Assessment | None = None
 

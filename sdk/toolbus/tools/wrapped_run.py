@@ -107,7 +107,8 @@ class _Execution:
         try:
             checked = await read_in_time(tool, run, dict(call.arguments))
             if self._policies:
-                await enforce(self._policies, Inquiry(tool, call, checked, self._policies))
+                inquiry = Inquiry(tool, call, checked, self._policies[1:])
+                await enforce(self._policies, inquiry)
             if self._attachment is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True

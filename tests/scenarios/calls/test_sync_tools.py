@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from toolbus import ToolContext, Toolkit, Turn, tool
-from toolbus.errors import Cancelled, DeadlineExceeded, NotFound, RoomException, ToolFailed
+from toolbus.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    ToolFailed,
+)
 from toolbus_server.testing import TestServer, room_of
 
 
@@ -124,8 +131,10 @@ async def test_nested_call_of_a_thread_ends_with_the_call_of_its_tool(
             await call
         await kit.inner_ended.wait()
         assert await asyncio.to_thread(kit.thread_ended.wait, 30)
-    assert len(kit.ended) == 2
-    assert {type(each) for each in kit.ended} <= {Cancelled, DeadlineExceeded}
+    first, second = map(type, kit.ended)
+    assert first in (Cancelled, DeadlineExceeded)
+    # The server refuses the second, if it arrives there before the thread has seen the end.
+    assert second in (Cancelled, DeadlineExceeded, PermissionDenied)
 
 
 async def test_nested_call_of_a_thread_ends_with_the_call_of_a_turn() -> None:

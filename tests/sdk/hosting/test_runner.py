@@ -7,15 +7,21 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from support.parts.isolated_host import HostStage, ScriptedPeer, echo, hold, hold_thread
-from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
+from toolbus import Permissions, Rule, Tool, ToolContext, ToolFailed, Toolkit, tool
 from toolbus.chunks.chunk_types import Chunk, JsonChunk, TextChunk
 from toolbus.errors import NotFound
 from toolbus.hosting.hosted_toolkit import HostedToolkit
+from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.context import run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.wire import (
@@ -468,3 +474,27 @@ async def test_a_class_based_tool_runs_like_any_other(host_stage: HostStage) -> 
     server.dispatch(1, "add", a=2)
     assert await server.answer() == ["alice", 2, "a room"]
     assert server.rooms[0][0] == 1  # the tool used it, so it was made, bound to this call
+
+
+async def test_span_of_a_call_has_what_a_policy_decided(host_stage: HostStage) -> None:
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    @tool(match_rule=lambda pattern, text: text == pattern)
+    async def say(text: str) -> str:
+        return text
+
+    rule = Rule(behavior="deny", tool="t.say", match="x")
+    kit: Any = partial(Toolkit, policy=Permissions("bypass", [rule]))
+    server = host_stage.server(say, kit=kit, tracing=Tracing(provider))
+    for number, text in enumerate("ax"):
+        server.dispatch(number, "say", text=text)
+        await server.answer()
+    await server.idle()
+    found = [
+        tuple(value for name, value in span.attributes.items() if "permit" in name)
+        for span in exporter.get_finished_spans()
+        if span.attributes and span.kind is SpanKind.SERVER
+    ]
+    assert found == [("allow", "mode bypass"), ("deny", f"rule {rule}")]
+    provider.shutdown()

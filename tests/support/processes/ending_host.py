@@ -64,7 +64,9 @@ async def beside() -> str:
 async def block() -> str:
     """Block the event loop."""
     _say("entered")
-    time.sleep(60)  # noqa: ASYNC251 - a mistake that authors make
+    # Not in one sleep: a signal that comes right before it would be handled after it.
+    for _ in range(600):
+        time.sleep(0.1)  # noqa: ASYNC251 - a mistake that authors make
     return ""
 
 
