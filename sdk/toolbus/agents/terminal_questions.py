@@ -308,7 +308,8 @@ def _pieces(line: str, width: int) -> Iterator[str]:
         columns = 2 if east_asian_width(character) in "WF" else 1
         if used + columns > width:
             yield "".join(piece)
-            piece, used = [], 0
+            piece = []
+            used = 0
         piece.append(character)
         used += columns
     yield "".join(piece)

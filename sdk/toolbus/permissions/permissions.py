@@ -61,7 +61,7 @@ class _Concerning(NamedTuple):
 
     def limited(self) -> frozenset[str] | None:
         """Return the asked patterns where there are more; None where all are asked."""
-        groups = [group for each in self for group in each if group.by_match]
+        groups = [group for groups in self for group in groups if group.by_match]
         if (
             sum(len(group.by_match) for group in groups) <= MAX_MATCHES
             and sum(group.match_bytes for group in groups) <= MAX_MATCHES_BYTES
@@ -204,24 +204,24 @@ class Permissions:
         if denied is not None:
             yield denied
         if said.behavior == "deny":
-            words = judged.with_message(f"{_name(tool)} denies {judged.what}")
+            words = judged.with_message(f"{_name(tool)} denies {judged.call}")
             yield _Finding("deny", words, "tool")
         if said.refusal:
-            words = f"The policy of the host would refuse {judged.what}: {_quoted(said.refusal)}"
+            words = f"The policy of the host would refuse {judged.call}: {_quoted(said.refusal)}"
             yield _Finding("deny", words, "policy")
         asked = judged.strict_rule("ask")
         if asked is not None:
             yield asked
         if said.behavior == "ask" and said.immune:
             words = judged.with_message(
-                f"{_name(tool)} wants a person to decide about {judged.what}"
+                f"{_name(tool)} wants a person to decide about {judged.call}"
             )
             yield _Finding("immune ask", words, "tool")
         if judged.is_trusted:
             yield from self._loosened_by_tool(judged)
         allowed = judged.allow_rule(self._index, people)
         if allowed is not None:
-            words = f"The rule {allowed} allows {judged.what}"
+            words = f"The rule {allowed} allows {judged.call}"
             yield _Finding("allow rule", words, "rule", allowed)
         yield _Finding("undecided", "", "mode")
 
@@ -283,9 +283,14 @@ class _Judged(NamedTuple):
     concerning: _Concerning
 
     @property
+    def call(self) -> str:
+        """The call, at the end of a clause."""
+        return f"this call{self.reach}"
+
+    @property
     def what(self) -> str:
-        """The call, in the middle of a sentence."""
-        return f"this call{self.reach}," if self.reach else "this call"
+        """The call, with words of the same clause after it."""
+        return f"{self.call}," if self.reach else self.call
 
     @property
     def reach(self) -> str:
@@ -305,9 +310,9 @@ class _Judged(NamedTuple):
         if found is None:
             return None
         if behavior == "deny":
-            words = f"The rule {found} denies {self.what}{why}"
+            words = f"The rule {found} denies {self.call}{why}"
             return _Finding("deny", words, "rule", found)
-        words = f"The rule {found} asks about {self.what}{why}"
+        words = f"The rule {found} asks about {self.call}{why}"
         return _Finding("ask rule", words, "rule", found)
 
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:

@@ -90,11 +90,15 @@ class People:
 
     def _are_all(self, text: str, participants: Sequence[Named]) -> bool:
         return bool(participants) and all(
-            not _is_nobody(each) and self._certainly_names(text, each) for each in participants
+            not _is_nobody(participant) and self._certainly_names(text, participant)
+            for participant in participants
         )
 
     def _is_any(self, text: str, participants: Sequence[Named]) -> bool:
-        return any(not _is_nobody(each) and _may_name(text, each) for each in participants)
+        return any(
+            not _is_nobody(participant) and _may_name(text, participant)
+            for participant in participants
+        )
 
     def _certainly_names(self, text: str, participant: Named) -> bool:
         if self._is_hosted and participant.alias and "/" not in text:
@@ -121,7 +125,7 @@ def _key(text: str) -> str:
 
 
 def _keys_of(participants: Sequence[Named]) -> tuple[str | None, ...]:
-    return (None, *dict.fromkeys(_key(each.name) for each in participants))
+    return (None, *dict.fromkeys(_key(participant.name) for participant in participants))
 
 
 class RuleGroup:

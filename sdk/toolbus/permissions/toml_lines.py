@@ -164,7 +164,8 @@ def line_of_long_key(text: str, max_parts: int) -> int | None:
             at = _string_end(text, match.start())
             line += text.count("\n", match.start(), at)
         elif kind == "newline":
-            line, dots = line + 1, 0
+            line += 1
+            dots = 0
         elif kind == "mark":
             dots = dots + 1 if token == "." else 0
             if dots >= max_parts:

@@ -57,7 +57,7 @@ class NoRecords(NotFound):
     """There is no file of records at this path; `details` has its `path`."""
 
     next_step: str = (
-        "start a host with `toolbus host --records`, or name its file with `--path FILE`"
+        "start a host with `toolbus host --records`, or name the file that it records to"
     )
 
 

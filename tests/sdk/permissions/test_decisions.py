@@ -272,7 +272,7 @@ HOSTILE = Assessment(
         (Permissions(rules=[rule("deny * x")]), call(), MANIFEST, 'rule deny * "x"',
          ["because the host of the tool could not be asked"]),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
-         ["denies this call, which reaches github.delete,"]),
+         ["denies this call, which reaches github.delete."]),
         (Permissions(), call(FORWARD), REACHES, "mode default",
          ["No rule allows this call, which reaches github.delete, and the mode default asks"]),
         (Permissions(), call(EVIL), HOSTILE, "tool",
