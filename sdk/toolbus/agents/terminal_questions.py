@@ -233,7 +233,7 @@ class _Dialog:
         """Let the person choose what to allow from now on; None if nothing of it."""
         rules = [] if self._edited is not None else list(self._question.permit.suggestions)
         for number, rule in enumerate(rules, 1):
-            self._terminal.write(f"  {number}: {_covers(rule)}\n")
+            self._quote(str(number), _covers(rule), None)  # its pattern may be long, to fake a line
         self._terminal.write("  x: exactly these arguments of this tool\n")
         key = await self._key("allow always, or any other key to go back: ")
         if key == "x":

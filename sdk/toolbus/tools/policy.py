@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import PermissionDenied
+from toolbus.errors import PermissionDenied, RoomException
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.judging import judge, of_same_reach
 from toolbus.permissions.plain import (
@@ -106,7 +106,13 @@ async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
     run = run_of(inquiry.call.context)
     run.workdirs = workdirs_of(policies) or run.workdirs
     for policy in policies:
-        run.permit = permit = await permit_of(policy, inquiry)
+        try:
+            run.permit = permit = await permit_of(policy, inquiry)
+        except RoomException as error:  # of the tool's `assess`, by `context.refuse`
+            error.executed = run.executed if run.entered else "no"
+            if run.recording is not None:
+                run.recording.decide("denied", "tool")
+            raise
         is_allowed = permit.behavior == "allow"
         if run.recording is not None:
             run.recording.decide("allowed" if is_allowed else "denied", f"policy: {permit.by}")

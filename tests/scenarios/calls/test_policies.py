@@ -273,6 +273,23 @@ async def test_records_say_what_the_policy_decided(way: Any) -> None:
     ]
 
 
+@WAYS
+async def test_call_that_its_assess_refuses_did_not_run(way: Any) -> None:
+    def refuse(context: ToolContext) -> Assessment:
+        raise context.refuse(PermissionDenied("not you", executed="yes"))
+
+    @tool(assess=refuse)
+    async def run() -> None:
+        raise AssertionError
+
+    records = Records.memory()
+    kit = Toolkit("shell", [run], policy=Permissions("bypass"), records=records)
+    async with AsyncExitStack() as stack:
+        await refusal((await way(kit, stack))("shell.run", {}))
+    (record,) = records.calls()
+    assert (record.decision, record.decided_by, record.executed) == ("denied", "tool", "no")
+
+
 async def test_both_policies_have_to_allow_and_others_follow_their_toolkit() -> None:
     shell = Shell(policy=NO_RM)
     kept = shell.toolkit.without("lines")

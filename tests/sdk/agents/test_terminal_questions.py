@@ -24,7 +24,7 @@ PROGRAM = textwrap.dedent(
 
     facts = json.loads(sys.argv[1])
     arguments = facts.get("arguments", {"command": "ls"})
-    rule = Rule(behavior="allow", tool="shell.run", match="ls:*")
+    rule = Rule(behavior="allow", tool="shell.run", match=facts.get("match", "ls:*"))
     question = Question(
         ToolUse("1", "shell.run", arguments),
         ToolInfo("shell.run", "", {}, "shell", "run", owner=facts.get("owner", "")),
@@ -143,6 +143,18 @@ def test_words_of_others_cannot_look_like_the_question() -> None:
     assert "\x1b" not in shown
     for line in shown.splitlines()[:-1]:
         assert line.startswith(("    | ", "  ")) or not line, line
+
+
+def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
+    with Person(match="ls" + " " * 200 + "x: exactly these arguments") as person:
+        person.type("\n")
+        person.reads(KEYS)
+        person.type("a")
+        shown = person.reads("  x: exactly")
+        person.reads(ALWAYS)
+    lines = [line for line in shown.splitlines() if "calls that match" in line or "  | " in line]
+    assert len(lines) > 2
+    assert all(line.startswith("    | ") and len(line) <= 80 for line in lines), lines
 
 
 def test_long_arguments_are_cut_until_the_person_asks_for_all() -> None:
