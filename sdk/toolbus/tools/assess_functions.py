@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from toolbus.chunks.json_values import cut, shown
-from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.tools.context import ToolContext
 from toolbus.tools.signature import is_async, is_context, name_of, yields
 
-__all__ = ["ASSESS_THREADS", "InputFunction"]
-
-ASSESS_THREADS = WorkerThreads("assess", 64, may_take_long=True)
-"""Runs what tools say about inputs, where it is not async: one that blocks must not hold up the
-event loop, and it is not to wait for the calls of its tool, which have other threads."""
+__all__ = ["InputFunction"]
 
 
 class InputFunction(NamedTuple):

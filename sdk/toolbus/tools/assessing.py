@@ -26,7 +26,7 @@ from toolbus.permissions.plain import (
     MAX_SUGGESTIONS,
 )
 from toolbus.permissions.rule import Rule
-from toolbus.tools.assess_functions import ASSESS_THREADS
+from toolbus.tools.assess_threads import on_assess_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
@@ -74,7 +74,7 @@ async def assessed(
         found = _bounded(said, name, reaches, patterns)
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
-            matches = await _before(ends_at, partial(ASSESS_THREADS.run, ask))
+            matches = await _before(ends_at, partial(on_assess_thread, run, ask))
             # Each once: the answer has no more of them than the question.
             matches = tuple(dict.fromkeys((*found.matches, *matches)))
             found = replace(found, matches=matches)

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.tools.argument_models import ExtendedModel
-from toolbus.tools.assess_functions import ASSESS_THREADS, InputFunction
+from toolbus.tools.assess_functions import InputFunction
+from toolbus.tools.assess_threads import on_assess_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
@@ -162,7 +163,7 @@ class FunctionTool(Tool):
         call = functools.partial(function.call, context=context, arguments=arguments)
         if function.is_async:
             return await call()
-        return await _awaited(await ASSESS_THREADS.run(call))
+        return await _awaited(await on_assess_thread(run_of(context), call))
 
     def match_rule(self, pattern: str, arguments: dict[str, Any]) -> bool:
         """Return what the function of the option `match_rule` says; False without one."""

@@ -146,7 +146,7 @@ def test_words_of_others_cannot_look_like_the_question() -> None:
 
 
 def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
-    with Person(match="ls" + " " * 200 + "x: exactly these arguments") as person:
+    with asked(match="ls" + " " * 200 + "x: exactly these arguments") as person:
         person.type("\n")
         person.reads(KEYS)
         person.type("a")

@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from toolbus import Assessment, InvalidArguments, NotFound, Rule, Tool, ToolContext, Toolkit, tool
+from toolbus import (
+    Assessment,
+    InvalidArguments,
+    NotFound,
+    Participant,
+    Rule,
+    Tool,
+    ToolContext,
+    Toolkit,
+    tool,
+)
 from toolbus.errors import PermissionDenied
 from toolbus.tools import assessing
 
@@ -202,6 +212,30 @@ async def test_tool_that_takes_too_long_is_left_behind(monkeypatch: pytest.Monke
         swallowing = list(assessing._abandoned)
         for task in swallowing:
             task.get_coro().close()
+
+
+async def test_caller_whose_assessments_block_leaves_threads_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = threading.Event()
+
+    def assess(command: str) -> Assessment:
+        if command == "block":
+            never.wait()
+        return ALLOW
+
+    toolkit = toolkit_of(assess)
+    eve = ToolContext(caller=Participant("1", "eve"))
+    blocked = [
+        asyncio.create_task(toolkit.assess(eve, "run", {"command": "block"})) for _ in range(100)
+    ]
+    try:
+        assert await asked(toolkit) == ALLOW
+        blocked.pop().cancel()
+        never.set()
+        assert await asyncio.gather(*blocked[:99]) == [ALLOW] * 99
+    finally:
+        never.set()
 
 
 async def test_answer_is_bounded_and_safe_to_show() -> None:
