@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.processes.command_line import CommandLine
 from support.rooms.turns import agent_and_host
 from toolbus import (
     AgentState,
@@ -104,6 +106,35 @@ async def test_what_a_tool_elsewhere_says_loosens_only_from_trusted_owners() -> 
         decided = {each.call_id: each.decided_by for each in records.calls()}
         assert decided["ls"] == ("tool" if trusted else "person")
         assert decided["halt"] == "tool"
+
+
+KITS = """
+from toolbus import Assessment, Toolkit, tool
+
+@tool(assess=lambda command: Assessment("pass", read_only=command == "ls"))
+async def run(command: str) -> str:
+    return command
+
+shell = Toolkit("shell", [run])
+"""
+
+
+async def test_tool_of_another_process_says_what_this_input_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kits.py").write_text(KITS, encoding="utf-8")
+    here = CommandLine(tmp_path)
+    with here.serving() as (_, url), here.at(url).hosting("kits:shell", "--name", "ops"):
+        monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path / "home"))
+        async with RoomClient(url=url, name="agent") as agent:
+            for trusted, asked in ((["ops"], ["make"]), ([], ["ls", "make"])):
+                person = Person()
+                permissions = Permissions(trusted_owners=trusted)
+                async with Turn(
+                    agent, required=["shell"], permissions=permissions, ask=person
+                ) as turn:
+                    assert states(await turn.run(uses("ls", "make"))) == ["ok", "ok"]
+                assert person.commands == asked
 
 
 async def test_grant_is_for_the_tool_of_its_owner_under_its_name() -> None:
