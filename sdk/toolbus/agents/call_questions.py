@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from inspect import isawaitable
 from typing import Any
 
 from toolbus.agents.granted_rules import GrantedRule, arguments_digest, granted_for
@@ -106,7 +107,10 @@ class Asking:
 
 async def _asked(ask: Ask, question: Question) -> Answer:
     try:
-        return await ask(question)
+        answering = ask(question)
+        if not isawaitable(answering):
+            raise TypeError("ask must be an async function of a Question")
+        return await answering
     except SystemExit as error:  # it would end the program from within a task
         raise RuntimeError("SystemExit") from error
 

@@ -231,7 +231,11 @@ class _Dialog:
 
     async def _always(self) -> Answer | None:
         """Let the person choose what to allow from now on; None if nothing of it."""
-        rules = [] if self._edited is not None else list(self._question.permit.suggestions)
+        permit = self._question.permit
+        if self._edited is None and permit.source != "mode":  # an ask rule, or an immune ask
+            self._terminal.write("  Not always: this is asked each time, whatever was allowed.\n")
+            return None
+        rules = [] if self._edited is not None else list(permit.suggestions)
         for number, rule in enumerate(rules, 1):
             self._quote(str(number), _covers(rule), None)  # its pattern may be long, to fake a line
         self._terminal.write("  x: exactly these arguments of this tool\n")

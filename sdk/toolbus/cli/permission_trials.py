@@ -161,7 +161,8 @@ async def _permit(call: TriedCall, judge: Judge) -> Permit | str:
 
 
 def _came_to_permission(record: CallRecord) -> bool:
-    is_by_permission = record.decided_by.startswith(("rule ", "mode ")) or record.decided_by in (
+    by = record.decided_by.removeprefix("policy: ")  # of the host
+    is_by_permission = by.startswith(("rule ", "mode ")) or by in (
         "person",
         "tool",
         "policy",

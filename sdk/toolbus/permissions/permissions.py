@@ -329,7 +329,7 @@ class _Judged(NamedTuple):
             asked = frozenset()
             why = "; its pattern counts as matching, because "
             why += (
-                "the host of the tool could not be asked"
+                "the tool could not say whether it matches"
                 if self.is_trusted
                 else f"{_owner(self.tool)} is not in trusted_owners"
             )

@@ -29,7 +29,12 @@ PROGRAM = textwrap.dedent(
         ToolUse("1", "shell.run", arguments),
         ToolInfo("shell.run", "", {}, "shell", "run", owner=facts.get("owner", "")),
         arguments,
-        Permit("ask", "No rule allows this call.", suggestions=(rule,)),
+        Permit(
+            "ask",
+            "No rule allows this call.",
+            source=facts.get("source", "mode"),
+            suggestions=(rule,),
+        ),
         Assessment("ask", message=facts.get("message", ""), preview=facts.get("preview", "")),
     )
 
@@ -92,6 +97,16 @@ def test_person_answers_by_keys(typed: list[tuple[str, str]], answer: list[Any])
             person.reads(prompt)
             person.type(text)
         assert answer_of(person) == answer
+
+
+@pytest.mark.parametrize("source", ["rule", "tool"])
+def test_what_is_asked_each_time_cannot_be_allowed_always(source: str) -> None:
+    with asked(source=source) as person:
+        person.type("\n")
+        for prompt, text in [(KEYS, "a"), ("asked each time", ""), (KEYS, "o")]:
+            person.reads(prompt)
+            person.type(text)
+        assert answer_of(person) == [True, "once", None, None, ""]
 
 
 def test_keys_that_were_typed_before_the_question_or_pasted_answer_nothing() -> None:

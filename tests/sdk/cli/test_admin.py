@@ -83,6 +83,16 @@ def test_an_assessment_is_shown_without_control_characters(
     ]
 
 
+def test_a_denial_that_no_policy_enforces_is_shown_as_such(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_assessment(Assessment("deny"), as_json=False)
+    words = "no policy of its host enforces that"
+    assert words in capsys.readouterr().out
+    show_assessment(Assessment("deny", refusal="rule"), as_json=False)
+    assert words not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -190,6 +190,19 @@ def test_recorded_calls_are_decided_again_by_asking_their_tools(toolbus: Command
     assert "decided from flags alone" in table.err
 
 
+@pytest.mark.parametrize("by", ['rule deny shell "rm"', "mode default", "tool"])
+def test_what_the_policy_of_a_host_refused_is_decided_again(here: CommandLine, by: str) -> None:
+    path = here.folder / "refused.db"
+    with Records.sqlite(path, arguments=True) as records:
+        record = CallRecord("shell.run", time.time(), 0, "permission_denied", "no")
+        refused = replace(record, decision="denied", decided_by=f"policy: {by}")
+        records.record(replace(refused, arguments='{"command": "ls"}'))
+    command = ("permissions", "try", "rules.toml", "--records", path.name, "--policy", "--json")
+    found = here.value_here(*command)
+    assert [each["calls"] for each in found["decided"]] == [1]
+    assert found["not_judged"] == {}
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [

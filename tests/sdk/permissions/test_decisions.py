@@ -270,7 +270,7 @@ HOSTILE = Assessment(
         (Permissions(rules=[rule("deny * x")]), call(EVIL), PASS, 'rule deny * "x"',
          ["its pattern counts as matching, because its owner evil is not in trusted_owners"]),
         (Permissions(rules=[rule("deny * x")]), call(), MANIFEST, 'rule deny * "x"',
-         ["because the host of the tool could not be asked"]),
+         ["because the tool could not say whether it matches"]),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
          ["denies this call, which reaches github.delete."]),
         (Permissions(), call(FORWARD), REACHES, "mode default",
