@@ -189,7 +189,7 @@ class GrantedRules:
         return len(self._rules)
 
 
-def bond_of(call: JudgedCall) -> tuple[str, ...]:
+def bond_of(call: JudgedCall) -> _Bond:
     """Return what a rule is bound to that is granted for a call."""
     tool, context = call.tool, call.context
     principal = context.on_behalf_of or context.caller
@@ -200,19 +200,8 @@ def bond_of(call: JudgedCall) -> tuple[str, ...]:
 
 def granted_for(call: JudgedCall, reaches: str, match: str | None, digest: str) -> GrantedRule:
     """Make the rule that covers a call: by a pattern, by its arguments, or all of its tool."""
-    tool, context = call.tool, call.context
-    principal = context.on_behalf_of or context.caller
-    return GrantedRule(
-        tool=tool.name,
-        own_name=tool.own_name,
-        principal=principal.name,
-        principal_issuer=principal.issuer,
-        owner=tool.owner,
-        owner_issuer=tool.issuer,
-        reaches=reaches,
-        match=match,
-        arguments=digest,
-    )
+    bond = bond_of(call)._asdict()
+    return GrantedRule(**bond, reaches=reaches, match=match, arguments=digest)
 
 
 def arguments_digest(arguments: Mapping[str, Any]) -> str:

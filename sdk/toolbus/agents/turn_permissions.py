@@ -32,7 +32,7 @@ from toolbus.permissions.judging import judge
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.permit import JudgedCall, Permit
-from toolbus.permissions.plain import rule_to_plain
+from toolbus.permissions.plain import permit_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
 from toolbus.tools.middleware import ToolCall
@@ -436,9 +436,7 @@ def _is_approved(use: _UseRecord, judged: _Judged) -> bool:
 
 
 def _details(permit: Permit) -> dict[str, Any]:
-    details: dict[str, Any] = {"source": permit.source}
-    if permit.rule is not None:
-        details["rule"] = rule_to_plain(permit.rule)
+    details = permit_details(permit)
     if permit.suggestions:
         details["suggestions"] = [rule_to_plain(rule) for rule in permit.suggestions]
     return details

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from toolbus.permissions.assessment import AssessedBehavior, Assessment
+from toolbus.permissions.permit import Permit
 from toolbus.permissions.rule import Rule
 from toolbus.untrusted_text import one_line
 
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_SUGGESTIONS",
     "assessment_from_plain",
     "assessment_to_plain",
+    "permit_details",
     "rule_from_plain",
     "rule_to_plain",
 ]
@@ -70,6 +72,14 @@ def rule_from_plain(value: object) -> Rule:
         if not isinstance(text, str):
             raise ValueError(f"{key} must be text")
     return Rule(**value)
+
+
+def permit_details(permit: Permit) -> dict[str, Any]:
+    """Return what decided, as the `details` of the error of a denied call."""
+    details: dict[str, Any] = {"source": permit.source}
+    if permit.rule is not None:
+        details["rule"] = rule_to_plain(permit.rule)
+    return details
 
 
 def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
     MAX_MESSAGE_CHARS,
-    rule_to_plain,
+    permit_details,
 )
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
@@ -118,12 +118,11 @@ async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
             run.recording.decide("allowed" if is_allowed else "denied", f"policy: {permit.by}")
         if is_allowed:
             continue
-        details: dict[str, Any] = {"source": permit.source}
-        if permit.rule is not None:
-            details["rule"] = rule_to_plain(permit.rule)
         # An attempt before this one may have run it: a middleware makes several.
         executed = run.executed if run.entered else "no"
-        raise run.record(PermissionDenied(permit.reason, executed=executed, details=details))
+        raise run.record(
+            PermissionDenied(permit.reason, executed=executed, details=permit_details(permit))
+        )
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
