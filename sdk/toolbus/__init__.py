@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.factory_builder import builder_of as builder_of
     from toolbus.agents.granted_rules import GrantedRule as GrantedRule
     from toolbus.agents.local_toolkit import LocalToolkit as LocalToolkit
+    from toolbus.agents.model_tools import ModelTool as ModelTool
     from toolbus.agents.questions import Answer as Answer
     from toolbus.agents.questions import Question as Question
     from toolbus.agents.required_toolkit import RequiredToolkit as RequiredToolkit
@@ -72,6 +73,10 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.errors import ToolInactive as ToolInactive
     from toolbus.errors import Unavailable as Unavailable
     from toolbus.factories.factory import OperatorOnly as OperatorOnly
+    from toolbus.models.adapter import Adapter as Adapter
+    from toolbus.models.adapter import Model as Model
+    from toolbus.models.model_error import ModelError as ModelError
+    from toolbus.models.open_model import open_model as open_model
     from toolbus.permissions.assessment import Assessment as Assessment
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.permit import Permit as Permit
@@ -118,6 +123,7 @@ _MODULES = {
     "toolbus.agents.factory_builder": "builder_of",
     "toolbus.agents.granted_rules": "GrantedRule",
     "toolbus.agents.local_toolkit": "LocalToolkit",
+    "toolbus.agents.model_tools": "ModelTool",
     "toolbus.agents.questions": "Answer Question",
     "toolbus.agents.required_toolkit": "RequiredToolkit",
     "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
@@ -141,6 +147,9 @@ _MODULES = {
         "ToolFailed ToolInactive Unavailable"
     ),
     "toolbus.factories.factory": "OperatorOnly",
+    "toolbus.models.adapter": "Adapter Model",
+    "toolbus.models.model_error": "ModelError",
+    "toolbus.models.open_model": "open_model",
     "toolbus.permissions.assessment": "Assessment",
     "toolbus.permissions.permissions": "Permissions",
     "toolbus.permissions.permit": "Permit",

@@ -26,6 +26,8 @@ from toolbus.agents.builders import (
 )
 from toolbus.agents.call_questions import Asking
 from toolbus.agents.local_toolkit import LocalToolkit
+from toolbus.agents.model_arguments import tool_arguments
+from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.questions import Ask
 from toolbus.agents.required_toolkit import RequiredToolkit
@@ -347,6 +349,14 @@ class Turn:
         active = self._groups.is_active
         return tuple(each.info for each in self._entries.values() if active(each.group))
 
+    @property
+    def model_tools(self) -> tuple[ModelTool, ...]:
+        """The tools of `tools`, as a model is shown them."""
+        return tuple(
+            ModelTool(self.provider_name(tool), tool.description, tool.input_schema, tool)
+            for tool in self.tools
+        )
+
     def activate(self, *groups: str) -> None:
         """Activate groups; others stay as they are.
 
@@ -613,7 +623,7 @@ class Turn:
             if "." not in use.name or "__" in use.name:
                 known = [self.provider_name(name) for name in known]
             raise _not_in_turn(use.name, known)
-        return entry, arguments_of(use)
+        return entry, tool_arguments(entry.info.input_schema, arguments_of(use))
 
     def _entry(self, name: str) -> TurnEntry | None:
         """Return a tool by its name, or by that for providers; None if there is none."""

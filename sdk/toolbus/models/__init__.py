@@ -1,0 +1,14 @@
+"""Models: the tools of a turn in the words of each provider, and what a model asked for back.
+
+Each of the modules `openai_chat`, `openai_responses`, `anthropic`, `gemini` and `scripted` is an
+`Adapter`: pure functions over the plain dicts that the API takes and gives. They import
+no client, so that they serve any client. `open_model` makes a `Model`, which has an adapter
+and asks a real API.
+
+One step of an agent, with any of them:
+
+    request = adapter.request(turn, conversation, instructions)   # tools, prompt and conversation
+    reply = await model.reply(request)                            # the whole response, as a dict
+    results = await turn.run(adapter.uses(reply))                 # one result for each use
+    conversation += adapter.messages(reply, results)              # the reply verbatim, then results
+"""

@@ -1,0 +1,88 @@
+"""What a provider's module offers (`Adapter`), and what asks its API (`Model`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+
+__all__ = ["Adapter", "Conversation", "Model", "Plain"]
+
+Plain: TypeAlias = dict[str, Any]
+"""A JSON object as a provider's API takes or gives it."""
+Conversation: TypeAlias = Sequence[Mapping[str, Any]]
+"""The messages so far, oldest first, in the form of the provider: of `user` and `messages`."""
+
+
+class Adapter(Protocol):
+    """The words of one provider: pure functions over plain dicts, which the module's functions are.
+
+    Nothing here waits, asks a network, or keeps a state. What a function returns may share parts
+    with what it was given: do not change it in place.
+    """
+
+    def definitions(self, turn: Turn) -> list[Plain]:
+        """Return the tools that can be called now, as the provider's tool definitions.
+
+        Raises `ValueError` for a tool whose schema the provider cannot take in any form, by name.
+        """
+
+    def request(self, turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
+        """Return what the client's create call takes, apart from the model and the key.
+
+        Args:
+            turn: Its tools and its `prompt()` are part of the request.
+            conversation: The messages so far.
+            instructions: What the model is told before everything else.
+        """
+
+    def user(self, text: str, files: Iterable[FileChunk] = ()) -> Plain:
+        """Return a message of the user.
+
+        Args:
+            text: What the user says.
+            files: Pictures and documents, in memory.
+
+        Raises `ValueError` for a file that is not in memory, or whose type or size the provider
+        does not take, and for a message that is empty.
+        """
+
+    def uses(self, reply: Mapping[str, Any]) -> list[ToolUse]:
+        """Return what the model asks for, in order; empty if this reply ends the loop."""
+
+    def text(self, reply: Mapping[str, Any]) -> str:
+        """Return what the model says to the user; thoughts are no part of it."""
+
+    def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+        """Return the reply and the results of its uses, to append to the conversation.
+
+        Each use gets a result, in the order of the uses; one that has none in `results` is told to
+        be interrupted, since providers refuse a use without a result.
+        """
+
+    def collect(self, events: Iterable[Mapping[str, Any]]) -> Plain:
+        """Put a streamed reply together: the same as the whole response would have been.
+
+        Raises `ModelError` if the stream ended before the reply did, or has an error.
+        """
+
+    def text_of(self, event: Mapping[str, Any]) -> str:
+        """Return the text that an event of a streamed reply adds to `text`; usually to show it."""
+
+
+class Model(Protocol):
+    """A model that answers requests of its adapter; `open_model` makes one."""
+
+    @property
+    def adapter(self) -> Adapter:
+        """The words that it speaks."""
+
+    async def reply(self, request: Mapping[str, Any]) -> Plain | AsyncIterator[Plain]:
+        """Ask the model; return the whole response, or the events of a streamed one.
+
+        The adapter's `collect` puts events together. Raises `ModelError`, also while events are
+        read.
+        """
