@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.tools.foreign_schemas import usable_schema
 from toolbus.tools.schema_parts import IN_PLACE, SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.tools.schema_validation import JsonCheck
 
 __all__ = [
     "ArgumentSchema",
@@ -135,8 +136,12 @@ def _own_keywords_take_null(schema: dict[str, Any]) -> bool:
 
 
 def _read(schema: dict[str, Any]) -> ArgumentSchema:
-    if _stands_alone(schema):
-        return ArgumentSchema(schema)
+    try:
+        JsonCheck(schema)  # a host that is not of this library may have sent anything
+        if _stands_alone(schema):
+            return ArgumentSchema(schema)
+    except ValueError:
+        pass
     return ArgumentSchema(*usable_schema(schema))
 
 
