@@ -61,7 +61,7 @@ def _joined_choice(index: int, pieces: Sequence[Plain]) -> Plain:
         if isinstance(call, dict)
     ]
     texts = [{name: delta[name] for name in delta if name != "tool_calls"} for delta in deltas]
-    message = {"role": "assistant", "content": None} | _joined_objects(texts)
+    message: Plain = {"role": "assistant", "content": None} | _joined_objects(texts)
     if calls:
         message["tool_calls"] = [_joined_objects(call.pieces) for call in _calls(calls)]
     choice: Plain = {"logprobs": None, "finish_reason": None}
