@@ -262,7 +262,7 @@ def test_a_schema_without_strict_form_is_plain_and_without_any_form_refused_by_n
         ("kit__t1", False),
     ]
     with pytest.raises(ValueError, match=r"^kit\.t1: "):
-        adapter.definitions(turn_with(closed, {"type": "string"}))
+        adapter.definitions(turn_with(closed, {"allOf": [False]}))
 
 
 @BOTH
