@@ -22,6 +22,7 @@ from typing import Any
 from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
@@ -116,7 +117,7 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     model said anything.
     """
     found = [use for _, use in _blocks(reply) if use is not None]
-    reason = reply.get("stop_reason")
+    reason = _stop_reason(reply)
     if reason == "refusal":
         details = reply.get("stop_details")
         told = details.get("explanation") if isinstance(details, Mapping) else None
@@ -140,7 +141,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     Raises `ModelError` for what is no reply, and `ValueError` for a result of no use.
     """
     blocks = _blocks(reply)
-    reason = reply.get("stop_reason")
+    reason = _stop_reason(reply)
     said = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
     asked = [use for _, use in blocks if use is not None]
     told = [
@@ -206,15 +207,16 @@ def _blocks(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
         case _:
             raise ModelError("this is no reply of the messages API")
     found: list[tuple[Plain, ToolUse | None]] = []
+    prefix = reply["id"] if isinstance(reply.get("id"), str) else "use"
     ids: set[str] = set()
     for number, block in enumerate(content):
         match block:
             case {"type": "tool_use", "name": str(name)}:
                 use_id = block.get("id")
                 if not isinstance(use_id, str) or not use_id or use_id in ids:
-                    use_id = f"{reply.get('id') or 'use'}_{number}"
+                    use_id = f"{prefix}_{number}"
                 ids.add(use_id)
-                is_cut = number == len(content) - 1 and reply.get("stop_reason") in _CUT
+                is_cut = number == len(content) - 1 and _stop_reason(reply) in _CUT
                 arguments = _NO_ARGUMENTS if is_cut else block.get("input")
                 found.append((block, ToolUse(use_id, name, arguments)))
             case {"type": "text", "text": str()}:
@@ -226,7 +228,12 @@ def _blocks(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
     return found
 
 
-def _is_refused(block: Plain, stop_reason: Any) -> bool:
+def _stop_reason(reply: Mapping[str, Any]) -> str:
+    reason = reply.get("stop_reason")
+    return reason if isinstance(reason, str) else ""
+
+
+def _is_refused(block: Plain, stop_reason: str) -> bool:
     """Whether the API does not take back a block that it gave."""
     if block["type"] == "thinking":
         return stop_reason in _CUT and not block.get("signature")
@@ -256,7 +263,7 @@ def _without_file(citation: Any) -> Any:
     return {name: value for name, value in citation.items() if name != "file_id"}
 
 
-def _result_block(use: ToolUse, result: ToolResult, stop_reason: Any) -> Plain:
+def _result_block(use: ToolUse, result: ToolResult, stop_reason: str) -> Plain:
     is_error = result.state != "ok"
     words, files = result_parts(result, _takes_nothing if is_error else _takes)
     if use.arguments is _NO_ARGUMENTS:
@@ -298,7 +305,7 @@ def _error(event: Mapping[str, Any]) -> ModelError:
 
 
 def _told(reason: Any) -> str:
-    return one_line(str(reason), _MAX_REASON_CHARS)
+    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
 
 
 def _input(written: Any, otherwise: Any) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts
@@ -60,7 +61,7 @@ _USER_TYPES = _RESULT_TYPES | {
 }
 _FILES_IN_RESPONSE = re.compile(r"gemini-(?:[3-9]|[1-9]\d)(?!\d)")
 """Models that take files in a function response. Older ones refuse the request."""
-_ENDS = frozenset({"STOP", "MAX_TOKENS", "FINISH_REASON_UNSPECIFIED", None})
+_ENDS = frozenset({"STOP", "MAX_TOKENS", "FINISH_REASON_UNSPECIFIED", ""})
 """Finish reasons of a reply that can be used; after any other one it was filtered or is broken."""
 _RETRYABLE = frozenset({429, 500, 502, 503, 504})
 _NO_ARGUMENTS = "(cut off)"
@@ -122,7 +123,7 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     """
     found = [use for _, use in _parts(reply) if use is not None]
     candidate = _candidate(reply)
-    reason = _field(candidate, "finish_reason")
+    reason = _finish_reason(candidate)
     if reason not in _ENDS:
         told = _field(candidate, "finish_message")
         words = f"the reply of the model cannot be used: {_told(reason)}"
@@ -190,7 +191,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     candidate: Plain = {}
     parts: list[tuple[Plain, list[str]]] = []
     for event in events:
-        if not isinstance(event, Mapping) or "error" in event:
+        if not isinstance(event, Mapping) or event.get("error") is not None:
             raise _no_reply(event)
         reply |= event
         chunk = _first(event)
@@ -201,7 +202,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                 parts[-1][1].append(part["text"])
             else:
                 parts.append((part, [part["text"]] if is_text else []))
-    if _field(candidate, "finish_reason") is None:
+    if not _finish_reason(candidate):
         if _block_reason(reply) is None:
             raise ModelError("the stream ended before the reply did", retryable=True)
         return reply
@@ -244,7 +245,9 @@ def _parts(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
     """
     candidate = _candidate(reply)
     parts = _content_parts(candidate)
-    prefix = _field(reply, "response_id") or "call"
+    prefix = _field(reply, "response_id")
+    if not isinstance(prefix, str):
+        prefix = "call"
     found: list[tuple[Plain, ToolUse | None]] = []
     for number, part in enumerate(parts):
         use: ToolUse | None = None
@@ -256,7 +259,7 @@ def _parts(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
                 if not isinstance(use_id, str) or not use_id:
                     use_id = f"{prefix}_{number}"
                 is_last = number == len(parts) - 1
-                is_cut = is_last and _field(candidate, "finish_reason") == "MAX_TOKENS"
+                is_cut = is_last and _finish_reason(candidate) == "MAX_TOKENS"
                 use = ToolUse(use_id, name, _NO_ARGUMENTS if is_cut else call.get("args"))
             case _:
                 raise ModelError("the reply has a function call that is not complete")
@@ -317,6 +320,11 @@ def _field(value: Mapping[str, Any], name: str) -> Any:
     return found
 
 
+def _finish_reason(candidate: Plain) -> str:
+    reason = _field(candidate, "finish_reason")
+    return reason if isinstance(reason, str) else ""
+
+
 def _block_reason(reply: Mapping[str, Any]) -> Any:
     feedback = _field(reply, "prompt_feedback")
     return _field(feedback, "block_reason") if isinstance(feedback, Mapping) else None
@@ -341,4 +349,4 @@ def _no_reply(reply: Any) -> ModelError:
 
 
 def _told(reason: Any) -> str:
-    return one_line(str(reason), _MAX_REASON_CHARS)
+    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
