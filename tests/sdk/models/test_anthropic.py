@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from toolbus import FileChunk, InvalidArguments, TextChunk, ToolFailed, ToolResult
 from toolbus.agents.tool_use import arguments_of
+from toolbus.models import anthropic
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.models.anthropic import collect, messages, text, text_of, user, uses
 from toolbus.models.model_error import ModelError
@@ -32,8 +34,6 @@ def sent(*content: Any, stop_reason: str = "end_turn") -> list[Plain]:
 
 
 def test_the_module_is_an_adapter() -> None:
-    from toolbus.models import anthropic
-
     adapter: Adapter = anthropic
     assert adapter.text(reply(SAID)) == "Yes."
 
@@ -108,6 +108,11 @@ def test_an_error_has_no_picture_and_white_space_is_told() -> None:
 
 # Replies that were cut, and what is no reply
 
+NO_REPLIES: tuple[Any, ...] = (
+    *(None, [], "a", {}, {"content": "a"}),
+    *(reply(1), reply({"type": "text"})),
+)
+
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "model_context_window_exceeded"])
 def test_a_use_that_was_cut_does_not_run(stop_reason: str) -> None:
@@ -138,10 +143,7 @@ def test_thinking_that_was_cut_does_not_go_back() -> None:
             r"refused: bio\\x1b",
         ),
         ({"type": "error", "error": {"type": "api_error", "message": "down"}}, "failed: down"),
-        *(
-            (bad, "messages API")
-            for bad in (None, [], "a", {}, {"content": "a"}, reply(1), reply({"type": "text"}))
-        ),
+        *((bad, "messages API") for bad in NO_REPLIES),
         (reply(USE | {"name": None}), "messages API"),
     ],
 )
@@ -177,7 +179,7 @@ def test_a_message_that_the_api_would_refuse(said: str, files: Any, error: str) 
 # Streams
 
 
-def stream(*blocks: tuple[Plain, list[Plain]], stop_reason: str = "tool_use") -> list[Plain]:
+def stream(*blocks: tuple[Plain, list[Any]], stop_reason: str = "tool_use") -> list[Plain]:
     events: list[Plain] = [
         {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 5}}},
         {"type": "ping"},
@@ -290,13 +292,16 @@ EVENT = JSON | st.fixed_dictionaries(
 )
 
 
+FUNCTIONS: list[Callable[[Any], Any]] = [uses, text, lambda answer: messages(answer, [])]
+
+
 @given(REPLY, st.lists(EVENT, max_size=6))
 def test_whatever_comes_is_a_reply_or_a_model_error(answer: Any, events: list[Any]) -> None:
     for event in events:
         assert isinstance(text_of(event), str)
-    for function in (uses, text, lambda each: messages(each, [])):
+    for function in FUNCTIONS:
         for read in (lambda: answer, lambda: collect(events)):
             try:
-                function(read())  # type: ignore[operator]
+                function(read())
             except ModelError:
                 pass
