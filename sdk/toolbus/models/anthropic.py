@@ -26,7 +26,9 @@ from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
+from toolbus.models.request_parts import system_text, tool_form
 from toolbus.models.results import media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.untrusted_text import one_line
 
 __all__ = [
@@ -72,18 +74,28 @@ _DELTAS = {
 def definitions(turn: Turn) -> list[Plain]:
     """Return the tools that can be called now.
 
+    They are strict if their schemas have strict forms, the first ones within the limits of the API
+    for all strict tools of a request.
+
     Raises `ValueError` for a tool whose schema the API does not take, with its name.
     """
-    return [
-        {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-        for tool in turn.model_tools
-    ]
+    tools = turn.model_tools
+    forms = strict_within_limits(tool_form(tool, ANTHROPIC) for tool in tools)
+    found: list[Plain] = []
+    for tool, form in zip(tools, forms, strict=True):
+        made: Plain = {"name": tool.name, "input_schema": form.schema}
+        if tool.description:
+            made["description"] = tool.description
+        if form.strict:
+            made["strict"] = True
+        found.append(made)
+    return found
 
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, `system`, `tools` and `max_tokens` of a request; see `Adapter.request`."""
     made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": list(conversation)}
-    if system := "\n\n".join(filter(None, (instructions, turn.prompt()))):
+    if system := system_text(turn, instructions):
         made["system"] = system
     if tools := definitions(turn):
         made["tools"] = tools

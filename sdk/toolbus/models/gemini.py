@@ -27,7 +27,9 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
+from toolbus.models.request_parts import system_text, tool_form
 from toolbus.models.results import media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import GEMINI
 from toolbus.untrusted_text import one_line
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
@@ -77,21 +79,24 @@ def definitions(turn: Turn) -> list[Plain]:
 
     Raises `ValueError` for a tool whose schema the API does not take, with its name.
     """
-    return [
-        {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters_json_schema": tool.input_schema,
-        }
-        for tool in turn.model_tools
-    ]
+    found: list[Plain] = []
+    for tool in turn.model_tools:
+        made: Plain = {"name": tool.name}
+        if tool.description:
+            made["description"] = tool.description
+        schema = tool_form(tool, GEMINI).schema
+        # The API has no object without properties; a function without parameters has no schema.
+        if schema != _NO_PARAMETERS:
+            made["parameters_json_schema"] = schema
+        found.append(made)
+    return found
 
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `contents` and `config` of a request; see `Adapter.request`."""
     # Else the client would call Python functions that it finds among the tools.
     config: Plain = {"automatic_function_calling": {"disable": True}}
-    if system := "\n\n".join(filter(None, (instructions, turn.prompt()))):
+    if system := system_text(turn, instructions):
         config["system_instruction"] = system
     if tools := definitions(turn):
         config["tools"] = [{"function_declarations": tools}]
