@@ -85,6 +85,8 @@ class ArgumentSchema:
     def __init__(self, root: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
         self.root = root
         self.dropped = dropped
+        self._null_fits: dict[int, tuple[Schema, bool]] = {}
+        """By the identity of a part, which is kept so that no other one has it."""
         self.names = tuple(_root_names(self))
         """All parameters: properties of the root, also of what it applies in place."""
         self.aliases = parameter_aliases(self.names)
@@ -94,25 +96,20 @@ class ArgumentSchema:
         """Return where a reference leads; None if that is no part of this schema."""
         return _target(self.root, reference)
 
-    def takes_null(self, schema: Schema) -> bool:
+    def takes_null(self, schema: Schema | None) -> bool:
         """Whether null matches a part; True where a part applies itself in place."""
-        return self._takes_null(schema, {})
-
-    def _takes_null(self, schema: Any, known: dict[int, bool]) -> bool:
         if not isinstance(schema, dict):
             return schema is not False
         key = id(schema)
-        if key not in known:
-            known[key] = True
-            known[key] = _own_keywords_take_null(schema) and self._applied_take_null(schema, known)
-        return known[key]
+        if key not in self._null_fits:
+            self._null_fits[key] = (schema, True)
+            fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            self._null_fits[key] = (schema, fits)
+        return self._null_fits[key][1]
 
-    def _applied_take_null(self, schema: dict[str, Any], known: dict[int, bool]) -> bool:
+    def _applied_take_null(self, schema: dict[str, Any]) -> bool:
         """Whether null matches all that a part applies in place."""
-
-        def takes(part: Any) -> bool:
-            return self._takes_null(part, known)
-
+        takes = self.takes_null
         if "$ref" in schema and not takes(self.target(schema["$ref"])):
             return False
         if not all(takes(part) for part in schema.get("allOf", ())):

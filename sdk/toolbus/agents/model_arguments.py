@@ -6,7 +6,7 @@ required, so that a model writes null for one that it leaves out. Calls of progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import Any
 
@@ -83,9 +83,7 @@ class _Way:
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source
         self._by_alias = {alias: name for name, alias in source.aliases.items()}
-        self._null_fits: dict[int, bool] = {}
-        """By the identity of the schema of a property: whether it takes null."""
-        self._leading = _leading_parts(source, self._takes_null)
+        self._leading = _leading_parts(source)
         self.has_nulls: bool = id(source.root) in self._leading
         """Whether any null can mean "left out"."""
 
@@ -108,17 +106,11 @@ class _Way:
         made: Any = part.get(_ANY) or part.get(_ALL)
         return any(self.leads(each) for each in made) if made else id(part) in self._leading
 
-    def _takes_null(self, schema: Schema) -> bool:
-        key = id(schema)
-        if key not in self._null_fits:
-            self._null_fits[key] = self._source.takes_null(schema)
-        return self._null_fits[key]
-
     def own_null(self, part: dict[str, Any], name: str) -> _Null:
         """Return what the own keywords of a part say of a property that is null."""
         properties = part.get("properties", {})
         if name in properties:
-            if self._takes_null(properties[name]):
+            if self._source.takes_null(properties[name]):
                 return _Null.FITS
             return _Null.REQUIRED if name in part.get("required", ()) else _Null.LEFT_OUT
         if name in part.get("required", ()):
@@ -133,7 +125,7 @@ class _Way:
 _ways = KeptByIdentity(lambda schema: _Way(argument_schema(schema)))
 
 
-def _leading_parts(source: ArgumentSchema, takes_null: Callable[[Schema], bool]) -> set[int]:
+def _leading_parts(source: ArgumentSchema) -> set[int]:
     """Return the parts, by identity, under which a null can mean "left out"."""
     users: dict[int, list[int]] = {}
     leading: list[int] = []
@@ -149,7 +141,7 @@ def _leading_parts(source: ArgumentSchema, takes_null: Callable[[Schema], bool])
         # A model may give null to the properties of other branches, where these are written as one.
         forbids = is_branch and _is_closed(part)
         forbids = forbids or part.get("unevaluatedProperties") is False
-        if forbids or not all(takes_null(part["properties"][name]) for name in optional):
+        if forbids or not all(source.takes_null(part["properties"][name]) for name in optional):
             leading.append(id(part))
         for held, place in _parts_of(source, part):
             users.setdefault(id(held), []).append(id(part))

@@ -6,8 +6,8 @@ from typing import Any
 
 from toolbus.agents.argument_schemas import ArgumentSchema
 from toolbus.models.schema_merging import types_of
-from toolbus.models.schema_notes import described, note
-from toolbus.models.schema_reduction import definition_name
+from toolbus.models.schema_notes import note
+from toolbus.models.schema_reduction import definition_name, with_note
 from toolbus.tools.schema_parts import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
 
 __all__ = ["plain_object"]
@@ -27,16 +27,15 @@ def plain_object(
         root: Its root, as `root_object` returns it.
         names: Other names of its properties.
     """
+    properties = {
+        name: with_note(schema, note("name", name)) if name in names else schema
+        for name, schema in root.get("properties", {}).items()
+    }
     copy = _Copy(source)
-    written = copy.part({"type": "object", "properties": {}, **root})
-    properties: dict[str, Any] = {}
-    for name, schema in written["properties"].items():
-        alias = names.get(name, name)
-        if alias != name:
-            told = described(schema.get("description"), [note("name", name)])
-            schema = {"anyOf": [schema], **told} if "$ref" in schema else {**schema, **told}
-        properties[alias] = schema
-    written["properties"] = properties
+    written = copy.part({"type": "object", **root, "properties": properties})
+    written["properties"] = {
+        names.get(name, name): schema for name, schema in written["properties"].items()
+    }
     if "required" in written:
         written["required"] = [names.get(name, name) for name in written["required"]]
     if copy.definitions:

@@ -17,7 +17,7 @@ __all__ = [
     "NOT_ASKING",
     "ImpossiblePart",
     "Merger",
-    "RecursivePart",
+    "NotMergedError",
     "merged",
     "same_json",
     "types_of",
@@ -41,8 +41,12 @@ _MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
 }
 
 
-class RecursivePart(Exception):
-    """A part applies itself in place."""
+_MAX_MERGED = 100_000
+"""Properties of all parts that are merged, each time they are: merging takes 100 ms at most."""
+
+
+class NotMergedError(Exception):
+    """A part applies itself in place, or there is too much to merge."""
 
 
 class ImpossiblePart(Exception):
@@ -56,11 +60,12 @@ class Merger:
         self._source = source
         self._flat: dict[int, tuple[Any, Schema]] = {}
         self._on_way: set[int] = set()
+        self._left = _MAX_MERGED
 
     def flat(self, part: Schema) -> dict[str, Any]:
         """Return a part with what its `$ref` and `allOf` ask, and without these.
 
-        An `allOf` in the result has what cannot be merged. Raises `RecursivePart`, and
+        An `allOf` in the result has what cannot be merged. Raises `NotMergedError`, and
         `ImpossiblePart`.
         """
         found = self._flatten(part)
@@ -75,7 +80,7 @@ class Merger:
         if key in self._flat:
             return self._flat[key][1]
         if key in self._on_way:
-            raise RecursivePart
+            raise NotMergedError
         self._on_way.add(key)
         try:
             own = {name: part[name] for name in part if name not in ("$ref", "allOf", "$defs")}
@@ -86,9 +91,20 @@ class Merger:
         finally:
             self._on_way.discard(key)
         different = {id(each): each for each in parts}.values()
-        flat = reduce(merged, different)
+        flat = reduce(self.merged, different)
         self._flat[key] = (part, flat)  # the part is kept, so that no other one has its id
         return flat
+
+    def merged(self, first: Schema, second: Schema) -> Schema:
+        """Return a part that asks what both ask, as the function does; raises `NotMergedError`."""
+        for part in (first, second):
+            if isinstance(part, dict):
+                self._left -= (
+                    len(part) + len(part.get("properties", ())) + len(part.get("enum", ()))
+                )
+        if self._left < 0:
+            raise NotMergedError
+        return merged(first, second)
 
 
 def merged(first: Schema, second: Schema) -> Schema:
@@ -139,7 +155,8 @@ def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
     elif name == "required":
         result[name] = [*dict.fromkeys([*own, *value])]
     elif name == "enum":
-        result[name] = [each for each in own if any(same_json(each, other) for other in value)]
+        others = {_json_key(each) for each in value}
+        result[name] = [each for each in own if _json_key(each) in others]
     elif name == "allOf":
         result[name] = [*own, *value]
     elif name in _LEAST:
@@ -191,11 +208,13 @@ def _both(first: Schema, second: Schema) -> Schema:
 
 def same_json(first: Any, second: Any) -> bool:
     """Whether two JSON values are the same; true and 1 are not, though Python has them equal."""
-    if first != second:
-        return False
-    if isinstance(first, dict | list):
-        return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
-    return isinstance(first, bool) is isinstance(second, bool)
+    return first is second or (first == second and _json_key(first) == _json_key(second))
+
+
+def _json_key(value: Any) -> tuple[bool, Any]:
+    if isinstance(value, dict | list):
+        return False, json.dumps(value, sort_keys=True)
+    return isinstance(value, bool), value
 
 
 def types_of(part: dict[str, Any]) -> list[str]:

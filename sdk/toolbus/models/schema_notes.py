@@ -13,6 +13,7 @@ __all__ = ["described", "note", "notes_of"]
 _MAX_NOTE_CHARS = 300
 _MAX_NOTES_CHARS = 1_000
 """Of all notes of one part: what is cut is checked by the tool all the same."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _OF_TYPE = {
     "string": (
         "minLength",
@@ -53,8 +54,12 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 def note(name: str, value: Any) -> str:
     """Return a note about a keyword: its value is cut if it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    return f"{name}: {text if len(text) <= _MAX_NOTE_CHARS else text[:_MAX_NOTE_CHARS] + '...'}"
+    text = ""
+    for piece in _ENCODER.iterencode(value):  # no further than it is shown
+        text += piece
+        if len(text) > _MAX_NOTE_CHARS:
+            return f"{name}: {text[:_MAX_NOTE_CHARS]}..."
+    return f"{name}: {text}"
 
 
 def described(description: Any, notes: Iterable[str]) -> dict[str, str]:

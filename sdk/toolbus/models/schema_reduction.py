@@ -6,8 +6,10 @@ Unions take what stands beside them into their branches, and `allOf` is merged.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from toolbus.agents.argument_schemas import ArgumentSchema, Schema
@@ -16,18 +18,19 @@ from toolbus.models.schema_merging import (
     NOT_ASKING,
     ImpossiblePart,
     Merger,
-    RecursivePart,
-    merged,
+    NotMergedError,
     same_json,
     types_of,
 )
 from toolbus.models.schema_notes import described, note, notes_of
 from toolbus.models.schema_rules import Rules
 
-__all__ = ["NoFormError", "Reduction", "definition_name"]
+__all__ = ["NoFormError", "Reduction", "definition_name", "with_note"]
 
 _MAX_PARTS = 5_000
 """Parts of a reduced schema: branches and merged parts can multiply those of the schema."""
+_VALUES_OF_PART = 8
+"""How many values of an enum count as one part."""
 _TYPES = {
     bool: "boolean",
     int: "integer",
@@ -46,6 +49,9 @@ _TYPED_BY = (
 """The type of a part that names none, by its keywords."""
 _NOT_SIMPLE = re.compile(r"\(\?|\\[^dDwWsSnrtfv0.*+?^$|(){}\[\]/\\-]|[*+?}]\+")
 """Syntax of patterns that not every provider knows: groups with options, properties, and others."""
+
+
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class NoFormError(Exception):
@@ -90,10 +96,10 @@ class Reduction:
             return self.part({**only, **own} if isinstance(only, dict) else only)
         try:
             flat = self._merger.flat(schema)
-        except RecursivePart:
+            if "anyOf" in flat or "oneOf" in flat:
+                return self._union(flat)
+        except NotMergedError:
             return self._untyped(schema)
-        if "anyOf" in flat or "oneOf" in flat:
-            return self._union(flat)
         return self._typed(flat)
 
     def _only(self, schema: dict[str, Any], keyword: str) -> bool:
@@ -151,16 +157,17 @@ class Reduction:
     def _union(self, schema: dict[str, Any]) -> dict[str, Any]:
         keyword = "anyOf" if "anyOf" in schema else "oneOf"
         base = {name: schema[name] for name in schema if name not in NOT_ASKING | {keyword}}
-        branches: list[dict[str, Any]] = []
+        different: dict[str, dict[str, Any]] = {}
         for branch in schema[keyword]:
             try:
                 written = self.part(self._with_base(base, branch))
             except ImpossiblePart:
                 continue
             nested = written["anyOf"] if written.keys() == {"anyOf"} else [written]
-            branches += [each for each in nested if each not in branches]
-        if not branches:
+            different |= {json.dumps(each): each for each in nested}
+        if not different:
             raise ImpossiblePart
+        branches = _joined([*different.values()])
         notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
         if keyword == "oneOf" and len(branches) > 1:
             notes.append("exactly one of these")
@@ -170,12 +177,12 @@ class Reduction:
         return {**description, "anyOf": branches}
 
     def _with_base(self, base: dict[str, Any], branch: Schema) -> Schema:
-        if not base:
+        if not base or self._left < 0:
             return branch
         flat = self._merger.flat(branch)
         if base.keys() == {"type"} and flat.get("type") == base["type"]:
             return branch  # a reference stays one
-        return merged(flat, base)
+        return self._merger.merged(flat, base)
 
     # Parts with types
 
@@ -214,6 +221,7 @@ class Reduction:
     def _listed(self, schema: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
         """Write a part whose values are listed."""
         values = schema.get("enum", [schema.get("const")])
+        self._left -= len(values) // _VALUES_OF_PART
         if "const" in schema:
             values = [each for each in values if same_json(each, schema["const"])]
         values = [each for each in values if not kinds or _is_of(each, kinds)]
@@ -285,7 +293,9 @@ class Reduction:
         except ImpossiblePart:
             return {}
 
-    def object(self, schema: dict[str, Any], names: dict[str, str] | None = None) -> dict[str, Any]:
+    def object(
+        self, schema: dict[str, Any], names: Mapping[str, str] = _NO_NAMES
+    ) -> dict[str, Any]:
         """Write an object.
 
         Args:
@@ -296,36 +306,38 @@ class Reduction:
         if self._rules.is_strict:
             _require_closed(schema, others)
         properties: dict[str, Any] = {}
-        required: list[str] = []
-        declared = schema.get("properties", {})
-        for name, asked in declared.items():
+        for name, asked in schema.get("properties", {}).items():
             try:
-                written = self.part(asked)
+                properties[name] = self._property(name, asked, schema, names)
             except ImpossiblePart:
                 continue  # it can only be left out
-            alias = (names or {}).get(name, name)
-            if alias != name:
-                written = {**written, **described(written.get("description"), [note("name", name)])}
-            is_required = name in schema.get("required", ())
-            if not is_required and self._rules.requires_all and not self._source.takes_null(asked):
-                written = _or_null(written)
-            if is_required or self._rules.requires_all:
-                required.append(alias)
-            properties[alias] = written
-        if self._rules.is_strict and not {*schema.get("required", ())} <= {*declared}:
-            raise NoFormError("a required property has no schema")
+        required = [
+            names.get(name, name)
+            for name in properties
+            if self._rules.requires_all or name in schema.get("required", ())
+        ]
         notes = notes_of(schema, ("object",), ())
         written = {
             "type": "object",
             **described(schema.get("description"), notes),
-            "properties": properties,
-            "required": required,
+            "properties": {names.get(name, name): part for name, part in properties.items()},
         }
+        if required or self._rules.is_strict:
+            written["required"] = required
         if self._rules.is_strict:
             written["additionalProperties"] = False
         elif others is not None:
             is_schema = isinstance(others, dict)
             written["additionalProperties"] = self._or_any(others) if is_schema else others
+        return written
+
+    def _property(
+        self, name: str, asked: Schema, schema: dict[str, Any], names: Mapping[str, str]
+    ) -> dict[str, Any]:
+        written = self.part(with_note(asked, note("name", name)) if name in names else asked)
+        is_required = name in schema.get("required", ())
+        if self._rules.requires_all and not is_required and not self._source.takes_null(asked):
+            return _or_null(written)
         return written
 
 
@@ -337,11 +349,31 @@ _KEYWORDS_OF = {
 }
 
 
+def with_note(schema: Schema, text: str) -> Schema:
+    """Return a part with a note in its description."""
+    if schema is False:
+        return schema
+    own = schema if isinstance(schema, dict) else {}
+    return {**own, **described(own.get("description"), [text])}
+
+
+def _joined(branches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one enum for branches that are listed values of one type, as of a discriminator."""
+    kinds = {json.dumps(branch.get("type")) for branch in branches}
+    listed = all(branch.keys() in ({"type", "const"}, {"type", "enum"}) for branch in branches)
+    if len(branches) == 1 or len(kinds) > 1 or not listed:
+        return branches
+    values = [each for branch in branches for each in branch.get("enum", [branch.get("const")])]
+    return [{"type": branches[0]["type"], "enum": values}]
+
+
 def _require_closed(schema: dict[str, Any], others: Any) -> None:
     if others not in (None, False) or schema.get("patternProperties"):
         raise NoFormError("an object is open")
     if "properties" not in schema and others is None:
         raise NoFormError("an object is free-form")
+    if not {*schema.get("required", ())} <= {*schema.get("properties", ())}:
+        raise NoFormError("a required property has no schema")
 
 
 def _or_null(written: dict[str, Any]) -> dict[str, Any]:
@@ -350,7 +382,9 @@ def _or_null(written: dict[str, Any]) -> dict[str, Any]:
         return {**written, "anyOf": [*written["anyOf"], {"type": "null"}]}
     kinds = types_of(written)
     if not kinds or "const" in written or not {"object", "array"}.isdisjoint(kinds):
-        return {"anyOf": [written, {"type": "null"}]}
+        rest = {name: value for name, value in written.items() if name != "description"}
+        text = {"description": written["description"]} if rest.keys() != written.keys() else {}
+        return {**text, "anyOf": [rest, {"type": "null"}]}
     nullable = {**written, "type": [*kinds, "null"]}
     if "enum" in written:
         nullable["enum"] = [*written["enum"], None]
@@ -379,13 +413,13 @@ def _notes_in(branch: dict[str, Any]) -> list[str]:
     return [text[1:-1]] if text else []
 
 
-def definition_name(reference: str, taken: Iterable[str]) -> str:
+def definition_name(reference: str, taken: Collection[str]) -> str:
     """Return a name for what a reference leads to: its last key, in plain characters."""
     last = pointer_keys(reference[1:])[-1:] or ["root"]
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last[0])[:64] or "part"
     name = plain
-    number = 2
+    number = len(taken)
     while name in taken:
-        name = f"{plain}_{number}"
         number += 1
+        name = f"{plain}_{number}"
     return name

@@ -13,8 +13,7 @@ from toolbus.models.schema_merging import (
     NOT_ASKING,
     ImpossiblePart,
     Merger,
-    RecursivePart,
-    merged,
+    NotMergedError,
     same_json,
     types_of,
 )
@@ -33,18 +32,18 @@ def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         found = merger.flat(root)
-    except RecursivePart:
+    except NotMergedError:
         found = {name: root[name] for name in root if name not in ("$ref", "allOf")}
     notes: list[str] = []
     for _ in range(_MAX_UNIONS):
         keyword = next((name for name in ("anyOf", "oneOf") if name in found), None)
         if keyword is None:
             break
-        branches = _objects(merger, found.pop(keyword) if found is not root else found[keyword])
+        branches = _objects(merger, found[keyword])
         rest = {name: found[name] for name in found if name != keyword}
         whole, text = _union(branches, "exactly one" if keyword == "oneOf" else "at least one")
         notes.append(text)
-        found = _merged_object(rest, whole)
+        found = _merged_object(merger, rest, whole)
     found = {**found, "type": "object"}
     notes += [note(name, found.pop(name)) for name in _NOT_AT_ROOT if name in found]
     if notes:
@@ -60,7 +59,7 @@ def _objects(merger: Merger, branches: Sequence[Any]) -> list[dict[str, Any]]:
             flat = merger.flat(branch)
         except ImpossiblePart:
             continue
-        except RecursivePart:
+        except NotMergedError:
             flat = {}
         if "object" in (types_of(flat) or ["object"]):
             found.append(flat)
@@ -112,8 +111,11 @@ def _signature(branch: dict[str, Any]) -> str:
     return f"{{{', '.join(shown)}}}"
 
 
-def _merged_object(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    found = merged(base, whole)
+def _merged_object(merger: Merger, base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = merger.merged(base, whole)
+    except NotMergedError:
+        return base
     if not isinstance(found, dict):
         raise ImpossiblePart
     return found

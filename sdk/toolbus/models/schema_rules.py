@@ -41,6 +41,8 @@ class Rules:
     requires_all: bool = False
     """Whether an optional property is written as a required one that takes null."""
     has_recursion: bool = True
+    has_optional_cycles: bool = False
+    """Whether recursion has to pass an optional property."""
     wraps_references: bool = True
     """Whether a described `$ref` stands in an `anyOf`; else its target is written in its place."""
     has_const: bool = True
@@ -103,6 +105,7 @@ GEMINI = Dialect(
         keywords=_BOUNDS | {"minItems", "maxItems"},
         formats=frozenset(),
         is_strict=False,
+        has_optional_cycles=True,
         has_const=False,
         has_prefix_items=True,
     ),
