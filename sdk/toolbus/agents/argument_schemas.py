@@ -103,7 +103,10 @@ class ArgumentSchema:
         key = id(schema)
         if key not in self._null_fits:
             self._null_fits[key] = (schema, True)
-            fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            try:
+                fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            except RecursionError:  # a chain of references, which may be as long as the schema
+                fits = True
             self._null_fits[key] = (schema, fits)
         return self._null_fits[key][1]
 

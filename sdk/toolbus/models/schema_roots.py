@@ -21,8 +21,9 @@ from toolbus.models.schema_notes import described, note
 
 __all__ = ["root_object"]
 
-_NOT_AT_ROOT = ("not", "enum", "const", "allOf")
-_MAX_UNIONS = 20
+_NOT_AT_ROOT = ("anyOf", "oneOf", "not", "enum", "const", "allOf")
+_MAX_UNIONS = 8
+"""Unions of the root that are written as parameters, also those of their branches."""
 
 
 def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
@@ -91,8 +92,9 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
     elif open_to := [each for each in others if each not in (None, False)]:
         whole["additionalProperties"] = open_to[0] if len(open_to) == 1 else True
     for keyword in {key for branch in branches for key in branch} - NOT_ASKING - {*whole, "type"}:
-        if all(same_json(branch.get(keyword), branches[0].get(keyword)) for branch in branches):
-            whole[keyword] = branches[0][keyword]
+        values = [branch[keyword] for branch in branches if keyword in branch]
+        if len(values) == len(branches) and all(same_json(each, values[0]) for each in values):
+            whole[keyword] = values[0]
     told = " | ".join(_signature(branch) for branch in branches)
     return whole, f"{how_many} of: {told}"
 
