@@ -16,10 +16,18 @@ from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.tools.foreign_schemas import usable_schema
-from toolbus.tools.schema_parts import IN_PLACE, SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.tools.schema_parts import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    IN_PLACE,
+    SUBSCHEMAS,
+    UNEVALUATED,
+    Holds,
+)
 from toolbus.tools.schema_validation import JsonCheck
 
 __all__ = [
+    "NOT_ASKING",
     "ArgumentSchema",
     "KeptByIdentity",
     "Schema",
@@ -28,6 +36,8 @@ __all__ = [
     "parameter_aliases",
 ]
 
+NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
+"""Keywords that ask nothing of a value."""
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
 T = TypeVar("T")

@@ -10,8 +10,7 @@ import json
 from functools import reduce
 from typing import Any
 
-from toolbus.agents.argument_schemas import ArgumentSchema, Schema
-from toolbus.tools.schema_parts import ANNOTATIONS, DEFINITIONS
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 
 __all__ = [
     "NOT_ASKING",
@@ -23,8 +22,6 @@ __all__ = [
     "types_of",
 ]
 
-NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
-"""Keywords that ask nothing of a value."""
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _TOGETHER = (

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from toolbus.agents.argument_schemas import ArgumentSchema, Schema
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.models.schema_merging import (
-    NOT_ASKING,
     ImpossiblePart,
     Merger,
     NotMergedError,

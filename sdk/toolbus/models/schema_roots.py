@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from toolbus.agents.argument_schemas import NOT_ASKING
 from toolbus.models.schema_merging import (
-    NOT_ASKING,
     ImpossiblePart,
     Merger,
     NotMergedError,
@@ -79,7 +79,8 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
             asked = branch.get("properties", {}).get(name, False)
             if asked is not False and not any(same_json(asked, each) for each in different):
                 different.append(asked)
-        properties[name] = different[0] if len(different) == 1 else {"anyOf": different}
+        if different:
+            properties[name] = different[0] if len(different) == 1 else {"anyOf": different}
     required = [
         name
         for name in branches[0].get("required", ())
