@@ -147,6 +147,11 @@ class ToolRun(ABC):
         """The principal for whom the caller acts, or None."""
 
     @property
+    @abstractmethod
+    def builders(self) -> tuple[tuple[str, ...], ...]:
+        """The patterns of what those behind the call may ask to be built; see `ToolContext`."""
+
+    @property
     def method(self) -> str:
         """The called tool, `toolkit.tool`; empty where the runner does not know it."""
         return ""
@@ -294,6 +299,7 @@ class LocalRun(ToolRun):
     """Receives the chunks of a streaming tool; without it there is no stream."""
     on_progress: Callable[[Any], None] | None = None
     """Receives the plain value of each progress, on the thread that emits it."""
+    builders: tuple[tuple[str, ...], ...] = ()
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
