@@ -47,19 +47,18 @@ def faults(value: Any, hint: Any, place: str = "") -> list[str]:
         return _of_union(value, arguments, place)
     if is_typeddict(hint):
         return list(_of_typed_dict(value, hint, place))
-    if origin in (dict, Mapping) or hint is dict:
-        if not isinstance(value, dict):
-            return [f"{place}: no object"]
-        inner = arguments[1] if arguments else Any
-        return [
-            each for key, part in value.items() for each in faults(part, inner, f"{place}.{key}")
-        ]
-    if arguments and len(arguments) == 1 and not isinstance(value, str | dict):  # a sequence
-        if not isinstance(value, list):
-            return [f"{place}: no list"]
-        parts = enumerate(value)
-        return [each for n, part in parts for each in faults(part, arguments[0], f"{place}[{n}]")]
-    return [f"{place}: {value!r:.60} is no {hint}"]  # also what is no JSON: files, models, dates
+    return _of_container(value, hint, place)
+
+
+def _of_container(value: Any, hint: Any, place: str) -> list[str]:
+    arguments = get_args(hint)
+    if get_origin(hint) in (dict, Mapping) and isinstance(value, dict):
+        parts = [(part, arguments[1], f"{place}.{key}") for key, part in value.items()]
+    elif len(arguments) == 1 and isinstance(value, list):
+        parts = [(part, arguments[0], f"{place}[{n}]") for n, part in enumerate(value)]
+    else:  # also what is no JSON: files, models, dates
+        return [f"{place}: {value!r:.60} is no {hint}"]
+    return [told for part in parts for told in faults(*part)]
 
 
 def _of_union(value: Any, members: tuple[Any, ...], place: str) -> list[str]:

@@ -14,7 +14,7 @@ import h11
 from support.models.wire_replies import Says, events_of, whole_reply
 from support.models.wire_rules import wrongs
 
-__all__ = ["Broken", "ModelServer", "model_server"]
+__all__ = ["KEY", "Broken", "ModelServer", "model_server"]
 
 KEY = "sk-stub-0123456789abcdefghij"
 _PATHS = {
@@ -41,7 +41,7 @@ class Broken:
     """Nothing more comes."""
 
 
-@dataclass
+@dataclass(repr=False)  # it keeps the headers, with the key
 class ModelServer:
     """A running server."""
 
@@ -174,11 +174,14 @@ async def _send_broken(
         await line.send(*map(h11.Data, [*events, body]))
         if not answer.is_cut and not answer.waits:
             await line.send(h11.EndOfMessage())
-    elif not answer.waits:
-        length = {"content-length": str(len(body) + 9)} if answer.is_cut else {}
+    elif body or not answer.waits:
+        missing = 9 if answer.is_cut or answer.waits else 0
+        length = {"content-length": str(len(body) + missing)} if missing else {}
         await _send_whole(line, answer.status, body, {**answer.headers, **length})
     if answer.waits:
         server.waiting.set()
-        while await line.reader.read(65_536):
-            pass
-        server.left.set()
+        try:
+            while await line.reader.read(65_536):
+                pass
+        finally:
+            server.left.set()
