@@ -84,10 +84,7 @@ def definitions(turn: Turn) -> list[Plain]:
         made: Plain = {"name": tool.name}
         if tool.description:
             made["description"] = tool.description
-        schema = tool_form(tool, GEMINI).schema
-        # The API has no object without properties; a function without parameters has no schema.
-        if schema != _NO_PARAMETERS:
-            made["parameters_json_schema"] = schema
+        made["parameters_json_schema"] = tool_form(tool, GEMINI).schema
         found.append(made)
     return found
 
