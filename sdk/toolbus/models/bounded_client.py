@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import httpx2
 
-__all__ = ["BoundedClient"]
+__all__ = ["BoundedClient", "responses_of_streams"]
 
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_BYTES = 64 * 1024
 """What is read of the body of a refusal. Its text is cut to far less; a proxy may send any page."""
 _KEPT_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
+_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("responses", default=None)
+
+
+@contextmanager
+def responses_of_streams() -> Iterator[list[httpx2.Response]]:
+    """Collect the responses of streams that begin within the block, so that they can be closed."""
+    responses: list[httpx2.Response] = []
+    token = _responses.set(responses)
+    try:
+        yield responses
+    finally:
+        _responses.reset(token)
 
 
 class BoundedClient(httpx2.AsyncClient):
@@ -34,6 +49,8 @@ class BoundedClient(httpx2.AsyncClient):
         if response.is_success:
             if not stream:
                 await _read_whole(response)
+            elif (responses := _responses.get()) is not None:
+                responses.append(response)
             return response
         body = bytearray()
         try:

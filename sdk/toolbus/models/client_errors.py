@@ -8,51 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any
-from urllib.parse import quote
 
 import httpx2
-from pydantic import SecretStr
 
 from toolbus.models.model_error import ModelError
 from toolbus.untrusted_text import one_line
 
-__all__ = ["KeyRedaction", "model_error", "unusable_reply"]
+__all__ = ["model_error", "unusable_reply"]
 
 _MAX_TEXT_CHARS = 1_000
-_MIN_KEY_CHARS = 4
-"""A shorter key occurs in texts by chance."""
 _PASSING = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which the same request may succeed, as the clients see it."""
 _PASSING_TYPES = frozenset(
     {"api_error", "overloaded_error", "rate_limit_error", "server_error", "timeout_error"}
 )
 """Types of errors inside of a stream: Anthropic's, and OpenAI's `server_error`."""
-
-
-class KeyRedaction:
-    """Removes a key from texts, also as it is written within JSON and URLs."""
-
-    def __init__(self, secret: SecretStr) -> None:
-        key = secret.get_secret_value()
-        forms = {key, json.dumps(key)[1:-1], quote(key, safe=""), quote(key)}
-        self._forms = sorted(forms, key=len, reverse=True) if len(key) >= _MIN_KEY_CHARS else []
-
-    def __repr__(self) -> str:
-        return "KeyRedaction(...)"
-
-    def __call__(self, text: str) -> str:
-        """Return a text without the key."""
-        for form in self._forms:
-            text = text.replace(form, "[key]")
-        return text
-
-    def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event of a stream, without the key if it tells an error."""
-        kind = str(event.get("type", ""))
-        if not event.get("error") and not kind.endswith(("error", "failed")):
-            return event
-        clean: dict[str, Any] = json.loads(self(json.dumps(event)))
-        return clean
 
 
 def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -> ModelError:

@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from toolbus.models.adapter import Adapter, Plain
-from toolbus.models.client_errors import KeyRedaction, model_error, unusable_reply
+from toolbus.models.client_errors import model_error, unusable_reply
+from toolbus.models.key_redaction import KeyRedaction
 from toolbus.models.model_error import ModelError
 
 __all__ = ["ClientModel", "ProviderClient"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+import httpx2
 from google import genai
 from google.genai import types
 from pydantic import SecretStr
 
 from toolbus.models.adapter import Plain
-from toolbus.models.bounded_client import BoundedClient
+from toolbus.models.bounded_client import BoundedClient, responses_of_streams
 
 __all__ = ["GeminiClient"]
 
@@ -41,8 +42,11 @@ class GeminiClient:
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Ask for a streamed reply."""
-        asked = self._asked(request)
-        return _events(await self._client.aio.models.generate_content_stream(**asked))
+        events = await self._client.aio.models.generate_content_stream(**self._asked(request))
+        # Sent with the first event, not before, and closing the events does not end it.
+        with responses_of_streams() as responses:
+            first = await anext(events, None)
+        return _events(first, events, responses)
 
     def is_reply(self, reply: Plain) -> bool:
         """Whether there is a candidate, or why there is none."""
@@ -59,12 +63,18 @@ class GeminiClient:
         return {**request, "model": self._model, "config": config}
 
 
-async def _events(stream: Any) -> AsyncGenerator[Any, None]:
+async def _events(
+    first: Any, further: Any, responses: list[httpx2.Response]
+) -> AsyncGenerator[Any, None]:
     try:
-        async for event in stream:
-            yield _plain(event)
+        if first is not None:
+            yield _plain(first)
+            async for event in further:
+                yield _plain(event)
     finally:
-        await stream.aclose()
+        for response in responses:
+            await response.aclose()
+        await further.aclose()
 
 
 def _plain(response: types.GenerateContentResponse) -> Plain:

@@ -134,8 +134,8 @@ def open_model(
         possible = ", ".join(sorted(client.OPTIONS - _NOT_OPTIONS))
         raise TypeError(f"{unknown[0]!r} is no option of {prefix}: there are {possible}")
     key = _key(api, given, host, is_needed=address is None)
-    from toolbus.models.client_errors import KeyRedaction
     from toolbus.models.client_model import ClientModel
+    from toolbus.models.key_redaction import KeyRedaction
 
     return ClientModel(
         name,
