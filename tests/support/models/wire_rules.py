@@ -5,6 +5,7 @@ What a model said before must come back unchanged, whatever the client's types s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -67,7 +68,18 @@ def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
 
 def _chat_wanted(says: Says) -> tuple[Any, ...]:
     message = whole_reply("openai-chat", says)["choices"][0]["message"]
+    for call in message.get("tool_calls") or []:
+        arguments = call["function"]["arguments"]
+        if not _is_object(arguments):  # other servers read it, and refuse what is no object
+            call["function"]["arguments"] = json.dumps({"invalid_json": arguments})
     return _chat_essence(message)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _chat_essence(message: dict[str, Any]) -> tuple[Any, ...]:
@@ -94,8 +106,8 @@ def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:
         if tool.get("strict"):
             yield from _open_parts(tool["parameters"])
     yield from _empty_texts(checked)
-    if body.get("store") is False and "reasoning.encrypted_content" not in body.get("include", []):
-        yield "reasoning items cannot come back: nothing is stored, and they are not included"
+    if "include" in body:  # encrypted reasoning comes without, and some models refuse it
+        yield "Encrypted content is not supported with this model"
     wanted = [part for each in said for part in _responses_wanted(each)]
     yield from _differences(wanted, (_item_essence(each) for each in items if each in own))
     calls = [each["call_id"] for each in items if each.get("type") == "function_call"]
