@@ -5,6 +5,7 @@ What a model said before must come back unchanged, whatever the client's types s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -72,10 +73,19 @@ def _chat_wanted(says: Says) -> tuple[Any, ...]:
 
 def _chat_essence(message: dict[str, Any]) -> tuple[Any, ...]:
     calls = [
-        (call["id"], call["function"]["name"], call["function"]["arguments"], call["type"])
+        (call["id"], call["function"]["name"], _object_in(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
     return (message.get("content") or "", *calls)
+
+
+def _object_in(arguments: str) -> Any:
+    """Return the object of arguments; none for text that some servers refuse to get back."""
+    try:
+        value = json.loads(arguments, parse_constant=lambda _: 1 / 0)
+    except (ValueError, RecursionError, ArithmeticError):
+        return {}
+    return value if isinstance(value, dict) and "invalid_json" not in value else {}
 
 
 def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:
@@ -94,8 +104,6 @@ def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:
         if tool.get("strict"):
             yield from _open_parts(tool["parameters"])
     yield from _empty_texts(checked)
-    if body.get("store") is False and "reasoning.encrypted_content" not in body.get("include", []):
-        yield "reasoning items cannot come back: nothing is stored, and they are not included"
     wanted = [part for each in said for part in _responses_wanted(each)]
     yield from _differences(wanted, (_item_essence(each) for each in items if each in own))
     calls = [each["call_id"] for each in items if each.get("type") == "function_call"]
