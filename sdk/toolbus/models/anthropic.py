@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 DEFAULT_MAX_TOKENS = 8_192
-"""The API requires a limit of a reply. Every model takes this one, also without streaming."""
+"""The API requires a limit. The client takes this one for each model, also without streaming."""
 
 _MAX_IMAGE_BYTES = 5 * 2**20 * 3 // 4
 """5 MiB in Base64: the smallest limit of the clouds that serve the API."""

@@ -79,17 +79,14 @@ def definitions(turn: Turn) -> list[Plain]:
 
     Raises `ValueError` for a tool whose schema the API does not take, with its name.
     """
-    found: list[Plain] = []
-    for tool in turn.model_tools:
-        made: Plain = {"name": tool.name}
-        if tool.description:
-            made["description"] = tool.description
-        schema = tool_form(tool, GEMINI).schema
-        # The API has no object without properties; a function without parameters has no schema.
-        if schema != _NO_PARAMETERS:
-            made["parameters_json_schema"] = schema
-        found.append(made)
-    return found
+    return [
+        {
+            "name": tool.name,
+            "description": tool.description or tool.name,  # the API requires one
+            "parameters_json_schema": tool_form(tool, GEMINI).schema,
+        }
+        for tool in turn.model_tools
+    ]
 
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:

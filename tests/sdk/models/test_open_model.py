@@ -11,8 +11,8 @@ from toolbus.errors import ToolFailed
 from toolbus.models import anthropic, gemini, model_keys, openai_chat, openai_responses
 from toolbus.models.open_model import open_model
 from toolbus_toolkits.credentials import CredentialName, CredentialStore
-from toolbus_toolkits.credentials.commands import KEY_FILE_VARIABLE
 from toolbus_toolkits.credentials.encrypted_file import create_key_file
+from toolbus_toolkits.credentials.store import KEY_FILE_VARIABLE
 
 KEY = "sk-0123456789abcdef"
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")

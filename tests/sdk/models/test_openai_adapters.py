@@ -432,6 +432,7 @@ def test_fields_of_other_servers_and_unusual_calls_go_back_with_their_message() 
     signed = chat_calls(("a", "kit__t", "{}"))[0] | {"extra_content": {"google": {"s": "x"}}}
     message = {"tool_calls": [signed, custom], "reasoning_content": "hm"}
     reply = chat_reply(message)
+    reply["choices"][0]["message"]["tool_calls"][0]["custom"] = None
     assert [(use.name, use.arguments) for use in CHAT.uses(reply)] == [
         ("kit__t", "{}"),
         ("sql", "select 1"),
@@ -443,6 +444,21 @@ def test_fields_of_other_servers_and_unusual_calls_go_back_with_their_message() 
     back = CHAT.messages(legacy, [])
     assert back[0]["tool_calls"][0]["id"] == use.id == back[1]["tool_call_id"]
     assert "function_call" not in back[0]
+
+
+def test_more_calls_than_one_message_may_have_go_back_in_several() -> None:
+    reply = chat_reply({"tool_calls": chat_calls(*[(f"c{n}", "t", "{}") for n in range(200)])})
+    sent = CHAT.messages(reply, [])
+    assert accepted(CHAT, CHAT.request(turn_with(), sent))
+    assert [len(each["tool_calls"]) for each in sent if each["role"] == "assistant"] == [128, 72]
+    owed: list[str] = []
+    for message in sent:
+        if message["role"] == "assistant":
+            assert owed == []
+            owed = [call["id"] for call in message["tool_calls"]]
+        else:
+            assert message["tool_call_id"] == owed.pop(0)
+    assert owed == []
 
 
 def test_items_go_back_in_order_without_what_responses_refuse() -> None:
