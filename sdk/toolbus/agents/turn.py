@@ -27,12 +27,13 @@ from toolbus.agents.builders import (
 from toolbus.agents.call_questions import Asking
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.model_arguments import tool_arguments
-from toolbus.agents.model_tools import ModelTool
+from toolbus.agents.model_tools import ModelTool, ShownTools
 from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.questions import Ask
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
+from toolbus.agents.tool_origins import Trust
 from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn_assembly import (
     ToolkitNames,
@@ -225,6 +226,7 @@ class Turn:
         self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
         self._provider_names = ProviderNames(())
+        self._shown = ShownTools((), Trust(), self._provider_names, self._state.definitions)
         self._runs: TurnRuns | None = None
         self._stack: AsyncExitStack | None = None
         self._is_used = False
@@ -285,6 +287,14 @@ class Turn:
         for proxy in self._names.add_available(found):
             await self._add_remote(rights, proxy)
         self._provider_names = ProviderNames(self._entries)
+        pinned = {each.pin for each in self._required if each.pin is not None}
+        pinned |= self._room._core.caller.pinned
+        self._shown = ShownTools(
+            self._entries.values(),
+            Trust(self._facts.agent, self._permissions, pinned),
+            self._provider_names,
+            self._state.definitions,
+        )
 
     async def _add_local(self, stack: AsyncExitStack, local: Toolkit | LocalToolkit) -> None:
         """Start a local toolkit and list its tools."""
@@ -352,10 +362,18 @@ class Turn:
     @property
     def model_tools(self) -> tuple[ModelTool, ...]:
         """The tools of `tools`, as a model is shown them."""
-        return tuple(
-            ModelTool(self.provider_name(tool), tool.description, tool.input_schema, tool)
-            for tool in self.tools
-        )
+        return tuple(map(self._shown.of, self.tools))
+
+    @property
+    def changed_definitions(self) -> tuple[str, ...]:
+        """The toolkits, by name, whose definition differs from that of an earlier turn.
+
+        An earlier turn with the same state has shown their tools to a model, and the owner has
+        changed them since, which may be an update or an attack. They are told here, in the log and
+        in the descriptions, in this turn only: `model_tools` shows the new definition, which counts
+        from then on. A program that refuses them leaves the turn before.
+        """
+        return self._shown.changed
 
     def activate(self, *groups: str) -> None:
         """Activate groups; others stay as they are.
@@ -379,7 +397,7 @@ class Turn:
 
         Raises `ValueError` for a template with other fields.
         """
-        return turn_prompt(self.tools, self._groups, template)
+        return turn_prompt(self.tools, self._groups, template, self._shown.trust)
 
     def provider_name(self, tool: str | TurnTool) -> str:
         """Return the name of a tool for a model's API: at most 64 of `A-Z a-z 0-9 _ -`.
