@@ -120,6 +120,8 @@ class Reduction:
             return self.part({**only, **own} if isinstance(only, dict) else only)
         try:
             flat = self._merger.flat(schema)
+            if flat.get("not", False) in (True, {}):
+                raise ImpossiblePart
             with self._written_in_place(self._merger.targets(schema)):
                 return self._union(flat) if _UNIONS & flat.keys() else self._typed(flat)
         except NotMergedError:
