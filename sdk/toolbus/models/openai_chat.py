@@ -6,7 +6,7 @@
   OpenAI reads it as `developer` for the models that have that.
 - The message of a reply's first choice goes back once, with all its calls and with what other
   servers add, such as `reasoning_content`. Nulls are left out; what a server would refuse is
-  repaired: ids, names and arguments of calls, an empty message.
+  repaired: ids, names and arguments of calls, an empty message, more than 128 calls.
 - Each result is a message of the role `tool`, in the order of the calls, errors too. That takes
   only text, so pictures and PDF go into one message of the user after them, each behind a text
   that names its call.
@@ -32,16 +32,14 @@ from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
     api_error,
     call_arguments,
-    call_ids,
     checked_reply,
     file_name,
     is_picture,
     sent_arguments,
-    sent_name,
-    strict_form,
-    system_text,
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import OPENAI
+from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
 
 __all__ = [
     "collect",
@@ -61,6 +59,9 @@ _AUDIO = {
     "audio/mpeg": "mp3",
     "audio/mp3": "mp3",
 }
+_MAX_CALLS = 128
+"""How many calls OpenAI takes in one message, of which a model may write more
+(openai/openai-dotnet#317)."""
 _CUT = ("length", "content_filter")
 """Why a reply may end within the arguments of a call."""
 _READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
@@ -74,7 +75,7 @@ def definitions(turn: Turn) -> list[Plain]:
     """Return the tools as `tools` of a request; see `Adapter`."""
     found: list[Plain] = []
     for tool in turn.model_tools:
-        form = strict_form(tool)
+        form = tool_form(tool, OPENAI)
         function: Plain = {"name": tool.name}
         if tool.description:
             function["description"] = tool.description
@@ -154,7 +155,13 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     message, asked = _read(reply)
     answers: list[Plain] = [message]
     files: list[Plain] = []
-    for use, result in zip(asked, paired(asked, results), strict=True):
+    calls: list[Plain] = message.get("tool_calls", [])
+    if len(calls) > _MAX_CALLS:
+        message["tool_calls"] = calls[:_MAX_CALLS]
+    for number, (use, result) in enumerate(zip(asked, paired(asked, results), strict=True)):
+        if number and number % _MAX_CALLS == 0:
+            more = calls[number : number + _MAX_CALLS]
+            answers.append({"role": "assistant", "content": None, "tool_calls": more})
         parts = result_parts(result, _takes)
         answers.append({"role": "tool", "tool_call_id": use.id, "content": parts.text})
         for file in parts.files:
@@ -190,16 +197,18 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     asked: list[ToolUse] = []
     sent: list[Plain] = []
     for call, call_id in zip(calls, ids, strict=True):
-        kind, field = ("custom", "input") if "custom" in call else ("function", "arguments")
+        is_custom = isinstance(call.get("custom"), dict) and not call.get("function")
+        kind, field = ("custom", "input") if is_custom else ("function", "arguments")
         called = call[kind] if isinstance(call.get(kind), dict) else {}
         given = called.get(field)
         name = called.get("name")
         asked.append(
             ToolUse(call_id, name if isinstance(name, str) else "", call_arguments(given, is_cut))
         )
-        back = sent_arguments(given) if kind == "function" else str(given or "")
+        back = str(given or "") if is_custom else sent_arguments(given)
         called = {**called, "name": sent_name(name), field: back}
-        sent.append({**call, "id": call_id, "type": kind, kind: called})
+        rest = {name: value for name, value in call.items() if value is not None}
+        sent.append({**rest, "id": call_id, "type": kind, kind: called})
     return _sent_message(message, sent), asked
 
 
@@ -216,12 +225,13 @@ def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
         sent["audio"] = {"id": audio["id"]}
     if calls:
         sent["tool_calls"] = calls
-    if not isinstance(sent.get("content"), str | list | None):
+    if not isinstance(sent.get("content", ""), str | list) or sent.get("content") == []:
         sent["content"] = None
     if not sent.get("content") and not calls and "audio" not in sent:
         # A refusal is a part of the content there: without content the message would be refused.
         refusal = sent.pop("refusal", None)
-        sent["content"] = [{"type": "refusal", "refusal": refusal}] if refusal else ""
+        is_refusal = isinstance(refusal, str) and refusal
+        sent["content"] = [{"type": "refusal", "refusal": refusal}] if is_refusal else ""
     return sent
 
 

@@ -140,7 +140,7 @@ REASONING = {
     "id": "rs_1",
     "summary": [{"type": "summary_text", "text": "hm"}],
     "encrypted_content": "gAAAA",
-    "status": None,
+    "status": "completed",
     "content": None,
 }
 SAID = {
@@ -432,6 +432,7 @@ def test_fields_of_other_servers_and_unusual_calls_go_back_with_their_message() 
     signed = chat_calls(("a", "kit__t", "{}"))[0] | {"extra_content": {"google": {"s": "x"}}}
     message = {"tool_calls": [signed, custom], "reasoning_content": "hm"}
     reply = chat_reply(message)
+    reply["choices"][0]["message"]["tool_calls"][0]["custom"] = None
     assert [(use.name, use.arguments) for use in CHAT.uses(reply)] == [
         ("kit__t", "{}"),
         ("sql", "select 1"),
@@ -443,6 +444,21 @@ def test_fields_of_other_servers_and_unusual_calls_go_back_with_their_message() 
     back = CHAT.messages(legacy, [])
     assert back[0]["tool_calls"][0]["id"] == use.id == back[1]["tool_call_id"]
     assert "function_call" not in back[0]
+
+
+def test_more_calls_than_one_message_may_have_go_back_in_several() -> None:
+    reply = chat_reply({"tool_calls": chat_calls(*[(f"c{n}", "t", "{}") for n in range(200)])})
+    sent = CHAT.messages(reply, [])
+    assert accepted(CHAT, CHAT.request(turn_with(), sent))
+    assert [len(each["tool_calls"]) for each in sent if each["role"] == "assistant"] == [128, 72]
+    owed: list[str] = []
+    for message in sent:
+        if message["role"] == "assistant":
+            assert owed == []
+            owed = [call["id"] for call in message["tool_calls"]]
+        else:
+            assert message["tool_call_id"] == owed.pop(0)
+    assert owed == []
 
 
 def test_items_go_back_in_order_without_what_responses_refuse() -> None:
@@ -467,7 +483,7 @@ def test_items_go_back_in_order_without_what_responses_refuse() -> None:
     assert [use.name for use in RESPONSES.uses(reply)] == ["kit__t", "sql"]
     sent = RESPONSES.messages(reply, [])
     assert accepted(RESPONSES, RESPONSES.request(turn_with(), sent))
-    assert sent[0] == {name: value for name, value in REASONING.items() if value is not None}
+    assert sent[0] == {key: REASONING[key] for key in REASONING.keys() - {"status", "content"}}
     assert sent[1] == items[1]
     assert sent[2] == {key: call[key] for key in call if key != "status"} | {"caller": program}
     assert sent[3:6] == items[3:6]
@@ -584,6 +600,7 @@ def piece(index: int | None, call_id: str | None, name: str | None, arguments: A
     return event
 
 
+WHOLE = {"rows": [{"index": 0, "id": "x"}, {"index": 0, "id": "y"}]}  # arguments as an object
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
@@ -626,7 +643,7 @@ def test_a_streamed_chat_completion_is_the_same_as_a_whole_one() -> None:
         ([(0, "", "t", ""), (0, "", "t", "{"), (0, "", "t", "}")], [("", "t", "{}")]),
         ([(0, None, "t", "{}"), (0, None, "u", "{}")], [(None, "t", "{}"), (None, "u", "{}")]),
         ([(0, None, "t", "{"), (0, "a", None, "}")], [("a", "t", "{}")]),
-        ([(0, "a", "t", {"index": 1})], [("a", "t", {"index": 1})]),
+        ([(0, "a", "t", WHOLE)], [("a", "t", WHOLE)]),
     ],
 )
 def test_calls_are_put_together_as_servers_send_them(

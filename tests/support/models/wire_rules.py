@@ -5,6 +5,7 @@ What a model said before must come back unchanged, whatever the client's types s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -52,8 +53,15 @@ def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
             yield from _open_parts(tool["function"]["parameters"])
     yield from _differences(map(_chat_wanted, said), map(_chat_essence, own))
     yield from _empty_texts(checked)
+    if not body.get("stream"):
+        numbers = (message.get("of_a_vendor") for message in own)
+        yield from _differences((each.number for each in said), numbers)
+    yield from _unpaired_messages(messages)
+
+
+def _unpaired_messages(messages: Any) -> Iterator[str]:
     owed: list[str] = []
-    for message in messages:
+    for message in [*messages, {}]:
         if message.get("role") == "tool":
             if not owed or message["tool_call_id"] != owed.pop(0):
                 yield f"the result {message['tool_call_id']} does not follow its use in order"
@@ -61,8 +69,9 @@ def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
         if owed:
             yield f"the uses {owed} have no result"
         owed = [call["id"] for call in message.get("tool_calls") or []]
-    if owed:
-        yield f"the uses {owed} have no result"
+        for call in message.get("tool_calls") or []:
+            if _object_in(call["function"]["arguments"]) is None:  # other servers refuse that
+                yield f"the arguments of {call['id']} are no object"
 
 
 def _chat_wanted(says: Says) -> tuple[Any, ...]:
@@ -72,10 +81,21 @@ def _chat_wanted(says: Says) -> tuple[Any, ...]:
 
 def _chat_essence(message: dict[str, Any]) -> tuple[Any, ...]:
     calls = [
-        (call["id"], call["function"]["name"], call["function"]["arguments"], call["type"])
+        (call["id"], call["function"]["name"], _object_in(call["function"]["arguments"]) or {})
         for call in message.get("tool_calls") or []
     ]
     return (message.get("content") or "", *calls)
+
+
+def _object_in(arguments: str) -> dict[str, Any] | None:
+    """Return the object of arguments, without what stands for text that is none."""
+    try:
+        value = json.loads(arguments, parse_constant=lambda _: 1 / 0)
+    except (ValueError, RecursionError, ArithmeticError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return {name: each for name, each in value.items() if name != "invalid_json"}
 
 
 def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:
@@ -94,8 +114,8 @@ def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:
         if tool.get("strict"):
             yield from _open_parts(tool["parameters"])
     yield from _empty_texts(checked)
-    if body.get("store") is False and "reasoning.encrypted_content" not in body.get("include", []):
-        yield "reasoning items cannot come back: nothing is stored, and they are not included"
+    if "include" in body:  # encrypted reasoning comes without, and some models refuse it
+        yield "Encrypted content is not supported with this model"
     wanted = [part for each in said for part in _responses_wanted(each)]
     yield from _differences(wanted, (_item_essence(each) for each in items if each in own))
     calls = [each["call_id"] for each in items if each.get("type") == "function_call"]
