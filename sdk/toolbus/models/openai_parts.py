@@ -8,10 +8,7 @@ such message would end the conversation, since it is part of each further reques
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
-from math import isfinite
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from toolbus.chunks.carried_values import repaired
@@ -19,18 +16,17 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type
+from toolbus.models.shared_parts import sendable
 from toolbus.untrusted_text import one_line
 
 __all__ = [
     "MAX_FILE_BYTES",
     "api_error",
     "call_arguments",
-    "call_ids",
     "checked_reply",
     "file_name",
     "is_picture",
     "sent_arguments",
-    "sent_name",
 ]
 
 MAX_FILE_BYTES = 50 * 10**6
@@ -60,44 +56,11 @@ def file_name(file: FileChunk, extension: str) -> str:
 
 
 def checked_reply(reply: object) -> Plain:
-    """Return a reply that can be sent as JSON, in UTF-8.
-
-    Its lone surrogates are replaced by U+FFFD, and numbers that JSON has not by null: a client
-    reads them, and cannot send them.
-
-    Raises `ModelError` for what is no object, is nested too deeply, or has an error.
-    """
-    if not isinstance(reply, Mapping):
-        kind = type(reply).__name__
-        raise ModelError(f"a reply is a dict, such as response.to_dict(), not a value of {kind}")
-    found: Plain
-    try:
-        found = dict(reply) if _is_sendable(reply) else _as_json(reply)
-    except RecursionError:
-        raise ModelError("the reply is nested too deeply") from None
+    """Return a reply that can be sent as JSON. Raises `ModelError` if it is or has an error."""
+    found = sendable(reply)
     if error := found.get("error"):
         raise api_error(error)
     return found
-
-
-def _is_sendable(value: object) -> bool:
-    try:
-        return bool(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-    except (TypeError, ValueError):
-        return False
-
-
-def _as_json(value: Any) -> Any:
-    """Copy a value as plain JSON."""
-    if isinstance(value, str):
-        return repaired(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {repaired(str(name)): _as_json(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
-    return value if value is None or isinstance(value, bool | int) else repaired(str(value))
 
 
 def api_error(error: object) -> ModelError:
@@ -109,21 +72,6 @@ def api_error(error: object) -> ModelError:
     told = [str(each) for each in (code, details.get("message")) if each is not None]
     words = one_line(": ".join(told) or "no words", _MAX_ERROR_CHARS)
     return ModelError(f"the model's API failed: {words}", status=status, retryable=retryable)
-
-
-def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
-    """Return an id for each call of a reply, no two of them equal.
-
-    Those of the API where it gave them. Some servers give none, or the same one twice; then the id
-    is made from the reply's own, so that it is the same each time the reply is read.
-    """
-    ids: dict[str, None] = {}
-    for number, found in enumerate(given):
-        if not isinstance(found, str) or not found or found in ids:
-            seed = f"{reply.get('id')} {reply.get('created')} {number}"
-            found = f"call_{sha256(seed.encode()).hexdigest()[:24]}"
-        ids[found] = None
-    return list(ids)
 
 
 def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:
@@ -161,12 +109,3 @@ def sent_arguments(arguments: Any) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def sent_name(name: object) -> str:
-    """Return the name of a call as it goes back.
-
-    Models call what is not there, such as `multi_tool_use.parallel`, and the API refuses a name
-    with other characters than its own definitions may have.
-    """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"

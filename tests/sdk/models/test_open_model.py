@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ToolFailed
-from toolbus.models import anthropic, gemini, model_keys, openai_chat, openai_responses
-from toolbus.models.open_model import open_model
+from toolbus.models import anthropic, gemini, model_keys, open_model, openai_chat, openai_responses
 from toolbus_toolkits.credentials import CredentialName, CredentialStore
 from toolbus_toolkits.credentials.encrypted_file import create_key_file
 from toolbus_toolkits.credentials.store import KEY_FILE_VARIABLE
