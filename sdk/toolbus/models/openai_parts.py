@@ -59,8 +59,8 @@ def file_name(file: FileChunk, extension: str) -> str:
     return name if name.lower().endswith(extension) else f"{name}{extension}"
 
 
-def checked_reply(reply: object) -> Plain:
-    """Return a reply that can be sent as JSON, in UTF-8.
+def checked_reply(reply: object, field: str) -> Plain:
+    """Return a reply in which the field that goes back can be sent as JSON, in UTF-8.
 
     Its lone surrogates are replaced by U+FFFD, and numbers that JSON has not by null: a client
     reads them, and cannot send them.
@@ -70,13 +70,14 @@ def checked_reply(reply: object) -> Plain:
     if not isinstance(reply, Mapping):
         kind = type(reply).__name__
         raise ModelError(f"a reply is a dict, such as response.to_dict(), not a value of {kind}")
-    found: Plain
+    if error := reply.get("error"):
+        raise api_error(error)
+    found = dict(reply)
     try:
-        found = dict(reply) if _is_sendable(reply) else _as_json(reply)
+        if not _is_sendable(found.get(field)):
+            found[field] = _as_json(found[field])
     except RecursionError:
         raise ModelError("the reply is nested too deeply") from None
-    if error := found.get("error"):
-        raise api_error(error)
     return found
 
 
@@ -121,7 +122,7 @@ def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
     for number, found in enumerate(given):
         if not isinstance(found, str) or not found or found in ids:
             seed = f"{reply.get('id')} {reply.get('created')} {number}"
-            found = f"call_{sha256(seed.encode()).hexdigest()[:24]}"
+            found = f"call_{sha256(seed.encode(errors='replace')).hexdigest()[:24]}"
         ids[found] = None
     return list(ids)
 

@@ -492,8 +492,12 @@ def test_items_go_back_in_order_without_what_responses_refuse() -> None:
         ("custom_tool_call_output", "b"),
     ]
     assert sent[6]["caller"] == program
+    cut = reply | {"output": [SAID, REASONING], "status": "incomplete"}
+    assert RESPONSES.messages(cut, []) == [SAID]
+    items.append(items.pop(0))  # one that has no item after it
+    items.append(SAID)
     kept = RESPONSES.messages(reply | {"store": True}, [])
-    assert kept[6]["id"] == "rs_2"
+    assert [each["id"] for each in kept if each["type"] == "reasoning"] == ["rs_2", "rs_1"]
 
 
 @pytest.mark.parametrize(
