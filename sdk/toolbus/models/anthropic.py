@@ -7,7 +7,7 @@ citations included. What the API gives and does not take back is changed, and no
   joins consecutive messages of the user); so is thinking without a signature where a reply was cut;
 - `parsed_output` of a text, `file_id` of a citation and a `caller` that is null are left out;
 - a `tool_use` whose `input` is no object, since the reply broke off within it, has an empty one;
-  one without an id, or with that of another, gets an id.
+  one without an id, or with that of another, gets an id; a name has other characters as `_`.
 
 The limits of files are those of https://platform.claude.com/docs/en/build-with-claude/vision and
 https://platform.claude.com/docs/en/build-with-claude/pdf-support.
@@ -26,9 +26,9 @@ from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.request_parts import system_text, tool_form
 from toolbus.models.results import media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
+from toolbus.models.shared_parts import call_ids, sendable, sent_name, system_text, tool_form
 from toolbus.untrusted_text import one_line
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 DEFAULT_MAX_TOKENS = 8_192
-"""The API requires a limit of a reply. Every model takes this one, also without streaming."""
+"""The API requires a limit. The client takes this one for each model, also without streaming."""
 
 _MAX_IMAGE_BYTES = 5 * 2**20 * 3 // 4
 """5 MiB in Base64: the smallest limit of the clouds that serve the API."""
@@ -206,38 +206,40 @@ def text_of(event: Mapping[str, Any]) -> str:
     return ""
 
 
-def _blocks(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
+def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     """Return the blocks of a reply, and for each `tool_use` what the turn runs.
 
     Raises `ModelError` for what is no reply.
     """
-    match reply:
-        case {"type": "error"}:
-            raise _error(reply)
-        case {"content": [*content]}:
-            pass
-        case _:
-            raise ModelError("this is no reply of the messages API")
-    found: list[tuple[Plain, ToolUse | None]] = []
-    prefix = reply["id"] if isinstance(reply.get("id"), str) else "use"
-    ids: set[str] = set()
-    for number, block in enumerate(content):
-        match block:
-            case {"type": "tool_use", "name": str(name)}:
-                use_id = block.get("id")
-                if not isinstance(use_id, str) or not use_id or use_id in ids:
-                    use_id = f"{prefix}_{number}"
-                ids.add(use_id)
-                is_cut = number == len(content) - 1 and _stop_reason(reply) in _CUT
-                arguments = _NO_ARGUMENTS if is_cut else block.get("input")
-                found.append((block, ToolUse(use_id, name, arguments)))
-            case {"type": "text", "text": str()}:
-                found.append((block, None))
-            case {"type": str(kind)} if kind not in ("text", "tool_use"):
-                found.append((block, None))
-            case _:
-                raise ModelError("the reply has a part that is not of the messages API")
-    return found
+    found = sendable(reply)
+    if found.get("type") == "error":
+        raise _error(found)
+    content = found.get("content")
+    if not isinstance(content, list) or not all(map(_is_block, content)):
+        raise ModelError("this is no reply of the messages API")
+    asked = [block for block in content if block["type"] == "tool_use"]
+    ids = iter(call_ids((block.get("id") for block in asked), found))
+    cut = content[-1] if content and _stop_reason(found) in _CUT else None
+    return [
+        (
+            block,
+            ToolUse(
+                next(ids), block["name"], _NO_ARGUMENTS if block is cut else block.get("input")
+            ),
+        )
+        if block["type"] == "tool_use"
+        else (block, None)
+        for block in content
+    ]
+
+
+def _is_block(block: object) -> bool:
+    match block:
+        case {"type": "tool_use", "name": str()} | {"type": "text", "text": str()}:
+            return True
+        case {"type": str(kind)}:
+            return kind not in ("tool_use", "text")
+    return False
 
 
 def _stop_reason(reply: Mapping[str, Any]) -> str:
@@ -256,7 +258,7 @@ def _sent(block: Plain, use: ToolUse | None) -> Plain:
     """Return a block of a reply as the API takes it back."""
     sent = dict(block)
     if use is not None:
-        sent["id"] = use.id
+        sent |= {"id": use.id, "name": sent_name(use.name)}
     if not isinstance(sent.get("input", {}), Mapping):
         sent["input"] = _input(sent["input"], {})
     if sent.get("caller", block) is None:

@@ -27,9 +27,9 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.request_parts import system_text, tool_form
 from toolbus.models.results import media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import GEMINI
+from toolbus.models.shared_parts import call_ids, sendable, system_text, tool_form
 from toolbus.untrusted_text import one_line
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
@@ -79,17 +79,14 @@ def definitions(turn: Turn) -> list[Plain]:
 
     Raises `ValueError` for a tool whose schema the API does not take, with its name.
     """
-    found: list[Plain] = []
-    for tool in turn.model_tools:
-        made: Plain = {"name": tool.name}
-        if tool.description:
-            made["description"] = tool.description
-        schema = tool_form(tool, GEMINI).schema
-        # The API has no object without properties; a function without parameters has no schema.
-        if schema != _NO_PARAMETERS:
-            made["parameters_json_schema"] = schema
-        found.append(made)
-    return found
+    return [
+        {
+            "name": tool.name,
+            "description": tool.description or tool.name,  # the API requires one
+            "parameters_json_schema": tool_form(tool, GEMINI).schema,
+        }
+        for tool in turn.model_tools
+    ]
 
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
@@ -121,7 +118,7 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
 def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     """Return what the model asks for, in order; empty if this reply ends the loop.
 
-    A call without an id gets one from the id of the reply and its place.
+    A call without an id gets one, the same each time the reply is read.
 
     Raises `ModelError` for what is no reply, for a blocked prompt, and for a reply that was
     filtered, is malformed, or ended at its limit before the model said anything.
@@ -225,14 +222,6 @@ def text_of(event: Mapping[str, Any]) -> str:
         return ""
 
 
-def _candidate(reply: Any) -> Plain:
-    """Return the candidate that is the reply. Raises `ModelError` if there is none."""
-    match reply:
-        case {"candidates": [{} as candidate, *_]}:
-            return dict(candidate)
-    raise _no_reply(reply)
-
-
 def _first(event: Any) -> Plain:
     """Return the candidate of a chunk that belongs to the reply; empty if it has none."""
     match event:
@@ -243,33 +232,34 @@ def _first(event: Any) -> Plain:
     return {}
 
 
-def _parts(reply: Any) -> list[tuple[Plain, ToolUse | None]]:
+def _parts(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     """Return the parts of a reply, and for each function call what the turn runs.
 
     Raises `ModelError` for what is no reply.
     """
-    candidate = _candidate(reply)
+    found = sendable(reply)
+    candidate = _candidate(found)
     parts = _content_parts(candidate)
-    prefix = _field(reply, "response_id")
-    if not isinstance(prefix, str):
-        prefix = "call"
-    found: list[tuple[Plain, ToolUse | None]] = []
-    for number, part in enumerate(parts):
-        use: ToolUse | None = None
-        match _field(part, "function_call"):
-            case None:
-                pass
-            case {"name": str(name)} as call if not _field(call, "will_continue"):
-                use_id = call.get("id")
-                if not isinstance(use_id, str) or not use_id:
-                    use_id = f"{prefix}_{number}"
-                is_last = number == len(parts) - 1
-                is_cut = is_last and _finish_reason(candidate) == "MAX_TOKENS"
-                use = ToolUse(use_id, name, _NO_ARGUMENTS if is_cut else call.get("args"))
-            case _:
-                raise ModelError("the reply has a function call that is not complete")
-        found.append((part, use))
-    return found
+    calls = [_field(part, "function_call") for part in parts]
+    given = [call.get("id") for call in calls if call is not None]
+    ids = iter(call_ids(given, {"id": _field(found, "response_id")}))
+    is_cut = _finish_reason(candidate) == "MAX_TOKENS"
+    uses: list[ToolUse | None] = []
+    for number, call in enumerate(calls, 1):
+        if call is None:
+            uses.append(None)
+            continue
+        arguments = _NO_ARGUMENTS if is_cut and number == len(calls) else call.get("args")
+        uses.append(ToolUse(next(ids), call["name"], arguments))
+    return list(zip(parts, uses, strict=True))
+
+
+def _candidate(reply: Mapping[str, Any]) -> Plain:
+    """Return the candidate that is the reply. Raises `ModelError` if there is none."""
+    match reply.get("candidates"):
+        case [dict() as candidate, *_]:
+            return candidate
+    raise _no_reply(reply)
 
 
 def _content_parts(candidate: Plain) -> list[Plain]:
@@ -280,8 +270,16 @@ def _content_parts(candidate: Plain) -> list[Plain]:
         return []
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
         raise ModelError("the reply has a content that is not of the Gemini API")
-    if not all(isinstance(part.get("text"), str | None) for part in parts):
-        raise ModelError("the reply has a text that is none")
+    for part in parts:
+        if not isinstance(part.get("text"), str | None):
+            raise ModelError("the reply has a text that is none")
+        match _field(part, "function_call"):
+            case None:
+                pass
+            case {"name": str(name)} as call if name and not _field(call, "will_continue"):
+                pass
+            case _:
+                raise ModelError("the reply has a function call that is not complete")
     return parts
 
 

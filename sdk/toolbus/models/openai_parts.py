@@ -8,10 +8,7 @@ such message would end the conversation, since it is part of each further reques
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
-from math import isfinite
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from toolbus.chunks.carried_values import repaired
@@ -19,25 +16,23 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type
+from toolbus.models.shared_parts import sendable
 from toolbus.untrusted_text import one_line
 
 __all__ = [
     "MAX_FILE_BYTES",
     "api_error",
     "call_arguments",
-    "call_ids",
     "checked_reply",
     "file_name",
     "is_picture",
     "sent_arguments",
-    "sent_name",
 ]
 
 MAX_FILE_BYTES = 50 * 10**6
 """All files of one request together; developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _MAX_ERROR_CHARS = 500
-_MAX_NAME_CHARS = 64
 _RETRYABLE_STATUS = frozenset({408, 409, 429})
 _RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 
@@ -59,6 +54,7 @@ def file_name(file: FileChunk, extension: str) -> str:
     return name if name.lower().endswith(extension) else f"{name}{extension}"
 
 
+<<<<<<< HEAD
 def checked_reply(reply: object, field: str) -> Plain:
     """Return a reply in which the field that goes back can be sent as JSON, in UTF-8.
 
@@ -78,27 +74,14 @@ def checked_reply(reply: object, field: str) -> Plain:
             found[field] = _as_json(found[field])
     except RecursionError:
         raise ModelError("the reply is nested too deeply") from None
+=======
+def checked_reply(reply: object) -> Plain:
+    """Return a reply that can be sent as JSON. Raises `ModelError` if it is or has an error."""
+    found = sendable(reply)
+    if error := found.get("error"):
+        raise api_error(error)
+>>>>>>> integ
     return found
-
-
-def _is_sendable(value: object) -> bool:
-    try:
-        return bool(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-    except (TypeError, ValueError):
-        return False
-
-
-def _as_json(value: Any) -> Any:
-    """Copy a value as plain JSON."""
-    if isinstance(value, str):
-        return repaired(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {repaired(str(name)): _as_json(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
-    return value if value is None or isinstance(value, bool | int) else repaired(str(value))
 
 
 def api_error(error: object) -> ModelError:
@@ -112,6 +95,7 @@ def api_error(error: object) -> ModelError:
     return ModelError(f"the model's API failed: {words}", status=status, retryable=retryable)
 
 
+<<<<<<< HEAD
 def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
     """Return an id for each call of a reply, no two of them equal.
 
@@ -127,6 +111,8 @@ def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
     return list(ids)
 
 
+=======
+>>>>>>> integ
 def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:
     """Return the arguments of a call as a `ToolUse` takes them: an object, or its text.
 
@@ -162,12 +148,3 @@ def sent_arguments(arguments: Any) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def sent_name(name: object) -> str:
-    """Return the name of a call as it goes back.
-
-    Models call what is not there, such as `multi_tool_use.parallel`, and the API refuses a name
-    with other characters than its own definitions may have.
-    """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"

@@ -36,16 +36,14 @@ from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
     api_error,
     call_arguments,
-    call_ids,
     checked_reply,
     file_name,
     is_picture,
     sent_arguments,
-    sent_name,
 )
-from toolbus.models.request_parts import system_text, tool_form
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import OPENAI
+from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
 
 __all__ = [
     "collect",

@@ -68,7 +68,7 @@ def test_a_reply_goes_back_as_it_came(block: Plain) -> None:
         (USE | {"input": '{"a": '}, [USE | {"input": {}}]),
         (USE | {"input": '{"a": 1}'}, [USE]),
         (USE | {"input": [1]}, [USE | {"input": {}}]),
-        (USE | {"id": ""}, [USE | {"id": "use_0"}]),
+        (USE | {"name": "kit.tool"}, [USE | {"name": "kit_tool"}]),
     ],
 )
 def test_what_the_api_does_not_take_back_is_changed(block: Plain, goes_back: list[Plain]) -> None:
@@ -109,7 +109,7 @@ def test_an_error_has_no_picture_and_white_space_is_told() -> None:
 # Replies that were cut, and what is no reply
 
 NO_REPLIES: tuple[Any, ...] = (
-    *(None, [], "a", {}, {"content": "a"}),
+    *({}, {"content": "a"}, {"content": {}}),
     *(reply(1), reply({"type": "text"})),
 )
 
@@ -143,6 +143,7 @@ def test_thinking_that_was_cut_does_not_go_back() -> None:
             r"refused: bio\\x1b",
         ),
         ({"type": "error", "error": {"type": "api_error", "message": "down"}}, "failed: down"),
+        *((bad, "a reply is a dict") for bad in (None, [reply(SAID)], "a")),
         *((bad, "messages API") for bad in NO_REPLIES),
         (reply(USE | {"name": None}), "messages API"),
     ],

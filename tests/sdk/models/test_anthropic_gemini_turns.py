@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from anthropic.types import Message
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from google.genai import types
@@ -139,6 +141,12 @@ async def test_anthropic() -> None:
         assert accepted(form.validate_python(request)) == request  # without keys that are dropped
     before, between, after = requests
     assert before["max_tokens"] == 8_192
+    assert before["tools"][0] == {
+        "name": "kit__echo",
+        "description": "Repeat a text.",
+        "input_schema": before["tools"][0]["input_schema"],
+        "strict": True,
+    }
     assert before["system"].startswith("You help.\n\n")
     assert [each["name"] for each in before["tools"]] == [f"kit__{name}" for name in NAMES]
     user, reply, results = between["messages"]
@@ -200,6 +208,7 @@ async def test_gemini() -> None:
     assert config["system_instruction"].startswith("You help.\n\n")
     (declared,) = config["tools"]
     names = [each["name"] for each in declared["function_declarations"]]
+    assert declared["function_declarations"][0]["description"] == "Repeat a text."
     assert names == [f"kit__{name}" for name in NAMES]
     user, model, results = [types.Content.model_validate(each) for each in between["contents"]]
     assert user.parts is not None
@@ -217,3 +226,30 @@ async def test_gemini() -> None:
     files = [response.parts for response in responses if response and response.parts]
     assert [part.inline_data.data for (part,) in files if part.inline_data] == [PNG, PDF]
     assert after["contents"][3:] == [{"role": "model", "parts": [{"text": "Done."}]}]
+
+
+@pytest.mark.parametrize("adapter", [anthropic, gemini])
+def test_tools_are_declared_alone_and_refused_by_name(adapter: Adapter) -> None:
+    def turn(*schemas: dict[str, Any]) -> Any:
+        tools = [
+            SimpleNamespace(
+                name="kit__tool",
+                description="",
+                input_schema=schema,
+                tool=SimpleNamespace(name="kit.tool"),
+            )
+            for schema in schemas
+        ]
+        return SimpleNamespace(model_tools=tools, prompt=lambda: " ")
+
+    assert set(adapter.request(turn(), [], "")) <= {"contents", "config", "messages", "max_tokens"}
+    with pytest.raises(ValueError, match=r"^kit\.tool: "):
+        adapter.definitions(turn({"not": {}, "allOf": [False]}))
+    union = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    schema = {"type": "object", "properties": {"a": union}, "required": ["a"]}
+    opened = schema | {"additionalProperties": {"type": "integer"}}
+    others = [schema | {"title": str(number)} for number in range(20)]
+    definitions = adapter.definitions(turn(opened, *others))
+    # A map has no strict form; 16 unions in a request are the limit of Anthropic.
+    strict = [each.get("strict", False) for each in definitions]
+    assert strict == [False, *(adapter is anthropic and n < 16 for n in range(20))]

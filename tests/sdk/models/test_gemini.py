@@ -74,13 +74,14 @@ def test_calls_without_ids_get_ids_that_their_responses_do_not_have() -> None:
     named = {"function_call": {"id": "1", "name": "kit__tool", "args": {}}}
     answer = reply(CALL, named, CALL, response_id="r")
     ids = [use.id for use in uses(answer)]
-    assert ids == ["r_0", "1", "r_2"]
+    assert ids[1] == "1"
+    assert len({*ids, *(use.id for use in uses(answer | {"response_id": "other"}))}) == 5
     results = [ToolResult(each, "kit.tool", "ok", (TextChunk(each),)) for each in ids]
     _, told = messages(answer, results[::-1])
     assert [part["function_response"] for part in told["parts"]] == [
-        {"name": "kit__tool", "response": {"output": "r_0"}},
+        {"name": "kit__tool", "response": {"output": ids[0]}},
         {"name": "kit__tool", "response": {"output": "1"}, "id": "1"},
-        {"name": "kit__tool", "response": {"output": "r_2"}},
+        {"name": "kit__tool", "response": {"output": ids[2]}},
     ]
 
 
@@ -99,7 +100,7 @@ def test_files_are_in_the_response_or_follow_all_responses(
     version: str | None, takes_files: bool
 ) -> None:
     answer = reply(CALL, CALL, model_version=version)
-    results = [ToolResult(f"call_{n}", "kit.tool", "ok", (PNG,)) for n in range(2)]
+    results = [ToolResult(use.id, "kit.tool", "ok", (PNG,)) for use in uses(answer)]
     _, told = messages(answer, results)
     content = types.Content.model_validate(told)
     first, second, *beside = content.parts or []
@@ -135,8 +136,8 @@ def test_a_call_that_may_be_cut_does_not_run() -> None:
         ({"candidates": []}, "no reply", True),
         ({"error": {"code": 503, "message": "busy\x1b"}}, r"busy\\x1b", True),
         ({"error": {"code": 400}}, "400", False),
-        (None, "no reply of the Gemini API", False),
-        ([reply(SAID)], "no reply of the Gemini API", False),
+        (None, "a reply is a dict", False),
+        ([reply(SAID)], "a reply is a dict", False),
         (reply(1), "not of the Gemini API", False),
         (reply({"text": 1}), "a text that is none", False),
         (reply({"function_call": {"args": {}}}), "not complete", False),
@@ -153,7 +154,7 @@ def test_a_reply_of_the_rest_api_is_read() -> None:
     call = {"functionCall": {"name": "kit__tool", "args": {"a": 1}}}
     candidate = {"content": {"parts": [call]}, "finishReason": "STOP"}
     (use,) = uses({"candidates": [candidate], "responseId": "r"})
-    assert (use.id, use.arguments) == ("r_0", {"a": 1})
+    assert (use.name, use.arguments) == ("kit__tool", {"a": 1})
 
 
 def test_an_empty_reply_ends_the_loop() -> None:
