@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 50 * 10**6
 """All files of one request together; developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _MAX_ERROR_CHARS = 500
+_MAX_FILE_NAME_CHARS = 64
 _RETRYABLE_STATUS = frozenset({408, 409, 429})
 _RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 
@@ -50,38 +51,22 @@ def is_picture(file: FileChunk) -> bool:
 
 def file_name(file: FileChunk, extension: str) -> str:
     """Return the name that a file is sent with: the API goes by its extension."""
-    name = repaired(file.name).rpartition("/")[2][-_MAX_NAME_CHARS:] or "file"
+    name = repaired(file.name).rpartition("/")[2][-_MAX_FILE_NAME_CHARS:] or "file"
     return name if name.lower().endswith(extension) else f"{name}{extension}"
 
 
-<<<<<<< HEAD
 def checked_reply(reply: object, field: str) -> Plain:
-    """Return a reply in which the field that goes back can be sent as JSON, in UTF-8.
+    """Return a reply whose field `field`, which goes back, can be sent as JSON.
 
-    Its lone surrogates are replaced by U+FFFD, and numbers that JSON has not by null: a client
-    reads them, and cannot send them.
+    The rest of a reply may be long: responses have the instructions and tools of their request.
 
     Raises `ModelError` for what is no object, is nested too deeply, or has an error.
     """
     if not isinstance(reply, Mapping):
-        kind = type(reply).__name__
-        raise ModelError(f"a reply is a dict, such as response.to_dict(), not a value of {kind}")
+        return sendable(reply)  # raises, and says what it is
     if error := reply.get("error"):
         raise api_error(error)
-    found = dict(reply)
-    try:
-        if not _is_sendable(found.get(field)):
-            found[field] = _as_json(found[field])
-    except RecursionError:
-        raise ModelError("the reply is nested too deeply") from None
-=======
-def checked_reply(reply: object) -> Plain:
-    """Return a reply that can be sent as JSON. Raises `ModelError` if it is or has an error."""
-    found = sendable(reply)
-    if error := found.get("error"):
-        raise api_error(error)
->>>>>>> integ
-    return found
+    return {**reply, **sendable({field: reply.get(field)})}
 
 
 def api_error(error: object) -> ModelError:
@@ -95,24 +80,6 @@ def api_error(error: object) -> ModelError:
     return ModelError(f"the model's API failed: {words}", status=status, retryable=retryable)
 
 
-<<<<<<< HEAD
-def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
-    """Return an id for each call of a reply, no two of them equal.
-
-    Those of the API where it gave them. Some servers give none, or the same one twice; then the id
-    is made from the reply's own, so that it is the same each time the reply is read.
-    """
-    ids: dict[str, None] = {}
-    for number, found in enumerate(given):
-        if not isinstance(found, str) or not found or found in ids:
-            seed = f"{reply.get('id')} {reply.get('created')} {number}"
-            found = f"call_{sha256(seed.encode(errors='replace')).hexdigest()[:24]}"
-        ids[found] = None
-    return list(ids)
-
-
-=======
->>>>>>> integ
 def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:
     """Return the arguments of a call as a `ToolUse` takes them: an object, or its text.
 
