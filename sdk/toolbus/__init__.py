@@ -15,11 +15,9 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.builders import make_toolkits as make_toolkits
     from toolbus.agents.factory_builder import builder_of as builder_of
     from toolbus.agents.granted_rules import GrantedRule as GrantedRule
-    from toolbus.agents.local_toolkit import LocalToolkit as LocalToolkit
     from toolbus.agents.model_tools import ModelTool as ModelTool
     from toolbus.agents.questions import Answer as Answer
     from toolbus.agents.questions import Question as Question
-    from toolbus.agents.required_toolkit import RequiredToolkit as RequiredToolkit
     from toolbus.agents.skill_listing import SkillEntry as SkillEntry
     from toolbus.agents.skill_listing import SkillListing as SkillListing
     from toolbus.agents.skill_listing import SkillText as SkillText
@@ -31,6 +29,8 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.turn import Turn as Turn
     from toolbus.agents.turn import TurnTool as TurnTool
     from toolbus.agents.turn_permissions import TurnPermissions as TurnPermissions
+    from toolbus.agents.turn_toolkits import LocalToolkit as LocalToolkit
+    from toolbus.agents.turn_toolkits import RequiredToolkit as RequiredToolkit
     from toolbus.auth.grants import AgentsGrant as AgentsGrant
     from toolbus.auth.grants import ApiScope as ApiScope
     from toolbus.auth.keys import Key as Key
@@ -122,16 +122,15 @@ _MODULES = {
     "toolbus.agents.builders": "ToolkitBuilder ToolkitConfig builder_infos make_toolkits",
     "toolbus.agents.factory_builder": "builder_of",
     "toolbus.agents.granted_rules": "GrantedRule",
-    "toolbus.agents.local_toolkit": "LocalToolkit",
     "toolbus.agents.model_tools": "ModelTool",
     "toolbus.agents.questions": "Answer Question",
-    "toolbus.agents.required_toolkit": "RequiredToolkit",
     "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
     "toolbus.agents.terminal_questions": "ask_in_terminal",
     "toolbus.agents.tool_groups": "ToolGroup",
     "toolbus.agents.tool_use": "ToolResult ToolUse",
     "toolbus.agents.turn": "Turn TurnTool",
     "toolbus.agents.turn_permissions": "TurnPermissions",
+    "toolbus.agents.turn_toolkits": "LocalToolkit RequiredToolkit",
     "toolbus.auth.grants": "AgentsGrant ApiScope",
     "toolbus.auth.keys": "Key KeyRing",
     "toolbus.auth.tokens": "ParticipantToken TokenRefused",

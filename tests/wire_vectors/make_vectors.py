@@ -242,6 +242,11 @@ FORWARDED_HEADER = {
     "on_behalf_of": pack(ALICE),
     "forwarded_for": pack([pack(ALICE)]),
 }
+BUILDERS_HEADER = {
+    "caller": pack(PLANNER),
+    "on_behalf_of": pack(ALICE),
+    "builders": pack([["weather", "sql*"], ["*"]]),
+}
 REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
 CALL = (CALL_ID, "weather", "forecast")
 # As in WATCH-2: a call that succeeded and is recorded, and one that had no host.
@@ -347,6 +352,12 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         17,
         [SERVER],
         [16, *CALL, 9_997, pack(ARGUMENTS), FORWARDED_HEADER, None],
+    ),
+    "dispatch_builders": (
+        "dispatch",
+        17,
+        [SERVER],
+        [17, *CALL, 9_996, pack(ARGUMENTS), BUILDERS_HEADER, None],
     ),
     "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
     "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),

@@ -11,15 +11,21 @@ from typing import Any, NamedTuple
 from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus.wire import Assess, Call, Explain
-from toolbus_server.calls.call_state import Connection, Delegation, RoutedRoom
+from toolbus_server.calls.call_state import Connection, Delegation, InFlightCall, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import check_principal
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    pack_builders,
+)
 
 __all__ = [
     "ROOT_CONTEXT",
     "CallContext",
     "authorities",
+    "builders_of",
     "call_context",
     "check_authority",
     "complete_refusal",
@@ -75,6 +81,8 @@ def call_context(
     if parent.hops >= limits.max_hops:
         raise LoopDetected(f"more than {limits.max_hops} calls within each other")
     principal = parent.principal or parent.caller.participant
+    # No grant `act_for`: it only narrows what the host may call itself. Nor may it name the caller
+    # of a parent that has a principal, who would lend its grants to whom it acts for.
     if on_behalf_of is not None and _named(room, caller, on_behalf_of) != principal.identity:
         raise PermissionDenied("a nested call acts for the principal of its parent only")
     present = authorities(room, principal, is_named=parent.is_named)
@@ -107,6 +115,20 @@ def check_authority(
     if context.principal is not None:
         present = authorities(room, context.principal, is_named=context.is_named)
         check_principal(present, toolkit, tool)
+
+
+def builders_of(call: InFlightCall) -> bytes:
+    """Pack what all of those may ask a host to build who are behind a call with a principal.
+
+    Those are its caller, whom that forwards it for, and the principal, by all of the connections
+    that its authority depends on (BUILD-3): an agent in between adds nothing to what the first
+    caller may. To be called while the call begins, at the caller's node.
+    """
+    assert call.principal is not None, "builders of a call without one are in its caller's header"
+    assert call.delegation is not None, "a call with a principal is listed at its caller's node"
+    present = authorities(call.delegation.room, call.principal, is_named=call.is_named)
+    behind = (call.caller.participant, *call.forwarded_for, *present)
+    return pack_builders(tuple(dict.fromkeys(each.scope.agents.builders for each in behind)))
 
 
 def _connections_of(room: RoutedRoom, identity: Identity) -> Sequence[Participant]:

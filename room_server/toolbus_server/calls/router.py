@@ -64,6 +64,7 @@ from toolbus_server.calls.gradual_ends import GradualEnds
 from toolbus_server.calls.principal import (
     ROOT_CONTEXT,
     CallContext,
+    builders_of,
     call_context,
     check_authority,
     complete_refusal,
@@ -164,7 +165,7 @@ class Router:
             toolkit, timeout_ms = decision[0], request.timeout_ms
             timeout_s = self._default_s(options) if timeout_ms is None else timeout_ms / 1000
             call = self.open_call(caller, request, decision, timeout_s)
-            header: dict[str, Any] = {"caller": caller.participant.packed_info}
+            header = caller.participant.call_header.copy()
             if options or not toolkit.public or not caller.reads_parts:
                 _fill_header(header, call, toolkit, options)
                 if not STREAM_OPTION_TYPES.keys().isdisjoint(options):
@@ -207,7 +208,7 @@ class Router:
                 body = pack_body(assessment_to_plain(assessment))
                 caller.port.send_message(encode(Result(request.id, body)))
                 return
-            header: dict[str, Any] = {"caller": caller.participant.packed_info}
+            header = caller.participant.call_header.copy()
             _fill_header(header, call, toolkit, options)
             self.dispatch(call, request, header, None)
         except RoomException as error:
@@ -611,6 +612,9 @@ def _fill_header(
         header["files_only" if call.caller.reads_chunks else "whole"] = True
     if call.principal is not None:
         header["on_behalf_of"] = call.principal.packed_info
+        header.pop("builders", None)
+        if builders := builders_of(call):
+            header["builders"] = builders
     if call.forwarded_for:
         header["forwarded_for"] = pack_body([caller.packed_info for caller in call.forwarded_for])
     for name in _FORWARDED & options.keys():

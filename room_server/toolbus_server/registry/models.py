@@ -21,6 +21,7 @@ __all__ = [
     "RegisteredToolkit",
     "Reservation",
     "name_between",
+    "pack_builders",
     "read_name_between",
     "searchable_texts",
 ]
@@ -28,6 +29,10 @@ __all__ = [
 NO_ALIAS = "?"
 """Shown for an issuer that has no alias beside others; no request can name it."""
 _MAX_CACHED_RIGHTS = 4_096
+_MAX_BUILDERS_BYTES = 16 * 1024
+"""Bytes of `builders` in one dispatch. A token of 7 KiB has at most 5.25 KiB of patterns, so those
+of three participants always fit; only connections of one identity with different tokens, and chains
+of forwarding hosts, can have more."""
 
 
 class Identity(NamedTuple):
@@ -58,6 +63,23 @@ def _rights_of(agents: AgentsGrant) -> ToolRights:
     return ToolRights(agents)
 
 
+@lru_cache(maxsize=256)
+def pack_builders(grants: tuple[tuple[str, ...], ...]) -> bytes:
+    """Pack what participants may all ask a host to build, for the header of a dispatch.
+
+    Args:
+        grants: The grant `builders` of each.
+
+    Returns:
+        The packed list of lists; empty if one of them may ask for nothing, so that no builder is
+        covered by all, or if together they are too large.
+    """
+    if not all(grants):
+        return b""
+    packed = pack_body([list(patterns) for patterns in grants])
+    return packed if len(packed) <= _MAX_BUILDERS_BYTES else b""
+
+
 @dataclass(slots=True, eq=False)
 class Participant:
     """One participant: a connection with an identity, a role and compiled rights."""
@@ -77,6 +99,8 @@ class Participant:
     rights: ToolRights = field(init=False)
     packed_info: bytes = field(init=False)
     """Its public identity, packed: id, name, role, issuer, and the alias if there is one."""
+    call_header: dict[str, Any] = field(init=False)
+    """The header of a dispatch of its own calls: itself, and what it may ask hosts to build."""
     alias: str = ""
     """The alias of its issuer, shown before its name; empty where the server has one issuer."""
     in_flight: int = 0
@@ -130,6 +154,12 @@ class Participant:
     def _pack(self) -> None:
         info = [self.id, self.identity.name, self.role, self.identity.issuer]
         self.packed_info = pack_body([*info, self.alias] if self.alias else info)
+        # Made here, so that what most participants have no grant for costs their calls nothing. It
+        # goes to every host: one that does not read it ignores it, and a flag of a tool or of a
+        # connection would be one more fact for servers of all versions to keep.
+        self.call_header = {"caller": self.packed_info}
+        if builders := pack_builders((self.scope.agents.builders,)):
+            self.call_header["builders"] = builders
 
     def set_alias(self, alias: str) -> None:
         """Show its name with another alias from now on."""

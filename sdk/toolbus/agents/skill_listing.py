@@ -22,10 +22,9 @@ __all__ = [
     "SkillEntry",
     "SkillListing",
     "SkillText",
+    "TurnSkills",
     "checked_listings",
-    "has_skill",
     "skill_viewer",
-    "viewer_of",
 ]
 
 SKILL_TOOLKIT = "skills"
@@ -117,10 +116,10 @@ def skill_viewer(*listings: SkillListing) -> Toolkit:
     anything but listings.
     """
     checked = checked_listings("skill_viewer", listings)
-    return viewer_of(lambda: checked)
+    return _viewer_of(lambda: checked)
 
 
-def viewer_of(
+def _viewer_of(
     shown_now: Callable[[], Sequence[SkillListing]],
     check: Callable[[str], None] | None = None,
 ) -> Toolkit:
@@ -175,7 +174,7 @@ class _Viewer:
         """
         listings = self._shown_now()
         for each in listings:
-            if has_skill(each, name):
+            if _has_skill(each, name):
                 return each.view(name, file)
         known = ", ".join(entry.name for each in listings for entry in each.entries())
         raise ToolFailed(f"there is no skill {shown(name)}; the skills: {cut(known) or 'none'}")
@@ -209,6 +208,46 @@ def _shortened(entry: SkillEntry) -> SkillEntry:
     return replace(entry, description=f"{entry.description[:_MAX_LISTED_CHARS]}…")
 
 
-def has_skill(listing: SkillListing, name: str) -> bool:
+def _has_skill(listing: SkillListing, name: str) -> bool:
     """Return whether a listing has a skill now."""
     return any(entry.name == name for entry in listing.entries())
+
+
+class TurnSkills:
+    """The listings of a turn, each in a group.
+
+    Args:
+        listings: Each listing with its group.
+        is_active: Whether a group is active now.
+        refuse: Gets a skill and its group, which is inactive. Raises `ToolInactive`.
+    """
+
+    def __init__(
+        self,
+        listings: Iterable[tuple[SkillListing, str]],
+        is_active: Callable[[str], bool],
+        refuse: Callable[[str, str], None],
+    ) -> None:
+        self._listings = tuple(listings)
+        self._is_active = is_active
+        self._refuse = refuse
+
+    def toolkits(self) -> list[Toolkit]:
+        """Return the viewer of the active skills; nothing for a turn without skills."""
+        return [_viewer_of(self._active, self._check)] if self._listings else []
+
+    def prompt(self) -> str:
+        """Return the listing of the active skills; empty without any."""
+        return "\n\n".join(filter(None, (each.prompt() for each in self._active())))
+
+    def _active(self) -> list[SkillListing]:
+        return [listing for listing, group in self._listings if self._is_active(group)]
+
+    def _check(self, name: str) -> None:
+        """Raise `ToolInactive` for a skill that only inactive groups have."""
+        inactive = [each for each in self._listings if not self._is_active(each[1])]
+        if not inactive or any(_has_skill(each, name) for each in self._active()):
+            return
+        for listing, group in inactive:
+            if _has_skill(listing, name):
+                self._refuse(f"the skill {name}", group)

@@ -14,11 +14,13 @@ from typing import Any, cast
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitRequest
-from toolbus.agents.local_toolkit import LocalToolkit
-from toolbus.agents.required_toolkit import RequiredToolkit
-from toolbus.agents.skill_listing import SkillListing, checked_listings
-from toolbus.agents.turn_assembly import checked_required, checked_toolkits
-from toolbus.agents.turn_skills import TurnSkills
+from toolbus.agents.skill_listing import SkillListing, TurnSkills, checked_listings
+from toolbus.agents.turn_toolkits import (
+    LocalToolkit,
+    RequiredToolkit,
+    checked_required,
+    checked_toolkits,
+)
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import NotFound, ToolInactive

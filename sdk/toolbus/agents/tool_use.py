@@ -7,13 +7,13 @@ tool gave; joining them is done here, on request.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.chunks.json_values import packed_json
+from toolbus.chunks.json_values import cut, packed_json
 from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import (
     ApprovalDenied,
@@ -25,7 +25,7 @@ from toolbus.errors import (
 )
 from toolbus.room.call_form import argument_object
 
-__all__ = ["ResultState", "ToolResult", "ToolUse", "arguments_of", "state_of"]
+__all__ = ["ResultState", "ToolResult", "ToolUse", "arguments_of", "file_label", "state_of"]
 
 ResultState: TypeAlias = Literal["ok", "failed", "denied", "interrupted"]
 """How a use ended."""
@@ -132,12 +132,15 @@ class ToolResult:
                 raise ValueError(f"a {type(chunk).__name__} is neither text nor bytes")
         return b"".join(parts)
 
-    def for_model(self) -> str:
+    def for_model(self, named: Callable[[FileChunk], bool] | None = None) -> str:
         """Return the result in words that a model can use.
 
         That is the text; after an error also its code, whether the tool ran, and what to do next.
+
+        Args:
+            named: Says of a file that it is only named, since it is sent beside the text.
         """
-        text = self.text
+        text = "\n".join(filter(None, _blocks(self.chunks, named)))
         if self.omitted:
             text = f"{text}\n[{self.omitted} more chunk{'' if self.omitted == 1 else 's'}]"
         if self.error is None:
@@ -201,7 +204,7 @@ def _next_step(error: RoomException, executed: Executed, state: ResultState) -> 
     return _CHECK if executed == "maybe" else ""
 
 
-def _blocks(chunks: Sequence[Chunk]) -> list[str]:
+def _blocks(chunks: Sequence[Chunk], named: Callable[[FileChunk], bool] | None = None) -> list[str]:
     """Return one text for each run of texts, run of bytes, and other chunk."""
     found: list[str] = []
     for kind, same in groupby(chunks, type):
@@ -209,7 +212,8 @@ def _blocks(chunks: Sequence[Chunk]) -> list[str]:
         if kind is TextChunk:
             found.append("".join(each.text for each in group))
         elif kind is FileChunk:
-            found += _files_as_text(group)
+            for is_named, files in groupby(group, named or (lambda file: False)):
+                found += _files_as_text([*files], is_named)
         elif kind is JsonChunk:
             found += [json.dumps(each.json, ensure_ascii=False) for each in group]
         elif kind is LinkChunk:
@@ -217,15 +221,16 @@ def _blocks(chunks: Sequence[Chunk]) -> list[str]:
     return found
 
 
-def _files_as_text(files: Sequence[FileChunk]) -> list[str]:
-    if all(each.is_whole for each in files):
+def _files_as_text(files: Sequence[FileChunk], named: bool) -> list[str]:
+    if not named and all(each.is_whole for each in files):
         try:
             return [b"".join(each.data for each in files).decode()]
         except UnicodeDecodeError:
             pass
-    return [_file_label(each) for each in files]
+    return [file_label(each) for each in files]
 
 
-def _file_label(file: FileChunk) -> str:
+def file_label(file: FileChunk) -> str:
+    """Return what is said of a file that is not shown: its name, type and size, in brackets."""
     size = f"{len(file.data)} bytes" if file.is_whole else "not in memory"
-    return f"[file {file.name!r}, {file.mime_type}, {size}]"
+    return f"[file {cut(repr(file.name))}, {cut(file.mime_type)}, {size}]"

@@ -7,81 +7,62 @@ can do no more than its sender may.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from difflib import get_close_matches
 from functools import partial
-from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from toolbus.agents.agent_state import AgentState
-from toolbus.agents.builders import (
-    AnyBuilder,
-    ToolkitConfig,
-    build_toolkits,
-    read_configs,
-    run_concurrently,
-)
+from toolbus.agents.builders import AnyBuilder, ToolkitConfig
 from toolbus.agents.call_questions import Asking
-from toolbus.agents.local_toolkit import LocalToolkit
-from toolbus.agents.model_arguments import tool_arguments
 from toolbus.agents.model_tools import ModelTool, ShownTools
-from toolbus.agents.provider_names import ProviderNames
+from toolbus.agents.prepared_calls import PreparedCalls
 from toolbus.agents.questions import Ask
-from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
 from toolbus.agents.tool_origins import Trust
-from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
-from toolbus.agents.turn_assembly import (
-    ToolkitNames,
-    available_toolkits,
-    callable_tools,
-    checked_required,
-    checked_toolkits,
-    tool_infos,
-    usable_tools,
-)
-from toolbus.agents.turn_calls import (
-    Dispatch,
-    LocalDispatch,
-    RemoteDispatch,
-    TurnCall,
-    TurnEntry,
-    TurnFacts,
-)
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn_assembly import TurnAssembly
+from toolbus.agents.turn_calls import TurnFacts
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
-from toolbus.agents.turn_options import call_options, checked_timeout
+from toolbus.agents.turn_options import (
+    NOT_GIVEN,
+    TurnOptions,
+    checked_builders,
+    checked_context,
+    checked_permissions,
+    checked_room,
+    checked_state,
+    checked_timeout,
+    requested,
+)
 from toolbus.agents.turn_permissions import CallJudge, TurnPermissions
 from toolbus.agents.turn_prompt import turn_prompt
-from toolbus.agents.turn_runs import PreparedUse, TurnRuns
-from toolbus.auth.grants import ToolRights
+from toolbus.agents.turn_runs import TurnRuns
+from toolbus.agents.turn_scope import end_with, scope_of
+from toolbus.agents.turn_toolkits import (
+    LocalToolkit,
+    RequiredToolkit,
+    checked_required,
+    checked_toolkits,
+)
+from toolbus.agents.turn_tools import TurnTools
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import shown
-from toolbus.errors import (
-    NotFound,
-    PermissionDenied,
-    RoomException,
-    Unavailable,
-)
-from toolbus.hosting.in_process import InProcessToolkit
+from toolbus.errors import Unavailable
 from toolbus.room.call_form import (
-    argument_object,
     merged_arguments,
     refuse_misplaced,
     refuse_two_names,
     tool_parts,
 )
 from toolbus.room.participants import Message
-from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
-from toolbus.room.toolkit_proxy import ToolkitProxy
 from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
@@ -99,12 +80,6 @@ TurnTool = ToolInfo
 
 _OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 """The options of `Turn.invoke`."""
-_MAX_NAME_CHARS = 129
-"""Of an unknown name that is compared with others: two names of 64 and a dot."""
-_MAX_COMPARED = 1_000
-"""Names that an unknown one is compared with, 10 us for each."""
-_MAX_LISTED_CHARS = 1_000
-"""Of the names in the error for an unknown one."""
 
 
 class Turn:
@@ -168,8 +143,9 @@ class Turn:
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
-        room: RoomClient,
+        room: RoomClient | None = NOT_GIVEN,
         *,
+        context: ToolContext | None = None,
         message: Message | None = None,
         always: Iterable[Toolkit | LocalToolkit] = (),
         required: Iterable[RequiredToolkit | str] = (),
@@ -187,51 +163,34 @@ class Turn:
         ask: Ask | None = None,
         approval_timeout_s: float = 300.0,
     ) -> None:
-        if not isinstance(room, RoomClient):
-            kind = type(room)
-            name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
-            raise TypeError(f"a turn is made with an agent's toolbus.RoomClient, not {name}")
-        if not isinstance(state, AgentState | None):
-            raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
-        self._room = room
-        self._state = state or AgentState()
-        listings = checked_listings("skills", skills)
-        self._groups = ActiveGroups(checked_groups(groups), self._state, listings)
-        self._always = (
-            *checked_toolkits("always", always, Toolkit, LocalToolkit),
-            *self._groups.toolkits,
+        inside = checked_context(context)
+        checked = checked_state(state)
+        self._options = options = TurnOptions(
+            room=checked_room(room, inside),
+            context=inside,
+            message=message,
+            always=checked_toolkits("always", always, Toolkit, LocalToolkit),
+            required=checked_required("required", required),
+            builders=checked_builders(builders),
+            tools=requested(message, inside, tools),
+            model=model,
+            available=available,
+            groups=checked_groups(groups),
+            skills=checked_listings("skills", skills),
+            middlewares=checked_middlewares(middlewares, "turn"),
+            state=checked,
+            records=checked_records(records, "turn"),
+            timeout_s=checked_timeout(timeout_s),
+            asking=Asking(ask, approval_timeout_s),
+            permissions=checked_permissions(permissions, ask, checked),
         )
-        self._required = (
-            *checked_required("required", required),
-            *self._groups.required,
-        )
-        if not isinstance(builders, Iterable):
-            raise TypeError(f"builders must be a list, not {shown(builders)}")
-        self._builders = (*builders, *self._groups.builders)
-        self._asked = _asked_for(message, tools)
-        self._sender = None if message is None else message.sender
-        self._granted = None if message is None else message.builders
-        self._model = model
-        self._available = available
-        self._middlewares = checked_middlewares(middlewares, "turn")
-        self._records = checked_records(records, "turn")
-        self._timeout_s = checked_timeout(timeout_s)
-        self._asking = Asking(ask, approval_timeout_s)
-        self._permissions: TurnPermissions | None = None
-        if permissions is not None:
-            self._permissions = TurnPermissions(permissions, self._state.rules)
-        elif ask is not None:
-            raise ValueError("ask is called by permissions: pass them too, such as Permissions()")
-        self._judge: CallJudge | None = None
-        self._names = ToolkitNames(self._always, self._required)
-        self._entries: dict[str, TurnEntry] = {}
-        self._provider_names = ProviderNames(())
-        self._shown = ShownTools((), Trust(), self._provider_names, self._state.definitions)
-        self._runs: TurnRuns | None = None
+        self._groups = ActiveGroups(options.groups, options.state, options.skills)
+        self._assembly = TurnAssembly(options, self._groups)
+        self._tools = TurnTools({}, self._groups)
+        self._shown = ShownTools((), Trust(), options.state.definitions, self._tools.provider_name)
         self._stack: AsyncExitStack | None = None
+        self._runs: TurnRuns | None = None
         self._is_used = False
-        self._call_prefix = secrets.token_hex(12)
-        self._call_numbers = count(1)
 
     async def __aenter__(self) -> Self:
         """Check configs, wait for required toolkits, build and start.
@@ -247,87 +206,47 @@ class Turn:
         if self._is_used:
             raise RuntimeError("a turn can be entered once: make a new one for the next message")
         self._is_used = True
-        agent = self._room.me
-        self._principal = _principal(agent, self._sender)
-        sender = None if self._principal is None else self._sender
-        tracing = self._room._core.caller.tracing
-        span = TurnSpan.begin(tracing, agent.name, self._room.room, self._principal)
+        options = self._options
+        scope = scope_of(options)
+        span = TurnSpan.begin(
+            scope.tracing,
+            scope.agent.name,
+            "" if scope.client is None else scope.client.room,
+            None if scope.sender is None else scope.sender.full_name,
+        )
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
-            self._facts = TurnFacts(
-                agent, sender, self._view, self._groups.check, self._room._wants_error_text
+            facts = TurnFacts(
+                scope.agent,
+                scope.sender,
+                scope.view,
+                self._groups.check,
+                scope.wants_error_text,
+                scope.builders or (),
             )
-            if self._permissions is not None:
-                self._judge = CallJudge(self._permissions, self._asking, self._facts)
-            runs = TurnRuns(self._facts, self._middlewares, span, self._records)
-            await self._enter(stack)
+            judge = None
+            if options.permissions is not None:
+                judge = CallJudge(options.permissions, options.asking, facts)
+            runs = TurnRuns(facts, options.middlewares, span, options.records, scope.deadline_at)
+            if scope.serves is not None:
+                stack.callback(end_with(scope.serves, runs))
+            async with scope.in_time():
+                entries = await self._assembly.assemble(stack, scope, facts)
+            if runs.has_ended:
+                raise Unavailable(runs.end_text, executed="no", retryable=False)
             stack.push_async_callback(runs.end)
-            self._runs, self._stack = runs, stack.pop_all()
+            self._tools = TurnTools(entries, self._groups)
+            self._shown = ShownTools(
+                entries.values(),
+                self._assembly.trust(scope),
+                options.state.definitions,
+                self._tools.provider_name,
+            )
+            self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
+            self._runs = runs
+            self._stack = stack.pop_all()
         return self
-
-    async def _enter(self, stack: AsyncExitStack) -> None:
-        """Find, build and start the toolkits, and list their tools."""
-        wanted = read_configs(self._builders, self._asked, granted=self._granted)
-        rights = ToolRights(self._room.grants.agents)
-        proxies = await run_concurrently([each.find(self._room, rights) for each in self._required])
-        for needed, proxy in zip(self._required, proxies, strict=True):
-            self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
-        built = await build_toolkits(self._view(), self._model, wanted)
-        self._names.add_built(built, wanted)
-        self._groups.add_built(built, wanted)
-        rights = ToolRights(self._room.grants.agents)  # a newer token may have come meanwhile
-        found = await available_toolkits(self._room, rights, proxies) if self._available else []
-        for local in self._always:
-            await self._add_local(stack, local)
-        for needed, proxy in zip(self._required, proxies, strict=True):
-            await self._add_remote(rights, proxy, needed)
-        for toolkit in built:
-            await self._add_local(stack, toolkit)
-        for proxy in self._names.add_available(found):
-            await self._add_remote(rights, proxy)
-        self._provider_names = ProviderNames(self._entries)
-        pinned = {each.pin for each in self._required if each.pin is not None}
-        pinned |= self._room._core.caller.pinned
-        self._shown = ShownTools(
-            self._entries.values(),
-            Trust(self._facts.agent, self._permissions, pinned),
-            self._provider_names,
-            self._state.definitions,
-        )
-
-    async def _add_local(self, stack: AsyncExitStack, local: Toolkit | LocalToolkit) -> None:
-        """Start a local toolkit and list its tools."""
-        toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
-        own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
-        is_own = any(local is each for each in own)
-        here = InProcessToolkit.of(toolkit)
-        await stack.enter_async_context(here.started(self._room if is_own else self._view()))
-        state = partial(self._state.of, local.name)
-        for info in tool_infos(here.manifest, here.manifest.tools, local.name):
-            dispatch = LocalDispatch(here, info.tool, self._facts, state)
-            self._add(info, dispatch)
-
-    async def _add_remote(
-        self, rights: ToolRights, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
-    ) -> None:
-        """List the tools of a toolkit elsewhere."""
-        manifest = proxy.manifest
-        wanted = None if needed is None else needed.tools
-        name = manifest.name if needed is None else needed.alias or needed.name
-        participant = None if needed is None else needed.participant
-        room = self._view()
-        tools = await usable_tools(
-            self._room._core.manifests, proxy.info.digest, callable_tools(rights, manifest, wanted)
-        )
-        for info in tool_infos(manifest, tools, name, proxy.info):
-            target = f"{manifest.name}.{info.tool}"
-            dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
-            self._add(info, dispatch)
-
-    def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
-        group = self._groups.of_toolkit(info.toolkit)
-        self._entries[info.name] = TurnEntry(info, dispatch, group)
 
     async def __aexit__(
         self,
@@ -339,13 +258,10 @@ class Turn:
         if stack is not None:
             await stack.__aexit__(kind, error, traceback)
 
-    def _view(self, deadline_at: float | None = None) -> Room:
-        return Room(self._room._core, self._room._parent, deadline_at, self._principal)
-
     @property
     def permissions(self) -> TurnPermissions | None:
         """What may run in this turn: its mode, its rules and what was granted; None without."""
-        return self._permissions
+        return self._options.permissions
 
     # Tools
 
@@ -356,8 +272,7 @@ class Turn:
         Those of inactive groups are left out; else the list does not change while the turn is
         entered.
         """
-        active = self._groups.is_active
-        return tuple(each.info for each in self._entries.values() if active(each.group))
+        return self._tools.listed()
 
     @property
     def model_tools(self) -> tuple[ModelTool, ...]:
@@ -406,21 +321,14 @@ class Turn:
 
         Raises `NotFound` if the tool is not in this turn.
         """
-        name = tool.name if isinstance(tool, TurnTool) else tool
-        found = self._provider_names.name_of(name)
-        if found is None:
-            raise _not_in_turn(name, self._entries)
-        return found
+        return self._tools.provider_name(tool.name if isinstance(tool, TurnTool) else tool)
 
     def tool_named(self, provider_name: str) -> TurnTool:
         """Return the tool that `provider_name` gave this name.
 
         Raises `NotFound` if there is none.
         """
-        tool = self._provider_names.tool_of(provider_name)
-        if tool is None:
-            raise _not_in_turn(provider_name, self._entries)
-        return self._entries[tool].info
+        return self._tools.named(provider_name)
 
     # Calls
 
@@ -488,10 +396,8 @@ class Turn:
             "caller_context": caller_context,
             "on_progress": on_progress,
         }
-        call_id = f"{self._call_prefix}{next(self._call_numbers):08x}"
         values = CollectedValues(tool)
-        read = partial(self._read_call, tool, arguments)
-        call = self._prepared(call_id, tool, read, given, values)
+        call = self._calls.of_program(tool, arguments, given, values)
         chunk = await runs.chunk(call)
         return values.as_one if call.entry.info.streaming else chunk
 
@@ -532,7 +438,7 @@ class Turn:
                 "caller_context": caller_context,
                 "on_progress": progress,
             }
-            prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
+            prepared.append(self._calls.of_use(use, given, CollectedChunks(use.name)))
         return await runs.run(prepared)
 
     def stream(
@@ -564,7 +470,7 @@ class Turn:
             "caller_context": caller_context,
             "on_progress": on_progress,
         }
-        return runs.stream(self._prepared_use(use, given, passed_on))
+        return runs.stream(self._calls.of_use(use, given, passed_on))
 
     async def interrupt(self, use_id: str | None = None) -> None:
         """End the calls of a use, or of the whole turn, and wait until they have ended.
@@ -587,68 +493,9 @@ class Turn:
         if self._stack is None or self._runs is None:
             text = "the turn has ended" if self._is_used else "the turn is not entered"
             raise Unavailable(text, executed="no", retryable=False)
+        if self._runs.has_ended:
+            raise Unavailable(self._runs.end_text, executed="no", retryable=False)
         return self._runs
-
-    def _prepared_use(
-        self, use: ToolUse, given: Mapping[str, Any], collected: CollectedChunks
-    ) -> PreparedUse:
-        try:
-            read = partial(self._read_use, use)
-            sent = {**given, "attachment": use.attachment, "input": use.input}
-            call = self._prepared(use.id, use.name, read, sent, collected)
-            call.use = use
-            return PreparedUse(use, call)
-        except RoomException as error:
-            return PreparedUse(use, error=error)
-
-    def _prepared(
-        self,
-        call_id: str,
-        name: str,
-        read: Callable[[], tuple[TurnEntry, dict[str, Any]]],
-        given: Mapping[str, Any],
-        collected: CollectedChunks,
-    ) -> TurnCall:
-        """Make a call, or record that it is refused and raise the `RoomException`."""
-        try:
-            entry, values = read()
-            options = call_options(given, self._timeout_s)
-        except RoomException as error:
-            if self._runs is not None:
-                self._runs.refused(name, call_id, error)
-            raise
-        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
-
-    def _read_call(
-        self, name: str, arguments: Mapping[str, Any] | None
-    ) -> tuple[TurnEntry, dict[str, Any]]:
-        """Return the tool and the arguments of a program's call."""
-        entry = self._entry(name)
-        if entry is None:
-            raise _not_in_turn(name, self._entries)
-        return entry, argument_object(arguments)
-
-    def _read_use(self, use: ToolUse) -> tuple[TurnEntry, dict[str, Any]]:
-        """Return the tool and the arguments of a use.
-
-        The error for an unknown name has the names that the model was given: those of active
-        groups, and for providers unless the name has a dot, which no such name has; a model may
-        put `functions.` before one.
-        """
-        entry = self._entry(use.name)
-        if entry is None:
-            known = [each.name for each in self.tools]
-            if "." not in use.name or "__" in use.name:
-                known = [self.provider_name(name) for name in known]
-            raise _not_in_turn(use.name, known)
-        return entry, tool_arguments(entry.info.input_schema, arguments_of(use))
-
-    def _entry(self, name: str) -> TurnEntry | None:
-        """Return a tool by its name, or by that for providers; None if there is none."""
-        entry = self._entries.get(name)
-        if entry is None and (tool := self._provider_names.tool_of(name)) is not None:
-            entry = self._entries[tool]
-        return entry
 
 
 def _checked_use(use: object) -> ToolUse:
@@ -659,59 +506,3 @@ def _checked_use(use: object) -> ToolUse:
 
 def _end_span(span: TurnSpan, _: object, error: BaseException | None, *__: object) -> None:
     span.end(error)
-
-
-def _principal(agent: Participant, sender: Participant | None) -> str | None:
-    """Return the name on whose behalf the calls of a turn are made; None is the agent itself.
-
-    Raises:
-        PermissionDenied: The sender is of another issuer, of which the server gives no alias: its
-            bare name would mean a participant of the agent's issuer.
-    """
-    if sender is None or (sender.name, sender.issuer or agent.issuer) == (agent.name, agent.issuer):
-        return None
-    if sender.issuer not in ("", agent.issuer) and not sender.alias:
-        raise PermissionDenied(
-            "the sender is of another issuer, for which the server gives no alias: no calls on its"
-            " behalf"
-        )
-    return sender.full_name
-
-
-def _asked_for(
-    message: Message | None, tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None
-) -> Sequence[Mapping[str, Any] | ToolkitConfig] | None:
-    """Return the requested configs; those of a message are checked when the turn is entered."""
-    if message is None:
-        own = tuple(tools or ())
-        if not all(isinstance(each, ToolkitConfig) for each in own):
-            raise TypeError(
-                "without message= tools must be ToolkitConfig objects: pass message= to build"
-                " what a sender requests as JSON; toolkits of your own belong into always="
-            )
-        return own
-    if not isinstance(message, Message):
-        raise TypeError(f"message must be a Message, not {type(message).__name__}")
-    if tools is not None:
-        return tools
-    return message.body.get("tools") if isinstance(message.body, Mapping) else None
-
-
-def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
-    """Make the error for an unknown tool; near names come first, and the text is bounded."""
-    names = list(present)
-    asked = str(tool)[:_MAX_NAME_CHARS]
-    near = [each for each in names if each.endswith((f".{asked}", f"__{asked}"))]
-    near = near or [each for each in names if asked.endswith(f".{each}")]
-    near = near or get_close_matches(asked, names[:_MAX_COMPARED], n=3, cutoff=0.8)
-    shown_names: list[str] = []
-    left = _MAX_LISTED_CHARS
-    for name in dict.fromkeys([*near, *names]):
-        left -= len(name) + 2
-        if left < 0:
-            break
-        shown_names.append(name)
-    more = len(names) - len(shown_names)
-    listed = ", ".join(shown_names) + (f", and {more:,} more" if more else "")
-    hint = f"did you mean {near[0]}? Its" if near else "its"
-    return NotFound(f"{shown(tool)} is not in this turn; {hint} tools: {listed or 'none'}")

@@ -1,26 +1,43 @@
 """Which tools a turn has: local toolkits, required ones, those built for it, and all public ones.
 
-Every toolkit has one name in the turn, its own or its alias. Nothing is started here.
+Every toolkit has one name in the turn, its own or its alias.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar, cast
+from contextlib import AsyncExitStack
+from functools import partial
 
-from toolbus.agents.builders import ToolkitRequest, run_concurrently
-from toolbus.agents.local_toolkit import LocalToolkit
-from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.agents.builders import (
+    ToolkitRequest,
+    build_toolkits,
+    read_configs,
+    run_concurrently,
+)
+from toolbus.agents.tool_groups import ActiveGroups
+from toolbus.agents.tool_origins import Trust
+from toolbus.agents.turn_calls import (
+    Dispatch,
+    LocalDispatch,
+    RemoteDispatch,
+    TurnEntry,
+    TurnFacts,
+)
+from toolbus.agents.turn_options import TurnOptions
+from toolbus.agents.turn_scope import TurnScope
+from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
-from toolbus.chunks.json_values import shown
 from toolbus.errors import (
     DefinitionChanged,
     InvalidArguments,
     NotFound,
     PermissionDenied,
 )
+from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
@@ -28,17 +45,7 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = [
-    "ToolkitNames",
-    "available_toolkits",
-    "callable_tools",
-    "checked_required",
-    "checked_toolkits",
-    "tool_infos",
-    "usable_tools",
-]
-
-T = TypeVar("T")
+__all__ = ["TurnAssembly", "tool_infos"]
 
 _logger = bounded_logger("toolbus.agents.turn")
 _THIS_PROCESS = "this process"
@@ -46,7 +53,129 @@ _ANOTHER = "another participant"
 _DESCRIBED_AT_A_TIME = 64
 
 
-class ToolkitNames:
+class TurnAssembly:
+    """The toolkits of one turn: finds, builds and starts them, and lists their tools.
+
+    Args:
+        options: Those of the turn.
+        groups: The groups of the turn, which have toolkits and builders too.
+
+    Raises `ValueError` if two toolkits have one name.
+    """
+
+    def __init__(self, options: TurnOptions, groups: ActiveGroups) -> None:
+        self._options = options
+        self._groups = groups
+        self._always = (*options.always, *groups.toolkits)
+        self._required = (*options.required, *groups.required)
+        self._builders = (*options.builders, *groups.builders)
+        self._names = _ToolkitNames(self._always, self._required)
+        self._entries: dict[str, TurnEntry] = {}
+
+    async def assemble(
+        self, stack: AsyncExitStack, scope: TurnScope, facts: TurnFacts
+    ) -> dict[str, TurnEntry]:
+        """Find, build and start the toolkits, and return their tools by name, as they are listed.
+
+        Args:
+            stack: Stops what was started.
+            scope: Where the toolkits are found and used.
+            facts: Who calls.
+
+        Raises what entering a `Turn` raises.
+        """
+        options, client = self._options, scope.client
+        wanted = read_configs(
+            self._builders,
+            options.tools,
+            granted=scope.builders,
+            # What a tool itself asks for is not the request of those for whom it runs.
+            limits_objects=options.context is None,
+        )
+        proxies = [] if client is None else await self._find_required(client)
+        built = await build_toolkits(scope.view(), options.model, wanted)
+        self._names.add_built(built, wanted)
+        self._groups.add_built(built, wanted)
+        # A newer token may have come meanwhile.
+        rights = None if client is None else ToolRights(client.grants.agents)
+        found: list[ToolkitProxy] = []
+        if options.available and client is not None and rights is not None:
+            found = await _available_toolkits(client, rights, proxies)
+        for local in self._always:
+            await self._add_local(stack, scope, facts, local)
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            await self._add_remote(scope, rights, proxy, needed)
+        for toolkit in built:
+            await self._add_local(stack, scope, facts, toolkit)
+        for proxy in self._names.add_available(found):
+            await self._add_remote(scope, rights, proxy)
+        return self._entries
+
+    async def _find_required(self, client: RoomClient) -> list[ToolkitProxy]:
+        """Wait for the required toolkits, and learn their owners."""
+        rights = ToolRights(client.grants.agents)
+        proxies = await run_concurrently([each.find(client, rights) for each in self._required])
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
+        return proxies
+
+    async def _add_local(
+        self,
+        stack: AsyncExitStack,
+        scope: TurnScope,
+        facts: TurnFacts,
+        local: Toolkit | LocalToolkit,
+    ) -> None:
+        """Start a local toolkit and list its tools."""
+        toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
+        own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
+        is_own = any(local is each for each in own)
+        here = InProcessToolkit.of(toolkit)
+        await stack.enter_async_context(here.started(scope.client if is_own else scope.view()))
+        state = partial(self._options.state.of, local.name)
+        for info in tool_infos(here.manifest, here.manifest.tools, local.name):
+            dispatch = LocalDispatch(here, info.tool, facts, state)
+            self._add(info, dispatch)
+
+    async def _add_remote(
+        self,
+        scope: TurnScope,
+        rights: ToolRights | None,
+        proxy: ToolkitProxy,
+        needed: RequiredToolkit | None = None,
+    ) -> None:
+        """List the tools of a toolkit elsewhere."""
+        client, room = scope.client, scope.view()
+        assert client is not None, "as the toolkit was found"
+        assert room is not None
+        assert rights is not None
+        manifest = proxy.manifest
+        wanted = None if needed is None else needed.tools
+        name = manifest.name if needed is None else needed.alias or needed.name
+        participant = None if needed is None else needed.participant
+        tools = await _usable_tools(
+            client._core.manifests,
+            proxy.info.digest,
+            _callable_tools(rights, manifest, wanted),
+        )
+        for info in tool_infos(manifest, tools, name, proxy.info):
+            target = f"{manifest.name}.{info.tool}"
+            dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
+            self._add(info, dispatch)
+
+    def trust(self, scope: TurnScope) -> Trust:
+        """Return whose words are instructions in the turn."""
+        pinned = {each.pin for each in self._required if each.pin is not None}
+        if scope.client is not None:
+            pinned |= scope.client._core.caller.pinned
+        return Trust(scope.agent, self._options.permissions, pinned)
+
+    def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
+        group = self._groups.of_toolkit(info.toolkit)
+        self._entries[info.name] = TurnEntry(info, dispatch, group)
+
+
+class _ToolkitNames:
     """The toolkit names of one turn, each with the owner of its toolkit.
 
     Args:
@@ -103,7 +232,7 @@ class ToolkitNames:
                 )
 
 
-async def available_toolkits(
+async def _available_toolkits(
     room: RoomClient, rights: ToolRights, present: Iterable[ToolkitProxy]
 ) -> list[ToolkitProxy]:
     """Describe every public toolkit that has a host and a tool that may be called, by name.
@@ -143,12 +272,14 @@ async def _described(
         try:
             proxy: ToolkitProxy = await room.toolkit(listed.name)
         except (NotFound, PermissionDenied, DefinitionChanged) as error:
-            _logger.info("the turn leaves out the toolkit %s: %s", listed.name, error.message)
+            is_changed = "difference" in error.details  # from the lock file
+            level = logging.WARNING if is_changed else logging.INFO
+            _logger.log(level, "the turn leaves out the toolkit %s: %s", listed.name, error.message)
             return None
     return proxy if proxy.info.public and proxy.info.hosts else None
 
 
-def callable_tools(
+def _callable_tools(
     rights: ToolRights, manifest: ToolkitManifest, wanted: Sequence[str] | None
 ) -> list[ToolManifest]:
     """Return the tools of a toolkit elsewhere that may be called; log which may not.
@@ -176,7 +307,7 @@ def callable_tools(
     return found
 
 
-async def usable_tools(
+async def _usable_tools(
     known: KnownManifests, digest: str, tools: Iterable[ToolManifest]
 ) -> list[ToolManifest]:
     """Return tools of a toolkit elsewhere with schemas that compile here, as models need them.
@@ -220,28 +351,3 @@ def tool_infos(
         of["digest"] = info.digest
     for tool in tools:
         yield ToolInfo.of(manifest, tool, **of)
-
-
-def checked_required(
-    option: str, values: Iterable[RequiredToolkit | str]
-) -> tuple[RequiredToolkit, ...]:
-    """Return required toolkits, made of a name where that is all there is to say.
-
-    Raises `TypeError` unless it is a list of them, and `ValueError` for what is no name.
-    """
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        values = [RequiredToolkit(each) if isinstance(each, str) else each for each in values]
-    return checked_toolkits(option, cast("Iterable[RequiredToolkit]", values), RequiredToolkit)
-
-
-def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple[T, ...]:
-    """Return the toolkits of an option; TypeError unless it is a list, and all are of a kind."""
-    name = kinds[0].__name__
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{option} must be a list of {name}, not {type(values).__name__}")
-    toolkits = tuple(values)
-    for each in toolkits:
-        if not isinstance(each, kinds):
-            text = f"{name}({shown(each)})" if isinstance(each, str) else name
-            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
-    return toolkits

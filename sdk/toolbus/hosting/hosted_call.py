@@ -26,10 +26,12 @@ from toolbus.tools.toolkit import Toolkit, read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
-__all__ = ["CallRunner", "HostedCall", "accountable", "describe_calls"]
+__all__ = ["FIELDS_TO_READ", "CallRunner", "HostedCall", "accountable", "describe_calls"]
 
 _MAX_CACHED_CALLERS = 512
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
+FIELDS_TO_READ = _STREAM_FIELDS | {"caller_context"}
+"""The fields of a header for which `HostedCall.read_header` has to be called."""
 
 
 class CallRunner(CallHost, CallThreads, Protocol):
@@ -122,6 +124,12 @@ class HostedCall(Execution):
         if packed is None:
             return ()
         return tuple(map(_participant_of, unpack_body(packed, binary=True)))
+
+    @property
+    def builders(self) -> tuple[tuple[str, ...], ...]:
+        """The patterns of what those behind the call may ask this host to build."""
+        packed = self.dispatch.header.get("builders")
+        return () if packed is None else tuple(map(tuple, unpack_body(packed)))
 
     @property
     def call_id(self) -> str:  # type: ignore[override]

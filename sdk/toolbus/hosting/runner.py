@@ -41,7 +41,12 @@ from toolbus.hosting.call_records import (
     record_refusal,
 )
 from toolbus.hosting.definitions import Definitions
-from toolbus.hosting.hosted_call import HostedCall, accountable, describe_calls
+from toolbus.hosting.hosted_call import (
+    FIELDS_TO_READ,
+    HostedCall,
+    accountable,
+    describe_calls,
+)
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
@@ -237,7 +242,7 @@ class Runner:
             self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
         call = HostedCall(self, dispatch, hosted)
-        if len(dispatch.header) > 1:
+        if not FIELDS_TO_READ.isdisjoint(dispatch.header):  # few calls have any of them
             try:
                 call.read_header()
             except InvalidArguments as error:
@@ -446,6 +451,8 @@ class Runner:
         if self._calls.get(call.dispatch.id) is call:
             del self._calls[call.dispatch.id]
         call.ended = True
+        if call.followers is not None:
+            call.end_followers()
         if call.threads:
             return  # until these have ended too
         if call.slots is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
@@ -80,9 +80,15 @@ class Model(Protocol):
     def adapter(self) -> Adapter:
         """The words that it speaks."""
 
-    async def reply(self, request: Mapping[str, Any]) -> Plain | AsyncIterator[Plain]:
-        """Ask the model; return the whole response, or the events of a streamed one.
+    async def reply(self, request: Mapping[str, Any]) -> Plain:
+        """Ask the model and return the whole response. Raises `ModelError`."""
 
-        The adapter's `collect` puts events together. Raises `ModelError`, also while events are
-        read.
+    def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
+        """Ask the model and yield the events of its reply, which `collect` of the adapter joins.
+
+        Leaving the loop early ends the request; leave it with `contextlib.aclosing`. Raises
+        `ModelError`, also between events.
         """
+
+    async def aclose(self) -> None:
+        """Close the connections of the client. The model can be used again after that."""

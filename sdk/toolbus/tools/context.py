@@ -6,10 +6,11 @@ The runner of the tool sets the facts. How far the run has come is in `tool_run`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from toolbus.auth.grants import ToolPatterns, is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment
@@ -46,6 +47,7 @@ class ToolContext:
         run_sync: Runs sync tools; by default up to 256 at a time, on threads of toolbus.
         on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
         on_progress: Receives the plain value of each progress, on the thread that emits it.
+        builders: The grants `agents.builders` of the caller and the principal; none by default.
         run: The run behind the context, from a runner; made of the others by default.
     """
 
@@ -63,6 +65,7 @@ class ToolContext:
         run_sync: RunSync = LOCAL_THREADS.run,
         on_chunk: OnChunk | None = None,
         on_progress: Callable[[Any], None] | None = None,
+        builders: Iterable[Iterable[str]] = (),
         run: ToolRun | None = None,
     ) -> None:
         self._run = run or LocalRun(
@@ -75,6 +78,7 @@ class ToolContext:
             run_sync,
             on_chunk,
             on_progress,
+            tuple(map(tuple, builders)),
         )
 
     @property
@@ -162,6 +166,27 @@ class ToolContext:
         and `caller` have chosen: a tool that decides by names has to accept each of them.
         """
         return self._run.forwarded_for
+
+    @property
+    def builders(self) -> tuple[tuple[str, ...], ...]:
+        """What those behind the call may ask this host to build: patterns of toolkits' names.
+
+        One list each for the caller, for the principal, and for those that the call was forwarded
+        for, equal ones once, as the server knew them when it sent the call. A builder has to be
+        covered by every list: see `may_build`. `()` if one of them has no grant `agents.builders`,
+        or if the server sends none: then nothing may be built.
+        """
+        return self._run.builders
+
+    def may_build(self, name: str) -> bool:
+        """Whether those behind the call may ask this host to build a toolkit of this name."""
+        grants = self._run.builders
+        # No list at all covers nothing; `all` alone would say the opposite.
+        return (
+            bool(grants)
+            and is_toolkit_name(name)
+            and all(ToolPatterns(grant).covers_toolkit(name) for grant in grants)
+        )
 
     @overload
     def call_sync(self, tool: str, arguments: Mapping[str, Any] | None = None, /) -> Any: ...

@@ -96,7 +96,7 @@ async def test_longer_wait_is_one_warning_with_the_names_that_the_agent_may_see(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolbus.agents.required_toolkit._SILENT_WAIT_S", 0.0)
+    monkeypatch.setattr("toolbus.agents.turn_toolkits._SILENT_WAIT_S", 0.0)
     async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(60):
         async with (
             server.room("eve") as eve,
@@ -111,7 +111,7 @@ async def test_longer_wait_is_one_warning_with_the_names_that_the_agent_may_see(
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    told = [each for each in caplog.records if each.name == "toolbus.agents.required_toolkit"]
+    told = [each for each in caplog.records if each.name == "toolbus.agents.turn_toolkits"]
     return [(each.levelname, each.message) for each in told]
 
 

@@ -70,7 +70,7 @@ async def test_toolkits_of_one_name_are_told_apart_by_an_alias() -> None:
                     assert issuer
                     assert owners[0] == ("notes", "", "")
                     assert turn.tools[2].digest
-                    assert set(turn._state.state) == {"notes", "again"}
+                    assert set(turn._options.state.state) == {"notes", "again"}
                 of_bob = RequiredToolkit("notes", participant="bob", alias="of_bob")
                 async with Turn(agent, required=[of_bob], available=True) as turn:
                     assert names(turn) == ["of_bob.say", "notes.say"]

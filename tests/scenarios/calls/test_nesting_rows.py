@@ -76,6 +76,33 @@ async def test_time_shrinks_and_the_principal_stays_through_nested_calls(
         assert all(inner <= outer + 0.002 for outer, inner in pairwise(times))
 
 
+async def test_an_agent_in_between_builds_only_what_the_first_caller_may(
+    server: TestServer,
+) -> None:
+    """BUILD-3: the host of a call within a call knows the grants of its caller and principal."""
+
+    @tool
+    async def grants(context: ToolContext, via: list[str]) -> list[Any]:
+        if via:
+            return list(await context.room.call(f"{via[0]}.grants", via=via[1:]))
+        may = [name for name in ("sql", "weather") if context.may_build(name)]
+        return [[list(grant) for grant in context.builders], may]
+
+    async with (
+        server.room("one", api=calling(builders=["*"], **HOSTING)) as one,
+        server.room("two", api=calling(**HOSTING)) as two,
+        one.host(Toolkit("a", [grants])),
+        two.host(Toolkit("b", [grants])),
+        server.room("alice", api=calling(builders=["sql*"])) as alice,
+        server.room("bob", api=calling()) as bob,
+    ):
+        assert await alice.call("a.grants", via=[]) == [[["sql*"]], ["sql"]]
+        assert await alice.call("a.grants", via=["b"]) == [[["*"], ["sql*"]], ["sql"]]
+        assert await one.call("b.grants", via=[]) == [[["*"]], ["sql", "weather"]]
+        for caller, via in ((bob, []), (bob, ["b"]), (alice, ["b", "a"])):
+            assert await caller.call("a.grants", via=via) == [[], []]
+
+
 async def test_an_inner_call_cannot_outlive_the_outer_one(server: TestServer) -> None:
     ended = asyncio.Event()
 

@@ -49,8 +49,8 @@ def is_typed(block: Block) -> bool:
 
 def test_each_program_of_a_page_is_the_file_of_that_name() -> None:
     for page in pages():
-        for block in page.of("python"):
-            if block.title:
+        for block in page.blocks:
+            if block.title and block.language in ("python", "jsonl"):
                 assert block.text == examples()[block.title], f"{page.name}: {block.title}"
 
 
@@ -217,6 +217,9 @@ def test_every_block_is_of_a_language_that_is_checked_here(page: Page) -> None:
                 pass
             case "mermaid":
                 assert block.lines[0].startswith(DIAGRAMS), block.text
+            case "jsonl":
+                for line in block.lines:
+                    json.loads(line)
             case "json":
                 json.loads(block.text)
             case "toml":

@@ -249,9 +249,10 @@ class Chain:
         """Let all join, register and call."""
         enter, room = stack.enter_async_context, self._room
         self.keeper = await enter(participant(self._here, "keeper", room))
-        self.second = await enter(participant(self._there, "second", room))
+        self.second = await enter(participant(self._there, "second", room, builders=["x", "y"]))
+        first_may = {"builders": ["x"], **first_may}
         first = await enter(participant(self._here, "first", room, **first_may))
-        ann = await enter(participant(self._there, "ann", room))
+        ann = await enter(participant(self._there, "ann", room, builders=["*"]))
         await ask(self.keeper, offer(toolkit_of("deep", "say"), **shared))
         await ask(first, offer(toolkit_of("first", "say")))
         await ask(self.second, offer(toolkit_of("second", "say")))
@@ -274,7 +275,7 @@ class Chain:
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.redis)])
 async def test_a_call_that_is_forwarded_twice_is_checked_for_all(count: int) -> None:
-    """CALL-30, CALL-31: the asker is who called first, also where the calls pass other nodes."""
+    """CALL-30, CALL-31, BUILD-3: the asker is who called first, also through other nodes."""
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (PUBLIC, {}, ""),
         (PUBLIC, {"deny": ["deep"]}, "permission_denied"),
@@ -303,5 +304,6 @@ async def test_a_call_that_is_forwarded_twice_is_checked_for_all(count: int) -> 
                 assert [unpack_body(each)[0] for each in infos] == made.behind
                 assert unpack_body(inner.header["caller"])[0] == id_of(made.second)
                 assert unpack_body(inner.header["on_behalf_of"])[0] == made.behind[-1]
+                assert unpack_body(inner.header["builders"]) == [["x", "y"], ["x"], ["*"]]
                 answer(made.keeper, inner)
                 assert isinstance(await made.second.reply_to(9), Result)

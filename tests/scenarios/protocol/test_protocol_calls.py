@@ -73,17 +73,20 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
     """CALL-6, CALL-20, STREAM-8: nothing in a call can change who the caller is."""
     async with raw_participants() as on:
         forged: dict[str, Any] = {"caller": ["x", "root", "admin", "y"], "private": True, "hops": 0}
+        forged["builders"] = pack_body([["everything"]])
         sent = call_of(arguments=b"\xc1 nobody reads this", **forged)
         got = await call_through(on.alice, on.host, sent)
         assert (got.call_id, got.toolkit, got.tool) == (sent.call_id, "echo", "say")
         assert got.arguments == sent.arguments
         card = [id_of(on.alice), "alice", "user", on.server.key.iss]
         # A client that announces nothing about chunks is sent none (STREAM-8).
-        assert got.header == {"caller": pack_body(card), "whole": True}
+        may_build = pack_body([["*"]])  # BUILD-3
+        assert got.header == {"caller": pack_body(card), "builders": may_build, "whole": True}
         words = pack_body({"thread": "t"})
         got = await on.call(request_id=8, caller_context=words, attempt=2)
         assert got.header == {
             "caller": pack_body(card),
+            "builders": may_build,
             "whole": True,
             "caller_context": words,
             "attempt": 2,

@@ -59,5 +59,6 @@ def pages() -> tuple[Page, ...]:
 @cache
 def examples() -> dict[str, str]:
     """Read the programs and files that users copy, by file name."""
-    found = sorted(path for kind in ("py", "json", "toml") for path in EXAMPLES.glob(f"*.{kind}"))
+    kinds = ("py", "json", "jsonl", "toml")
+    found = sorted(path for kind in kinds for path in EXAMPLES.glob(f"*.{kind}"))
     return {path.name: path.read_text(encoding="utf-8") for path in found}

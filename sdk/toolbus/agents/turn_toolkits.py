@@ -1,7 +1,7 @@
-"""A toolkit that another participant must host before work can begin.
+"""The toolkits that a turn is given: those of its own process, and those that others must host.
 
-It waits for the room's events and does not poll. What is missing is logged when the waiting begins,
-with similar names after a second, and named by the error if the time runs out.
+A required toolkit waits for the room's events and does not poll. What is missing is logged when the
+waiting begins, with similar names after a second, and named by the error if the time runs out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
-from toolbus.agents.local_toolkit import checked_alias
 from toolbus.auth.grants import ToolRights, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import means, reference_fault
 from toolbus.bounded_logging import bounded_logger
@@ -34,9 +33,17 @@ from toolbus.errors import (
 from toolbus.room.events import RoomEvent
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.tools.toolkit import invalid_name_text
+from toolbus.tools.toolkit import Toolkit, invalid_name_text
 
-__all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
+__all__ = [
+    "REQUIRED_TIMEOUT_S",
+    "LocalToolkit",
+    "RequiredToolkit",
+    "checked_required",
+    "checked_toolkits",
+]
+
+T = TypeVar("T")
 
 REQUIRED_TIMEOUT_S = 60.0
 """Default seconds to wait for a required toolkit."""
@@ -48,6 +55,29 @@ _MAX_COMPARED = 500
 _SILENT_WAIT_S = 1.0
 """A host that starts beside its agent is there by then; after it, the name may be wrong."""
 _ALTERNATIVES_S = 2.0
+_ALIAS_FORM = "an alias is a lower-case letter, then up to 63 of a-z 0-9 _ -"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalToolkit:
+    """A toolkit for `Turn(always=[...])` that has another name there.
+
+    Raises `TypeError` unless it is a toolkit, and `ValueError` for an invalid alias.
+    """
+
+    toolkit: Toolkit
+    alias: str
+    """Its name in the turn: its tools are `alias.tool`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.toolkit, Toolkit):
+            raise TypeError(f"LocalToolkit takes a Toolkit, not {type(self.toolkit).__name__}")
+        _check_alias(self.toolkit.name, self.alias)
+
+    @property
+    def name(self) -> str:
+        """Its name in the turn."""
+        return self.alias
 
 
 class _Missing(NamedTuple):
@@ -97,7 +127,7 @@ class RequiredToolkit:
         if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
         if self.alias is not None:
-            checked_alias(self.name, self.alias)
+            _check_alias(self.name, self.alias)
         if self.pin is not None and not _is_digest(self.pin):
             raise ValueError(f"toolkit {self.name}: pin must be a digest: 64 of 0-9 a-f")
 
@@ -284,3 +314,34 @@ def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:
 def _names(names: list[str] | tuple[str, ...]) -> str:
     more = ", ..." if len(names) > _MAX_LISTED else ""
     return (", ".join(names[:_MAX_LISTED]) + more) or "none"
+
+
+def _check_alias(toolkit: str, alias: object) -> None:
+    """Raise `ValueError` unless an alias has the form of a toolkit's name."""
+    if not is_toolkit_name(alias):
+        raise ValueError(f"toolkit {toolkit}: {shown(alias)} is not a name for it: {_ALIAS_FORM}")
+
+
+def checked_required(
+    option: str, values: Iterable[RequiredToolkit | str]
+) -> tuple[RequiredToolkit, ...]:
+    """Return required toolkits, made of a name where that is all there is to say.
+
+    Raises `TypeError` unless it is a list of them, and `ValueError` for what is no name.
+    """
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        values = [RequiredToolkit(each) if isinstance(each, str) else each for each in values]
+    return checked_toolkits(option, cast("Iterable[RequiredToolkit]", values), RequiredToolkit)
+
+
+def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple[T, ...]:
+    """Return the toolkits of an option; TypeError unless it is a list, and all are of a kind."""
+    name = kinds[0].__name__
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{option} must be a list of {name}, not {type(values).__name__}")
+    toolkits = tuple(values)
+    for each in toolkits:
+        if not isinstance(each, kinds):
+            text = f"{name}({shown(each)})" if isinstance(each, str) else name
+            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
+    return toolkits

@@ -1,0 +1,257 @@
+"""The schema of a tool's arguments, read once: what its references lead to, and what takes null.
+
+Used by the way to a model (`toolbus.models.schema_forms`) and by the way back (`model_arguments`),
+so that both read a schema alike. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+from toolbus.chunks.json_values import pointer_keys
+from toolbus.tools.foreign_schemas import usable_schema
+from toolbus.tools.schema_parts import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    IN_PLACE,
+    SUBSCHEMAS,
+    UNEVALUATED,
+    Holds,
+)
+from toolbus.tools.schema_validation import JsonCheck
+
+__all__ = [
+    "NOT_ASKING",
+    "ArgumentSchema",
+    "KeptByIdentity",
+    "Schema",
+    "argument_schema",
+    "held_schemas",
+    "parameter_aliases",
+]
+
+NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
+"""Keywords that ask nothing of a value."""
+Schema: TypeAlias = dict[str, Any] | bool
+"""A JSON Schema, or a part of one."""
+T = TypeVar("T")
+
+MAX_KEPT = 2_048
+"""Schemas whose readings are kept: twice the tools of a large turn."""
+_MAX_LEVELS = 60
+_MAX_PARTS = 10_000
+"""Subschemas that are read as they stand; `usable_schema` cuts a schema beyond these bounds."""
+_READ_BEFORE = frozenset(
+    {"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"}
+    | {"dependencies"}
+)
+"""Keywords by which parts are named, or that have another meaning in each draft."""
+_ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_MAX_ALIAS_CHARS = 64
+_HASH_CHARS = 8
+
+
+class KeptByIdentity(Generic[T]):
+    """Keeps what is made of schemas, by their identity, the last used ones.
+
+    A schema is kept alive as long as what was made of it, so that no other one has its `id`.
+    """
+
+    def __init__(self, make: Callable[[dict[str, Any]], T], size: int = MAX_KEPT) -> None:
+        self._make = make
+        self._size = size
+        self._kept: OrderedDict[int, tuple[dict[str, Any], T]] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, schema: dict[str, Any]) -> T:
+        """Return what is made of a schema; what `make` raises is raised, and not kept."""
+        key = id(schema)
+        with self._lock:
+            if (kept := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return kept[1]
+        made = self._make(schema)
+        with self._lock:
+            self._kept[key] = (schema, made)
+            if len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return made
+
+
+class ArgumentSchema:
+    """A schema in which each `$ref` is a JSON pointer that leads to a part of it.
+
+    Args:
+        root: The schema.
+        dropped: What of the tool's own schema it does not check.
+    """
+
+    def __init__(self, root: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
+        self.root = root
+        self.dropped = dropped
+        self._null_fits: dict[int, tuple[Schema, bool]] = {}
+        """By the identity of a part, which is kept so that no other one has it."""
+        self.names = tuple(_root_names(self))
+        """All parameters: properties of the root, also of what it applies in place."""
+        self.aliases = parameter_aliases(self.names)
+        """The alias of each parameter that not every provider takes by its name."""
+
+    def target(self, reference: Any) -> Schema | None:
+        """Return where a reference leads; None if that is no part of this schema."""
+        return _target(self.root, reference)
+
+    def takes_null(self, schema: Schema | None) -> bool:
+        """Whether null matches a part; True where a part applies itself in place."""
+        if not isinstance(schema, dict):
+            return schema is not False
+        key = id(schema)
+        if key not in self._null_fits:
+            self._null_fits[key] = (schema, True)
+            try:
+                fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            except RecursionError:  # a chain of references, which may be as long as the schema
+                fits = True
+            self._null_fits[key] = (schema, fits)
+        return self._null_fits[key][1]
+
+    def _applied_take_null(self, schema: dict[str, Any]) -> bool:
+        """Whether null matches all that a part applies in place."""
+        takes = self.takes_null
+        if "$ref" in schema and not takes(self.target(schema["$ref"])):
+            return False
+        if not all(takes(part) for part in schema.get("allOf", ())):
+            return False
+        if "anyOf" in schema and not any(takes(part) for part in schema["anyOf"]):
+            return False
+        if "oneOf" in schema and sum(takes(part) for part in schema["oneOf"]) != 1:
+            return False
+        if "not" in schema and takes(schema["not"]):
+            return False
+        return "if" not in schema or takes(
+            schema.get("then" if takes(schema["if"]) else "else", True)
+        )
+
+
+def _own_keywords_take_null(schema: dict[str, Any]) -> bool:
+    kinds = schema.get("type", "null")
+    if kinds != "null" and "null" not in kinds:
+        return False
+    return None in schema.get("enum", (None,)) and schema.get("const") is None
+
+
+def _read(schema: dict[str, Any]) -> ArgumentSchema:
+    try:
+        JsonCheck(schema)  # a host that is not of this library may have sent anything
+        if _stands_alone(schema):
+            return ArgumentSchema(schema)
+    except ValueError:
+        pass
+    return ArgumentSchema(*usable_schema(schema))
+
+
+argument_schema = KeptByIdentity(_read)
+"""Read a schema; kept by its identity."""
+
+
+def _stands_alone(root: dict[str, Any]) -> bool:
+    """Whether a schema can be read as it stands: no other draft, and pointers as references."""
+    waiting: list[tuple[Any, int]] = [(root, 1)]
+    seen: set[int] = set()
+    while waiting:
+        part, level = waiting.pop()
+        if isinstance(part, bool) or id(part) in seen:
+            continue
+        if not isinstance(part, dict) or level > _MAX_LEVELS or len(seen) > _MAX_PARTS:
+            return False
+        seen.add(id(part))
+        if not _READ_BEFORE.isdisjoint(part) or "2020-12" not in part.get("$schema", "2020-12"):
+            return False
+        if "$ref" in part:
+            target = _target(root, part["$ref"])
+            if target is None:
+                return False
+            waiting.append((target, level))
+        waiting += [(held, level + 1) for keyword in part for held in held_schemas(part, keyword)]
+    return True
+
+
+def held_schemas(part: dict[str, Any], keyword: str) -> Iterator[Any]:
+    """Yield the subschemas that a keyword of a part holds."""
+    value = part[keyword]
+    holds = SUBSCHEMAS.get(keyword)
+    if holds is Holds.ONE or keyword in UNEVALUATED:
+        yield value
+    elif holds is Holds.LIST:
+        yield from value if isinstance(value, list) else ()
+    elif holds is Holds.NAMED:
+        yield from value.values() if isinstance(value, dict) else ()
+
+
+def _target(root: dict[str, Any], reference: Any) -> Schema | None:
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    found: Any = root
+    for key in pointer_keys(unquote(reference[1:])):
+        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        else:
+            return None
+    return found if isinstance(found, dict | bool) else None
+
+
+def _root_names(schema: ArgumentSchema) -> Iterator[str]:
+    waiting: list[Any] = [schema.root]
+    seen: set[int] = set()
+    names: dict[str, None] = {}
+    while waiting:
+        part = waiting.pop(0)
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        names |= dict.fromkeys(part.get("properties", ()))
+        waiting += [
+            held for keyword in part.keys() & IN_PLACE for held in held_schemas(part, keyword)
+        ]
+        if "$ref" in part:
+            waiting.append(schema.target(part["$ref"]))
+    return iter(names)
+
+
+def parameter_aliases(names: Iterable[str]) -> dict[str, str]:
+    """Return an alias for each parameter whose name not every provider takes.
+
+    An alias is 1 to 64 of `A-Z a-z 0-9 _`, no digit first: what Gemini takes; Anthropic takes
+    `.` and `-` as well. It is the name with `_` for other characters, and ends with a hash
+    where that is too long, or the name of another parameter. The same names in the same
+    order have the same aliases.
+    """
+    names = list(names)
+    taken = set(names)
+    aliases: dict[str, str] = {}
+    for name in names:
+        if not _ALIAS.fullmatch(name):
+            aliases[name] = next(each for each in _candidates(name) if each not in taken)
+            taken.add(aliases[name])
+    return aliases
+
+
+def _candidates(name: str) -> Iterator[str]:
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "parameter"
+    if plain[0].isdigit():
+        plain = f"_{plain}"
+    if len(plain) <= _MAX_ALIAS_CHARS:
+        yield plain
+    number = 0
+    while True:
+        text = f"{name}{number or ''}".encode(errors="surrogatepass")
+        digest = sha256(text).hexdigest()[:_HASH_CHARS]
+        yield f"{plain[: _MAX_ALIAS_CHARS - _HASH_CHARS - 1]}_{digest}"
+        number += 1

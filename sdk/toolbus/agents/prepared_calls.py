@@ -1,0 +1,141 @@
+"""What a program or a model asks a turn for becomes a call, or the error for which there is none.
+
+Everything is checked here before anything of a call runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from toolbus.agents.model_arguments import tool_arguments
+from toolbus.agents.tool_use import ToolUse, arguments_of
+from toolbus.agents.turn_calls import Judge, TurnCall, TurnEntry
+from toolbus.agents.turn_chunks import CollectedChunks
+from toolbus.agents.turn_runs import PreparedUse, TurnRuns
+from toolbus.agents.turn_tools import TurnTools
+from toolbus.chunks.json_values import packed_json, shown
+from toolbus.client.call_options import CallOptions, call_seconds
+from toolbus.client.input_sender import invalid_option
+from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.room.call_form import argument_object
+from toolbus.wire import unpack_body
+
+__all__ = ["PreparedCalls"]
+
+
+class PreparedCalls:
+    """Prepares the calls of one turn.
+
+    Args:
+        tools: The tools that can be called.
+        runs: Runs the calls, and records refused ones.
+        judge: Decides whether a call may run; None in a turn without permissions.
+        timeout_s: The time-out of a call that names none.
+    """
+
+    def __init__(
+        self, tools: TurnTools, runs: TurnRuns, judge: Judge | None, timeout_s: float
+    ) -> None:
+        self._tools = tools
+        self._runs = runs
+        self._judge = judge
+        self._timeout_s = timeout_s
+        self._prefix = secrets.token_hex(12)
+        self._numbers = count(1)
+
+    def of_program(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        given: Mapping[str, Any],
+        collected: CollectedChunks,
+    ) -> TurnCall:
+        """Prepare the call of a program.
+
+        Args:
+            tool: `toolkit.tool`.
+            arguments: Values by parameter.
+            given: The options, by their names in `Turn.invoke`.
+            collected: Takes the chunks of a stream.
+
+        Raises `RoomException` for a call that cannot begin.
+        """
+        call_id = f"{self._prefix}{next(self._numbers):08x}"
+        read = partial(self._read_call, tool, arguments)
+        return self._prepared(call_id, tool, read, given, collected)
+
+    def of_use(
+        self, use: ToolUse, given: Mapping[str, Any], collected: CollectedChunks
+    ) -> PreparedUse:
+        """Prepare the call of a use. What cannot begin has its error."""
+        try:
+            read = partial(self._read_use, use)
+            sent = {**given, "attachment": use.attachment, "input": use.input}
+            call = self._prepared(use.id, use.name, read, sent, collected)
+            call.use = use
+            return PreparedUse(use, call)
+        except RoomException as error:
+            return PreparedUse(use, error=error)
+
+    def _prepared(
+        self,
+        call_id: str,
+        name: str,
+        read: Callable[[], tuple[TurnEntry, dict[str, Any]]],
+        given: Mapping[str, Any],
+        collected: CollectedChunks,
+    ) -> TurnCall:
+        """Make a call, or record that it is refused and raise the `RoomException`."""
+        try:
+            entry, values = read()
+            options = _call_options(given, self._timeout_s)
+        except RoomException as error:
+            self._runs.refused(name, call_id, error)
+            raise
+        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
+
+    def _read_call(
+        self, name: str, arguments: Mapping[str, Any] | None
+    ) -> tuple[TurnEntry, dict[str, Any]]:
+        """Return the tool and the arguments of a program's call."""
+        return self._tools.of_program(name), argument_object(arguments)
+
+    def _read_use(self, use: ToolUse) -> tuple[TurnEntry, dict[str, Any]]:
+        """Return the tool and the arguments of a use."""
+        entry = self._tools.of_model(use.name)
+        return entry, tool_arguments(entry.info.input_schema, arguments_of(use))
+
+
+def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:
+    """Check the options of a call and what it sends.
+
+    Args:
+        given: Those of the keywords of `Turn.invoke` that were given.
+        default_timeout_s: The time-out of a call that names none.
+
+    Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
+    """
+    context = given.get("caller_context")
+    options = CallOptions(
+        timeout_s=call_seconds(given.get("timeout_s"), default_timeout_s),
+        caller_context=None if context is None else _checked_context(context),
+        attachment=given.get("attachment"),
+        input=given.get("input"),
+        on_progress=given.get("on_progress"),
+    )
+    if options.timeout_s <= 0:
+        raise DeadlineExceeded("no time was left for the call", executed="no")
+    return options
+
+
+def _checked_context(context: object) -> dict[str, Any]:
+    """Return the caller's own data as the tool gets it: a copy, as JSON."""
+    if not isinstance(context, Mapping):
+        text = f"caller_context must be one object, not {shown(context)}"
+        raise invalid_option("caller_context", text)
+    copied: dict[str, Any] = unpack_body(packed_json("caller_context", dict(context)))
+    return copied

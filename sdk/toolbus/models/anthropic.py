@@ -1,0 +1,359 @@
+"""The messages API of Anthropic, as an `Adapter`.
+
+A reply goes back as it came, thinking blocks with their signatures, the blocks of server tools and
+citations included. What the API gives and does not take back is changed, and nothing else:
+
+- a text block of nothing but white space is left out, and so is a message of nothing else (the API
+  joins consecutive messages of the user); so is thinking without a signature where a reply was cut;
+- `parsed_output` of a text, `file_id` of a citation and a `caller` that is null are left out;
+- a `tool_use` whose `input` is no object, since the reply broke off within it, has an empty one;
+  one without an id, or with that of another, gets an id; a name has other characters as `_`.
+
+The limits of files are those of https://platform.claude.com/docs/en/build-with-claude/vision and
+https://platform.claude.com/docs/en/build-with-claude/pdf-support.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
+from toolbus.errors import InvalidArguments
+from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.results import media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
+from toolbus.models.shared_parts import call_ids, sendable, sent_name, system_text, tool_form
+from toolbus.untrusted_text import one_line
+
+__all__ = [
+    "DEFAULT_MAX_TOKENS",
+    "collect",
+    "definitions",
+    "messages",
+    "request",
+    "text",
+    "text_of",
+    "user",
+    "uses",
+]
+
+DEFAULT_MAX_TOKENS = 8_192
+"""The API requires a limit. The client takes this one for each model, also without streaming."""
+
+_MAX_IMAGE_BYTES = 5 * 2**20 * 3 // 4
+"""5 MiB in Base64: the smallest limit of the clouds that serve the API."""
+_MAX_FILE_BYTES = 22 * 2**20
+"""Of all files of a message: the API takes requests of 32 MB, which is 24 MB before Base64."""
+_MAX_TITLE_CHARS = 500
+_MAX_REASON_CHARS = 500
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_PDF = "application/pdf"
+
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+"""Reasons to stop at any place of a reply, also in the middle of a tool's input."""
+_NO_ARGUMENTS = "(cut off)"
+"""Arguments of a use that is cut: no JSON, so that the turn makes a failed result of it."""
+_STATUS = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
+"""The errors after which the same request may succeed, and their status."""
+_DELTAS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+    "citations_delta": "citation",
+}
+"""Which field of a delta has what it adds to its block."""
+
+
+def definitions(turn: Turn) -> list[Plain]:
+    """Return the tools that can be called now.
+
+    They are strict if their schemas have strict forms, the first ones within the limits of the API
+    for all strict tools of a request.
+
+    Raises `ValueError` for a tool whose schema the API does not take, with its name.
+    """
+    tools = turn.model_tools
+    forms = strict_within_limits(tool_form(tool, ANTHROPIC) for tool in tools)
+    found: list[Plain] = []
+    for tool, form in zip(tools, forms, strict=True):
+        made: Plain = {"name": tool.name, "input_schema": form.schema}
+        if tool.description:
+            made["description"] = tool.description
+        if form.strict:
+            made["strict"] = True
+        found.append(made)
+    return found
+
+
+def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
+    """Return `messages`, `system`, `tools` and `max_tokens` of a request; see `Adapter.request`."""
+    made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": list(conversation)}
+    if system := system_text(turn, instructions):
+        made["system"] = system
+    if tools := definitions(turn):
+        made["tools"] = tools
+    return made
+
+
+def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
+    """Return a message of the user.
+
+    The API takes JPEG, PNG, GIF and WebP of 3.75 MiB each, and PDF; text in UTF-8 is sent as text.
+    Files of a message have 22 MiB together.
+
+    Raises `ValueError` for any other file, one that is not in memory, and an empty message.
+    """
+    parts = user_parts(text, files, _takes)
+    if sum(len(part.data) for part in parts if isinstance(part, FileChunk)) > _MAX_FILE_BYTES:
+        raise ValueError(f"the files of a message have at most {_MAX_FILE_BYTES:,} bytes together")
+    # Models read a text best after the pictures that it is about.
+    parts.sort(key=lambda part: isinstance(part, str))
+    return {"role": "user", "content": [_user_block(part) for part in parts]}
+
+
+def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
+    """Return what the model asks for, in order; empty if this reply ends the loop.
+
+    A use in which the reply was cut has arguments that are no JSON: the turn makes a failed result
+    of it and never runs it with half of them. After the `stop_reason` `pause_turn`, which only
+    tools of the provider cause, there are no uses: append `messages` and ask again.
+
+    Raises `ModelError` for what is no reply, for a refusal, and for a reply that was cut before the
+    model said anything.
+    """
+    found = [use for _, use in _blocks(reply) if use is not None]
+    reason = _stop_reason(reply)
+    if reason == "refusal":
+        details = reply.get("stop_details")
+        told = details.get("explanation") if isinstance(details, Mapping) else None
+        raise ModelError(f"the model refused: {_told(told or 'it gave no reason')}")
+    if reason in _CUT and not found and not text(reply).strip():
+        raise ModelError(f"the reply ended ({reason}) before the model said anything")
+    return found
+
+
+def text(reply: Mapping[str, Any]) -> str:
+    """Return the text of the reply. Raises `ModelError` for what is no reply."""
+    return "".join(block["text"] for block, _ in _blocks(reply) if block["type"] == "text")
+
+
+def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+    """Return the reply, and in one message of the user the results of all its uses, in order.
+
+    Pictures and PDF files are in the result that they belong to, except of an error: the API takes
+    only text there.
+
+    Raises `ModelError` for what is no reply, and `ValueError` for a result of no use.
+    """
+    blocks = _blocks(reply)
+    reason = _stop_reason(reply)
+    said = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
+    asked = [use for _, use in blocks if use is not None]
+    told = [
+        _result_block(use, result, reason)
+        for use, result in zip(asked, paired(asked, results), strict=True)
+    ]
+    made = [("assistant", said), ("user", told)]
+    return [{"role": role, "content": content} for role, content in made if content]
+
+
+def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
+    """Put the raw events of a stream together; events of unknown types are passed over.
+
+    The input of a use that is not one JSON object stays the text that came: see `uses`.
+
+    Raises `ModelError` for an `error`, for a stream that ends before `message_stop`, and for a
+    delta of an unknown type, since a part of the reply would be lost.
+    """
+    message: Plain | None = None
+    blocks: dict[int, _StreamedBlock] = {}
+    try:
+        for event in events:
+            match event["type"]:
+                case "message_start":
+                    message = dict(event["message"])
+                case "content_block_start":
+                    blocks[event["index"]] = _StreamedBlock(event["content_block"])
+                case "content_block_delta":
+                    blocks[event["index"]].add(event["delta"])
+                case "message_delta" if message is not None:
+                    usage = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+                    message |= {**event["delta"], "usage": usage}
+                case "message_stop" if message is not None:
+                    content = [blocks[index].joined() for index in sorted(blocks)]
+                    return message | {"content": content}
+                case "error":
+                    raise _error(event)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError("the stream has an event that is not of the messages API") from error
+    raise ModelError("the stream ended before the reply did", retryable=True)
+
+
+def text_of(event: Mapping[str, Any]) -> str:
+    """Return the text that an event of a stream adds to `text`."""
+    match event:
+        case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": str(added)}}:
+            return added
+        case {"type": "content_block_start", "content_block": {"type": "text", "text": str(added)}}:
+            return added
+    return ""
+
+
+def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
+    """Return the blocks of a reply, and for each `tool_use` what the turn runs.
+
+    Raises `ModelError` for what is no reply.
+    """
+    found = sendable(reply)
+    if found.get("type") == "error":
+        raise _error(found)
+    content = found.get("content")
+    if not isinstance(content, list) or not all(map(_is_block, content)):
+        raise ModelError("this is no reply of the messages API")
+    asked = [block for block in content if block["type"] == "tool_use"]
+    ids = iter(call_ids((block.get("id") for block in asked), found))
+    cut = content[-1] if content and _stop_reason(found) in _CUT else None
+    return [
+        (
+            block,
+            ToolUse(
+                next(ids), block["name"], _NO_ARGUMENTS if block is cut else block.get("input")
+            ),
+        )
+        if block["type"] == "tool_use"
+        else (block, None)
+        for block in content
+    ]
+
+
+def _is_block(block: object) -> bool:
+    match block:
+        case {"type": "tool_use", "name": str()} | {"type": "text", "text": str()}:
+            return True
+        case {"type": str(kind)}:
+            return kind not in ("tool_use", "text")
+    return False
+
+
+def _stop_reason(reply: Mapping[str, Any]) -> str:
+    reason = reply.get("stop_reason")
+    return reason if isinstance(reason, str) else ""
+
+
+def _is_refused(block: Plain, stop_reason: str) -> bool:
+    """Whether the API does not take back a block that it gave."""
+    if block["type"] == "thinking":
+        return stop_reason in _CUT and not block.get("signature")
+    return block["type"] == "text" and not block["text"].strip()
+
+
+def _sent(block: Plain, use: ToolUse | None) -> Plain:
+    """Return a block of a reply as the API takes it back."""
+    sent = dict(block)
+    if use is not None:
+        sent |= {"id": use.id, "name": sent_name(use.name)}
+    if not isinstance(sent.get("input", {}), Mapping):
+        sent["input"] = _input(sent["input"], {})
+    if sent.get("caller", block) is None:
+        del sent["caller"]
+    if block["type"] == "text":
+        sent.pop("parsed_output", None)
+        citations = sent.get("citations")
+        if isinstance(citations, list):
+            sent["citations"] = [_without_file(citation) for citation in citations]
+    return sent
+
+
+def _without_file(citation: Any) -> Any:
+    if not isinstance(citation, Mapping) or "file_id" not in citation:
+        return citation
+    return {name: value for name, value in citation.items() if name != "file_id"}
+
+
+def _result_block(use: ToolUse, result: ToolResult, stop_reason: str) -> Plain:
+    is_error = result.state != "ok"
+    words, files = result_parts(result, _takes_nothing if is_error else _takes)
+    if use.arguments is _NO_ARGUMENTS:
+        words = f"{words}\nThe reply was cut here ({stop_reason}). Write less at a time."
+    content: Any = words if words.strip() else "(only white space)"
+    if files:
+        content = [_user_block(content), *(_user_block(file) for file in files)]
+    made = {"type": "tool_result", "tool_use_id": use.id, "content": content}
+    return made | {"is_error": True} if is_error else made
+
+
+def _takes(file: FileChunk) -> bool:
+    kind = media_type(file)
+    return kind == _PDF or (kind in _IMAGES and len(file.data) <= _MAX_IMAGE_BYTES)
+
+
+def _takes_nothing(_: FileChunk) -> bool:
+    return False
+
+
+def _user_block(part: str | FileChunk) -> Plain:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = media_type(part)
+    data = b64encode(part.data).decode()
+    source = {"type": "base64", "media_type": kind, "data": data}
+    if kind != _PDF:
+        return {"type": "image", "source": source}
+    title = {"title": part.name[:_MAX_TITLE_CHARS]} if part.name.strip() else {}
+    return {"type": "document", "source": source, **title}
+
+
+def _error(event: Mapping[str, Any]) -> ModelError:
+    error = event.get("error")
+    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {}
+    status = _STATUS.get(str(details.get("type")))
+    words = f"the model's API failed: {_told(details.get('message') or details.get('type'))}"
+    return ModelError(words, status=status, retryable=status is not None)
+
+
+def _told(reason: Any) -> str:
+    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
+
+
+def _input(written: Any, otherwise: Any) -> Any:
+    """Return a tool's input that was written as JSON text, or something else if it is no object."""
+    try:
+        return arguments_of(ToolUse("", "", written))
+    except InvalidArguments:
+        return otherwise
+
+
+class _StreamedBlock:
+    """A block of a stream: what it began with, and what was added."""
+
+    def __init__(self, start: Mapping[str, Any]) -> None:
+        self._start = dict(start)
+        # Joined at the end: adding each of 100,000 deltas to a text takes minutes.
+        self._added: dict[str, list[Any]] = {}
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        field = _DELTAS.get(delta["type"])
+        if field is None:
+            raise ModelError(f"the stream has a part of unknown type: {_told(delta['type'])}")
+        self._added.setdefault(field, []).append(delta[field])
+
+    def joined(self) -> Plain:
+        made = self._start
+        for field, added in self._added.items():
+            if field == "citation":
+                made["citations"] = [*(made.get("citations") or ()), *added]
+            elif field == "partial_json":
+                written = "".join(added)
+                made["input"] = _input(written, written)
+            elif field == "signature":
+                made["signature"] = added[-1]
+            else:
+                made[field] = (made.get(field) or "") + "".join(added)
+        return made

@@ -1,0 +1,76 @@
+"""The HTTP client that the providers' clients use: bounded, and without redirects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx2
+
+__all__ = ["BoundedClient", "responses_of_streams"]
+
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_ERROR_BYTES = 64 * 1024
+"""What is read of the body of a refusal. Its text is cut to far less; a proxy may send any page."""
+_KEPT_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
+_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("responses", default=None)
+
+
+@contextmanager
+def responses_of_streams() -> Iterator[list[httpx2.Response]]:
+    """Collect the responses of streams that begin within the block, so that they can be closed."""
+    responses: list[httpx2.Response] = []
+    token = _responses.set(responses)
+    try:
+        yield responses
+    finally:
+        _responses.reset(token)
+
+
+class BoundedClient(httpx2.AsyncClient):
+    """Reads the body of a refusal to a limit, and follows no redirect.
+
+    A redirect to another host would take the key there: only the header `Authorization` is removed
+    then, and two of three providers have the key in a header of their own.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(follow_redirects=False, **options)
+
+    async def send(
+        self, request: httpx2.Request, *, stream: bool = False, **options: Any
+    ) -> httpx2.Response:
+        """Send a request, as the base class does."""
+        # How long a reply may take is counted by the model: for the whole, retries included.
+        request.extensions["timeout"] = httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S).as_dict()
+        response = await super().send(request, stream=True, **options)
+        if response.is_success:
+            if not stream:
+                await _read_whole(response)
+            elif (responses := _responses.get()) is not None:
+                responses.append(response)
+            return response
+        body = bytearray()
+        try:
+            async for piece in response.aiter_bytes():
+                body += piece[: _MAX_ERROR_BYTES - len(body)]
+                if len(body) == _MAX_ERROR_BYTES:
+                    break
+        except httpx2.HTTPError:
+            pass  # the status says more than that its body was cut
+        finally:
+            await response.aclose()
+        kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        return httpx2.Response(
+            response.status_code, headers=kept, content=bytes(body), request=request
+        )
+
+
+async def _read_whole(response: httpx2.Response) -> None:
+    try:
+        await response.aread()
+    except BaseException:
+        await response.aclose()
+        raise

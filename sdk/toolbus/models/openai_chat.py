@@ -1,0 +1,254 @@
+"""OpenAI's chat completions, which most other servers of models have too: an `Adapter`.
+
+- Tools are `tools`, strict where the schema has a strict form. All are sent: OpenAI takes 128,
+  other servers more or fewer, and each says so.
+- Instructions and prompt are the first message, with the role `system`. Every server knows it, and
+  OpenAI reads it as `developer` for the models that have that.
+- The message of a reply's first choice goes back once, with all its calls and with what other
+  servers add, such as `reasoning_content`. Nulls are left out; what a server would refuse is
+  repaired: ids, names and arguments of calls, an empty message, more than 128 calls.
+- Each result is a message of the role `tool`, in the order of the calls, errors too. That takes
+  only text, so pictures and PDF go into one message of the user after them, each behind a text
+  that names its call.
+- Calls of custom tools, and `function_call`, are uses like others; what a custom tool gets is no
+  JSON, and the result says so.
+
+What the API takes: developers.openai.com/api/reference/chat, and the types of the package `openai`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.openai_chat_stream import choices_of, collect
+from toolbus.models.openai_parts import (
+    MAX_FILE_BYTES,
+    api_error,
+    call_arguments,
+    checked_reply,
+    file_name,
+    is_picture,
+    sent_arguments,
+)
+from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import OPENAI
+from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
+
+__all__ = [
+    "collect",
+    "definitions",
+    "messages",
+    "request",
+    "text",
+    "text_of",
+    "user",
+    "uses",
+]
+
+_AUDIO = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
+_MAX_CALLS = 128
+"""How many calls OpenAI takes in one message, of which a model may write more
+(openai/openai-dotnet#317)."""
+_CUT = ("length", "content_filter")
+"""Why a reply may end within the arguments of a call."""
+_READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
+"""Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
+
+
+# Requests
+
+
+def definitions(turn: Turn) -> list[Plain]:
+    """Return the tools as `tools` of a request; see `Adapter`."""
+    found: list[Plain] = []
+    for tool in turn.model_tools:
+        form = tool_form(tool, OPENAI)
+        function: Plain = {"name": tool.name}
+        if tool.description:
+            function["description"] = tool.description
+        function |= {"parameters": form.schema, "strict": form.strict}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
+    """Return `messages`, and `tools` where there are any; see `Adapter`."""
+    system = system_text(turn, instructions)
+    first = [{"role": "system", "content": system}] if system else []
+    made: Plain = {"messages": [*first, *conversation]}
+    if tools := definitions(turn):
+        made["tools"] = tools
+    return made
+
+
+def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
+    """Return a message of the user; see `Adapter`.
+
+    Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF and, for models that hear, WAV and
+    MP3, of at most 50 MB. Files of text are part of the text.
+    """
+    parts = user_parts(text, files, _takes_of_user)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return {"role": "user", "content": parts[0]}
+    return {"role": "user", "content": [_part(part) for part in parts]}
+
+
+def _takes(file: FileChunk) -> bool:
+    is_document = media_type(file) == "application/pdf" and len(file.data) <= MAX_FILE_BYTES
+    return is_document or is_picture(file)
+
+
+def _takes_of_user(file: FileChunk) -> bool:
+    # Not of a result: a model that does not hear refuses the request, and each further one.
+    if media_type(file) in _AUDIO:
+        return 0 < len(file.data) <= MAX_FILE_BYTES
+    return _takes(file)
+
+
+def _part(part: str | FileChunk) -> Plain:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = media_type(part)
+    if audio := _AUDIO.get(kind):
+        data = b64encode(part.data).decode()
+        return {"type": "input_audio", "input_audio": {"data": data, "format": audio}}
+    if kind == "application/pdf":
+        file = {"filename": file_name(part, ".pdf"), "file_data": data_url(part)}
+        return {"type": "file", "file": file}
+    return {"type": "image_url", "image_url": {"url": data_url(part)}}
+
+
+# Replies
+
+
+def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
+    """Return the calls of the first choice; see `Adapter`. Raises `ModelError` without one."""
+    return _read(reply)[1]
+
+
+def text(reply: Mapping[str, Any]) -> str:
+    """Return the content of the first choice, and its refusal; see `Adapter`.
+
+    Raises `ModelError` without a choice.
+    """
+    return _text_of_message(_first_choice(checked_reply(reply))["message"])
+
+
+def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+    """Return the message of the reply, one for each result, and one with their files.
+
+    See `Adapter`. Raises `ModelError` for a reply without a choice.
+    """
+    message, asked = _read(reply)
+    answers: list[Plain] = [message]
+    files: list[Plain] = []
+    calls: list[Plain] = message.get("tool_calls", [])
+    if len(calls) > _MAX_CALLS:
+        message["tool_calls"] = calls[:_MAX_CALLS]
+    for number, (use, result) in enumerate(zip(asked, paired(asked, results), strict=True)):
+        if number and number % _MAX_CALLS == 0:
+            more = calls[number : number + _MAX_CALLS]
+            answers.append({"role": "assistant", "content": None, "tool_calls": more})
+        parts = result_parts(result, _takes)
+        answers.append({"role": "tool", "tool_call_id": use.id, "content": parts.text})
+        for file in parts.files:
+            label = f"{file_label(file)} of the result of {result.tool}, call {use.id}:"
+            files += [_part(label), _part(file)]
+    if files:
+        answers.append({"role": "user", "content": files})
+    return answers
+
+
+def _first_choice(reply: Plain) -> Plain:
+    """Return the first choice, whose message is an object."""
+    choices = reply.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise ModelError("the reply has no choice with a message")
+    if error := choice.get("error"):
+        raise api_error(error)
+    return choice
+
+
+def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
+    """Return the message of a reply as it goes back, and what it asks for."""
+    checked = checked_reply(reply)
+    choice = _first_choice(checked)
+    message = choice["message"]
+    found = message.get("tool_calls")
+    calls = [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
+    if not calls and isinstance(message.get("function_call"), dict):
+        calls = [{"function": message["function_call"]}]
+    ids = call_ids([call.get("id") for call in calls], checked)
+    is_cut = choice.get("finish_reason") in _CUT
+    asked: list[ToolUse] = []
+    sent: list[Plain] = []
+    for call, call_id in zip(calls, ids, strict=True):
+        is_custom = isinstance(call.get("custom"), dict) and not call.get("function")
+        kind, field = ("custom", "input") if is_custom else ("function", "arguments")
+        called = call[kind] if isinstance(call.get(kind), dict) else {}
+        given = called.get(field)
+        name = called.get("name")
+        asked.append(
+            ToolUse(call_id, name if isinstance(name, str) else "", call_arguments(given, is_cut))
+        )
+        back = str(given or "") if is_custom else sent_arguments(given)
+        called = {**called, "name": sent_name(name), field: back}
+        rest = {name: value for name, value in call.items() if value is not None}
+        sent.append({**rest, "id": call_id, "type": kind, kind: called})
+    return _sent_message(message, sent), asked
+
+
+def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
+    """Return the message of a reply as it goes back: with a content or calls, as it has to be."""
+    sent = {
+        name: value
+        for name, value in message.items()
+        if name not in _READ_ANEW and (value is not None or name == "content")
+    }
+    sent["role"] = "assistant"
+    audio = message.get("audio")
+    if isinstance(audio, dict) and isinstance(audio.get("id"), str):
+        sent["audio"] = {"id": audio["id"]}
+    if calls:
+        sent["tool_calls"] = calls
+    if not isinstance(sent.get("content", ""), str | list) or sent.get("content") == []:
+        sent["content"] = None
+    if not sent.get("content") and not calls and "audio" not in sent:
+        # A refusal is a part of the content there: without content the message would be refused.
+        refusal = sent.pop("refusal", None)
+        is_refusal = isinstance(refusal, str) and refusal
+        sent["content"] = [{"type": "refusal", "refusal": refusal}] if is_refusal else ""
+    return sent
+
+
+def _text_of_message(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "".join(each for each in (*texts, message.get("refusal")) if isinstance(each, str))
+
+
+# Streams
+
+
+def text_of(event: Mapping[str, Any]) -> str:
+    """Return the content, or refusal, that an event adds to the first choice; see `Adapter`."""
+    return "".join(
+        _text_of_message(choice["delta"])
+        for choice in choices_of(event)
+        if choice.get("index") in (0, None) and isinstance(choice.get("delta"), dict)
+    )

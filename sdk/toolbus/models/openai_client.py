@@ -1,0 +1,93 @@
+"""Asks OpenAI, or a server with the same API, through the package `openai`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import openai
+from openai.resources.chat.completions import AsyncCompletions
+from openai.resources.responses import AsyncResponses
+from pydantic import SecretStr
+
+from toolbus.models.adapter import Plain
+from toolbus.models.bounded_client import BoundedClient
+
+__all__ = ["ChatClient", "ResponsesClient"]
+
+
+class _HttpClient(BoundedClient, openai.DefaultAsyncHttpxClient):
+    """With the connection limits of the client."""
+
+
+class _OpenAIClient:
+    """What both APIs have in common."""
+
+    def __init__(
+        self, model: str, base_url: str | None, key: SecretStr, options: Mapping[str, Any]
+    ) -> None:
+        self._client = openai.AsyncOpenAI(
+            api_key=key.get_secret_value(),
+            base_url=base_url,
+            timeout=None,
+            max_retries=0,
+            http_client=_HttpClient(),
+        )
+        self._more: dict[str, Any] = {**options, "model": model}
+
+    @property
+    def _create(self) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    async def reply(self, request: Mapping[str, Any]) -> Any:
+        """Return the reply as plain JSON."""
+        reply = await self._create(**{**request, **self._more})
+        return reply.to_dict(warnings=False) if isinstance(reply, openai.BaseModel) else reply
+
+    async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+        """Ask for a streamed reply."""
+        stream = await self._create(**{**request, **self._more, "stream": True})
+        return _events(stream)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+class ChatClient(_OpenAIClient):
+    """Chat completions, which compatible servers have too."""
+
+    OPTIONS = frozenset(inspect.signature(AsyncCompletions.create).parameters)
+
+    @property
+    def _create(self) -> Callable[..., Any]:
+        return self._client.chat.completions.create
+
+    def is_reply(self, reply: Plain) -> bool:
+        """Whether there is a choice with a message."""
+        choices = reply.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        return isinstance(first, dict) and isinstance(first.get("message"), dict)
+
+
+class ResponsesClient(_OpenAIClient):
+    """Responses."""
+
+    OPTIONS = frozenset(inspect.signature(AsyncResponses.create).parameters)
+
+    @property
+    def _create(self) -> Callable[..., Any]:
+        return self._client.responses.create
+
+    def is_reply(self, reply: Plain) -> bool:
+        """Whether there are items of output."""
+        return isinstance(reply.get("output"), list)
+
+
+async def _events(stream: Any) -> AsyncGenerator[Any, None]:
+    try:
+        async for event in stream:
+            yield event.to_dict(warnings=False) if isinstance(event, openai.BaseModel) else event
+    finally:
+        await stream.close()

@@ -1,0 +1,110 @@
+"""What the two adapters for OpenAI's APIs share: calls, files and errors.
+
+Chat completions are the API of most other servers too (Ollama, vLLM, llama.cpp, the layers of
+Gemini and Mistral). What these send is repaired where they would refuse it when it goes back: one
+such message would end the conversation, since it is part of each further request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from toolbus.chunks.carried_values import repaired
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.adapter import Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.results import media_type
+from toolbus.models.shared_parts import sendable
+from toolbus.untrusted_text import one_line
+
+__all__ = [
+    "MAX_FILE_BYTES",
+    "api_error",
+    "call_arguments",
+    "checked_reply",
+    "file_name",
+    "is_picture",
+    "sent_arguments",
+]
+
+MAX_FILE_BYTES = 50 * 10**6
+"""All files of one request together; developers.openai.com/api/docs/guides/file-inputs."""
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
+_MAX_ERROR_CHARS = 500
+_RETRYABLE_STATUS = frozenset({408, 409, 429})
+_RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
+
+
+def is_picture(file: FileChunk) -> bool:
+    """Whether the APIs take a file as a picture: PNG, JPEG, WebP, or GIF that is not animated.
+
+    developers.openai.com/api/docs/guides/images-vision
+    """
+    kind = media_type(file)
+    if kind not in _PICTURES or len(file.data) > MAX_FILE_BYTES:
+        return False
+    return kind != "image/gif" or b"NETSCAPE2.0" not in file.data  # the block that repeats frames
+
+
+def file_name(file: FileChunk, extension: str) -> str:
+    """Return the name that a file is sent with: the API goes by its extension."""
+    name = repaired(file.name).rpartition("/")[2][-_MAX_NAME_CHARS:] or "file"
+    return name if name.lower().endswith(extension) else f"{name}{extension}"
+
+
+def checked_reply(reply: object) -> Plain:
+    """Return a reply that can be sent as JSON. Raises `ModelError` if it is or has an error."""
+    found = sendable(reply)
+    if error := found.get("error"):
+        raise api_error(error)
+    return found
+
+
+def api_error(error: object) -> ModelError:
+    """Return the error that a reply or an event of a stream has, with the provider's words."""
+    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
+    code = details.get("code")
+    status = code if type(code) is int and 100 <= code < 600 else None
+    retryable = status in _RETRYABLE_STATUS or (status or 0) >= 500 or str(code) in _RETRYABLE_CODES
+    told = [str(each) for each in (code, details.get("message")) if each is not None]
+    words = one_line(": ".join(told) or "no words", _MAX_ERROR_CHARS)
+    return ModelError(f"the model's API failed: {words}", status=status, retryable=retryable)
+
+
+def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:
+    """Return the arguments of a call as a `ToolUse` takes them: an object, or its text.
+
+    Args:
+        arguments: What the model wrote: text, or the object itself from some servers.
+        is_cut: The reply ended early. Arguments that had not begun then are no empty arguments:
+            they become a text that is not JSON, so that the tool does not run.
+    """
+    if isinstance(arguments, Mapping):
+        return arguments
+    if arguments is not None and not isinstance(arguments, str):
+        return json.dumps(arguments)
+    return "{" if is_cut and not (arguments or "").strip() else arguments or ""
+
+
+def sent_arguments(arguments: Any) -> str:
+    """Return the arguments of a call as they go back: the same text if it is one JSON object.
+
+    OpenAI takes any text. vLLM and llama.cpp read it as JSON, and refuse each further request of
+    the conversation if it is broken (vllm-project/vllm#43995, ggml-org/llama.cpp#25510). What is
+    no object is kept as text in one: `{"invalid_json": "..."}`.
+    """
+    if not isinstance(arguments, str):
+        return sent_arguments(json.dumps(arguments, ensure_ascii=False))
+    if arguments.strip() in ("", "null"):
+        return "{}"
+    try:
+        is_object = isinstance(json.loads(arguments, parse_constant=_refuse_constant), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else json.dumps({"invalid_json": arguments}, ensure_ascii=False)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

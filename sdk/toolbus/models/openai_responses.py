@@ -1,0 +1,277 @@
+"""OpenAI's responses API: an `Adapter`.
+
+- Tools are `tools`, strict where the schema has a strict form.
+- Instructions and prompt are `instructions`.
+- `store` is false: the conversation is sent whole, and nothing is kept by the provider. Reasoning
+  goes back encrypted, which the API gives by default. It is not asked for by `include`: that is
+  for older versions, and models that do not reason refuse it ("Encrypted content is not supported
+  with this model").
+- The items of a reply go back in their order, each as it is apart from what the API gives and does
+  not take: nulls, `created_by`, `status` of reasoning, and `parsed` and `parsed_arguments`, which
+  the client makes. Reasoning without encrypted or plain content is left out, since it is only the
+  name of what was not kept ("Items are not persisted when `store` is set to false"). Names and
+  arguments of calls that a server would refuse are repaired.
+- Each result is a `function_call_output` after them, in the order of the calls, errors too: a text,
+  or a list with the text, pictures and files (PDF, DOCX, PPTX, XLSX).
+- Calls of custom tools are uses like others; what they get is no JSON, and the result says so.
+  Items of tools that the provider runs itself are no uses.
+
+What the API takes: developers.openai.com/api/reference/responses, and the types of the package
+`openai`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
+from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.openai_parts import (
+    MAX_FILE_BYTES,
+    api_error,
+    call_arguments,
+    checked_reply,
+    file_name,
+    is_picture,
+    sent_arguments,
+)
+from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import OPENAI
+from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
+
+__all__ = [
+    "collect",
+    "definitions",
+    "messages",
+    "request",
+    "text",
+    "text_of",
+    "user",
+    "uses",
+]
+
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_DOCUMENTS = {
+    "application/pdf": ".pdf",
+    f"{_OFFICE}.wordprocessingml.document": ".docx",
+    f"{_OFFICE}.presentationml.presentation": ".pptx",
+    f"{_OFFICE}.spreadsheetml.sheet": ".xlsx",
+}
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""Items that ask for a result, and the field with what the tool gets."""
+_ENDED = ("response.completed", "response.incomplete")
+_TEXTS = {"output_text": "text", "refusal": "refusal"}
+_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
+_NOT_INPUT = frozenset({"created_by", "parsed", "parsed_arguments"})
+_NULLABLE = frozenset({"result", "code", "outputs", "keys"})
+"""Fields that have to be there, null too: of generated images, of the code interpreter and of the
+computer."""
+_WITH_PARTS = ("content", "summary", "action")
+"""Fields of items whose parts have fields of the API. Others may have values of tools."""
+
+
+# Requests
+
+
+def definitions(turn: Turn) -> list[Plain]:
+    """Return the tools as `tools` of a request; see `Adapter`."""
+    found: list[Plain] = []
+    for tool in turn.model_tools:
+        form = tool_form(tool, OPENAI)
+        definition: Plain = {"type": "function", "name": tool.name}
+        if tool.description:
+            definition["description"] = tool.description
+        found.append(definition | {"parameters": form.schema, "strict": form.strict})
+    return found
+
+
+def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
+    """Return `input` and `store`, and `instructions` and `tools` where there are any.
+
+    See `Adapter`.
+    """
+    made: Plain = {"input": [*conversation], "store": False}
+    if system := system_text(turn, instructions):
+        made["instructions"] = system
+    if tools := definitions(turn):
+        made["tools"] = tools
+    return made
+
+
+def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
+    """Return a message of the user; see `Adapter`.
+
+    Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF, DOCX, PPTX and XLSX of at most 50 MB.
+    Files of text are part of the text.
+    """
+    parts = user_parts(text, files, _takes)
+    return {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
+
+
+def _takes(file: FileChunk) -> bool:
+    kind = media_type(file)
+    if kind not in _DOCUMENTS:
+        return is_picture(file)
+    # The files of office programs are ZIP archives.
+    begins = b"%PDF-" if kind == "application/pdf" else b"PK\x03\x04"
+    return file.data.startswith(begins) and len(file.data) <= MAX_FILE_BYTES
+
+
+def _part(part: str | FileChunk) -> Plain:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    if extension := _DOCUMENTS.get(media_type(part)):
+        name = file_name(part, extension)
+        return {"type": "input_file", "filename": name, "file_data": data_url(part)}
+    return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
+
+
+# Replies
+
+
+def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
+    """Return the calls of functions and custom tools; see `Adapter`.
+
+    Raises `ModelError` for a reply that failed or has not ended.
+    """
+    return [use for _, use in _read(reply) if use is not None]
+
+
+def text(reply: Mapping[str, Any]) -> str:
+    """Return the texts and refusals of all messages; see `Adapter`.
+
+    Raises `ModelError` for a reply that failed or has not ended.
+    """
+    return "".join(each for item in _items(_ended_reply(reply)) for each in _texts_of(item))
+
+
+def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+    """Return the items of the reply, and an output for each of its calls; see `Adapter`.
+
+    Raises `ModelError` for a reply that failed or has not ended.
+    """
+    read = _read(reply)
+    items = [item for item, _ in read]
+    calls = [(item, use) for item, use in read if use is not None]
+    pairs = paired([use for _, use in calls], results)
+    for (item, use), result in zip(calls, pairs, strict=True):
+        parts = result_parts(result, _takes)
+        output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": parts.text}
+        if parts.files:
+            output["output"] = [_part(parts.text), *map(_part, parts.files)]
+        if isinstance(item.get("caller"), dict):  # a program of the model, which waits for it
+            output["caller"] = item["caller"]
+        items.append(output)
+    return items
+
+
+def _ended_reply(reply: Mapping[str, Any]) -> Plain:
+    checked = checked_reply(reply)
+    status = checked.get("status", "completed")
+    if status not in ("completed", "incomplete"):
+        raise ModelError(f"the reply is {shown(status)}")
+    if not isinstance(checked.get("output"), list):
+        raise ModelError("the reply has no list of items as its output")
+    return checked
+
+
+def _items(reply: Plain) -> list[Plain]:
+    return [item for item in reply["output"] if isinstance(item, dict)]
+
+
+def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
+    """Return the items of a reply as they go back, each with what it asks for."""
+    checked = _ended_reply(reply)
+    items = [item for item in _items(checked) if not _is_only_named(item, checked)]
+    calls = [item for item in items if str(item.get("type")) in _CALLS]
+    ids = iter(call_ids([call.get("call_id") for call in calls], checked))
+    read: list[tuple[Plain, ToolUse | None]] = []
+    for item in items:
+        sent = _sent_item(item)
+        use: ToolUse | None = None
+        if field := _CALLS.get(str(item.get("type"))):
+            given = item.get(field)
+            name = item.get("name")
+            is_cut = "incomplete" in (checked.get("status"), item.get("status"))
+            arguments = call_arguments(given, is_cut)
+            use = ToolUse(next(ids), name if isinstance(name, str) else "", arguments)
+            back = sent_arguments(given) if field == "arguments" else str(given or "")
+            sent |= {"call_id": use.id, "name": sent_name(name), field: back}
+        read.append((sent, use))
+    return read
+
+
+def _is_only_named(item: Plain, reply: Plain) -> bool:
+    """Whether an item is reasoning without its content, of a reply that was not kept."""
+    has_content = item.get("encrypted_content") or item.get("content")
+    return item.get("type") == "reasoning" and not has_content and reply.get("store") is not True
+
+
+def _sent_item(item: Plain) -> Plain:
+    sent = _input_fields(item)
+    for name in _WITH_PARTS:
+        if isinstance(sent.get(name), list):
+            sent[name] = [
+                _input_fields(part) if isinstance(part, dict) else part for part in sent[name]
+            ]
+        elif isinstance(sent.get(name), dict):
+            sent[name] = _input_fields(sent[name])
+    if item.get("type") == "reasoning":
+        sent.pop("status", None)
+    return sent
+
+
+def _input_fields(value: Plain) -> Plain:
+    return {
+        name: field
+        for name, field in value.items()
+        if name not in _NOT_INPUT and (field is not None or name in _NULLABLE)
+    }
+
+
+def _texts_of(item: Plain) -> list[str]:
+    """Return the texts and refusals of a message; none of another item."""
+    if item.get("type", "message") != "message":
+        return []
+    content = item.get("content")
+    parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
+    fields = [(part, _TEXTS.get(str(part.get("type")))) for part in parts if isinstance(part, dict)]
+    texts = [part.get(field) for part, field in fields if field]
+    return [each for each in texts if isinstance(each, str)]
+
+
+# Streams
+
+
+def text_of(event: Mapping[str, Any]) -> str:
+    """Return the text, or refusal, that an event adds to a message; see `Adapter`."""
+    delta = event.get("delta") if isinstance(event, Mapping) else None
+    return delta if isinstance(delta, str) and event.get("type") in _TEXT_EVENTS else ""
+
+
+def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
+    """Return the response that ends a stream; see `Adapter`."""
+    items: dict[int, Any] = {}
+    for event in events:
+        if not isinstance(event, Mapping):
+            raise ModelError("an event of the stream is no object", retryable=True)
+        kind = event.get("type")
+        response = event.get("response")
+        if kind == "response.output_item.done":
+            index = event.get("output_index")
+            items[index if isinstance(index, int) else len(items)] = event.get("item")
+        elif kind in _ENDED and isinstance(response, Mapping):
+            # Some servers leave the items out of their last event.
+            output = response.get("output") or [items[index] for index in sorted(items)]
+            return {**response, "output": output}
+        elif kind == "response.failed":
+            failed = response.get("error") if isinstance(response, Mapping) else None
+            raise api_error(failed or "the response failed")
+        elif kind == "error" or event.get("error"):
+            raise api_error(event.get("error") or event)
+    raise ModelError("the stream ended before the reply did", retryable=True)

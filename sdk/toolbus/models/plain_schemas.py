@@ -1,0 +1,97 @@
+"""Writes a schema for providers that take every keyword below the root. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolbus.agents.argument_schemas import ArgumentSchema
+from toolbus.models.schema_merging import types_of
+from toolbus.models.schema_notes import note
+from toolbus.models.schema_reduction import definition_name, with_note
+from toolbus.tools.schema_parts import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
+
+__all__ = ["plain_object"]
+
+_GONE = DEFINITIONS.keys() | {"$schema", "$comment"}
+_OPEN_OR_CLOSED = ("additionalProperties", *UNEVALUATED)
+"""Keywords that are kept where they are true or false."""
+
+
+def plain_object(
+    source: ArgumentSchema, root: dict[str, Any], names: dict[str, str]
+) -> dict[str, Any]:
+    """Write a root.
+
+    Args:
+        source: The schema.
+        root: Its root, as `root_object` returns it.
+        names: Other names of its properties.
+    """
+    properties = {
+        name: with_note(schema, note("name", name)) if name in names else schema
+        for name, schema in root.get("properties", {}).items()
+    }
+    copy = _Copy(source)
+    written = copy.part({"type": "object", **root, "properties": properties})
+    written["properties"] = {
+        names.get(name, name): schema for name, schema in written["properties"].items()
+    }
+    if "required" in written:
+        written["required"] = [names.get(name, name) for name in written["required"]]
+    if definitions := copy.definitions():
+        written["$defs"] = definitions
+    return written
+
+
+class _Copy:
+    def __init__(self, source: ArgumentSchema) -> None:
+        self._source = source
+        self._names: dict[int, str] = {}
+        self._targets: dict[str, Any] = {}
+
+    def definitions(self) -> dict[str, Any]:
+        """Write what the references lead to."""
+        written: dict[str, Any] = {}
+        while missing := self._targets.keys() - written.keys():
+            written |= {name: self.part(self._targets[name]) for name in sorted(missing)}
+        return written
+
+    def part(self, schema: Any) -> dict[str, Any]:
+        """Write a part: an object, with `items` for an array, and references to definitions."""
+        if not isinstance(schema, dict):
+            return {"not": {}} if schema is False else {}
+        written: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword in _GONE:
+                continue
+            written[keyword] = self._value(keyword, value)
+        if "array" in types_of(schema) and not isinstance(schema.get("items"), dict):
+            # OpenAI refuses an array without `items`, and `items` that is a boolean.
+            if schema.get("items") is False:
+                most = len(schema.get("prefixItems", ()))
+                written["maxItems"] = min(most, schema.get("maxItems", most))
+            written["items"] = {}
+        return written
+
+    def _value(self, keyword: str, value: Any) -> Any:
+        if keyword == "$ref":
+            return self._reference(value)
+        if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
+            return value
+        holds = Holds.ONE if keyword in UNEVALUATED else SUBSCHEMAS.get(keyword)
+        if holds is Holds.ONE:
+            return self.part(value)
+        if holds is Holds.LIST:
+            return [self.part(each) for each in value]
+        if holds is Holds.NAMED:
+            return {name: self.part(each) for name, each in value.items()}
+        return value
+
+    def _reference(self, reference: str) -> str:
+        target = self._source.target(reference)
+        key = id(target)
+        if key not in self._names:
+            name = definition_name(reference, self._targets)
+            self._names[key] = name
+            self._targets[name] = target
+        return f"#/$defs/{self._names[key]}"

@@ -1,0 +1,242 @@
+"""Merges parts of a schema that hold for the same value into one part. Pure.
+
+Providers take no `allOf`, and nothing beside `$ref` or `anyOf`; what a tool's schema says there is
+merged. What cannot be merged stays in an `allOf` of the result.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import Any
+
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
+
+__all__ = [
+    "NOT_ASKING",
+    "ImpossiblePart",
+    "Merger",
+    "NotMergedError",
+    "merged",
+    "same_json",
+    "types_of",
+]
+
+_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_TOGETHER = (
+    ("if", "then", "else"),
+    ("contains", "minContains", "maxContains"),
+    ("prefixItems", "items", "unevaluatedItems"),
+)
+"""Keywords that have a meaning together."""
+_MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
+    "properties",
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+}
+
+
+_MAX_MERGED = 100_000
+"""Properties of all parts that are merged, each time they are: merging takes 100 ms at most."""
+
+
+class NotMergedError(Exception):
+    """A part applies itself in place, or there is too much to merge."""
+
+
+class ImpossiblePart(Exception):
+    """No value matches a part."""
+
+
+class Merger:
+    """Merges the parts of one schema; each is merged once."""
+
+    def __init__(self, source: ArgumentSchema) -> None:
+        self._source = source
+        self._flat: dict[int, tuple[Any, Schema, frozenset[int]]] = {}
+        self._on_way: set[int] = set()
+        self._left = _MAX_MERGED
+
+    def flat(self, part: Schema) -> dict[str, Any]:
+        """Return a part with what its `$ref` and `allOf` ask, and without these.
+
+        An `allOf` in the result has what cannot be merged. Raises `NotMergedError`, and
+        `ImpossiblePart`.
+        """
+        try:
+            found, _ = self._flatten(part)
+        except RecursionError:  # a chain of references, which may be as long as the schema
+            raise NotMergedError from None
+        if found is False:
+            raise ImpossiblePart
+        return {} if found is True else found
+
+    def targets(self, part: Schema) -> frozenset[int]:
+        """Return the parts, by identity, that were merged into a part by `flat`."""
+        known = self._flat.get(id(part))
+        return frozenset() if known is None else known[2]
+
+    def _flatten(self, part: Any) -> tuple[Any, frozenset[int]]:
+        if not isinstance(part, dict) or ("$ref" not in part and "allOf" not in part):
+            return part, frozenset()
+        key = id(part)
+        if key in self._flat:
+            return self._flat[key][1:]
+        if key in self._on_way:
+            raise NotMergedError
+        self._on_way.add(key)
+        try:
+            own = {name: part[name] for name in part if name not in ("$ref", "allOf", "$defs")}
+            held = list(part.get("allOf", ()))
+            targets: set[int] = set()
+            if "$ref" in part:
+                held.insert(0, self._source.target(part["$ref"]))
+                targets.add(id(held[0]))
+            parts: dict[int, Any] = {id(own): own}
+            for each in held:
+                flat, through = self._flatten(each)
+                parts[id(flat)] = flat
+                targets |= through
+        finally:
+            self._on_way.discard(key)
+        merged_part = reduce(self.merged, parts.values())
+        # The part is kept too, so that no other one has its id.
+        self._flat[key] = (part, merged_part, frozenset(targets))
+        return self._flat[key][1:]
+
+    def merged(self, first: Schema, second: Schema) -> Schema:
+        """Return a part that asks what both ask, as the function does; raises `NotMergedError`."""
+        for part in (first, second):
+            if isinstance(part, dict):
+                self._left -= (
+                    len(part) + len(part.get("properties", ())) + len(part.get("enum", ()))
+                )
+        if self._left < 0:
+            raise NotMergedError
+        return merged(first, second)
+
+
+def merged(first: Schema, second: Schema) -> Schema:
+    """Return a part that asks what both ask; annotations are those of the first."""
+    if first is False or second is False:
+        return False
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return second if first is True else first
+    result = dict(first)
+    _merge_objects(first, second, result)
+    rest = _merge_groups(first, second, result)
+    for name, value in second.items():
+        if name in _MERGED_TOGETHER:
+            continue
+        if name not in result or same_json(result[name], value):
+            result[name] = value
+        elif name not in NOT_ASKING and not _merge_values(name, value, result):
+            rest[name] = value
+    if rest:
+        result["allOf"] = [*result.get("allOf", ()), rest]
+    if result.get("type") == [] or result.get("enum") == []:
+        return False
+    return result
+
+
+def _merge_groups(
+    first: dict[str, Any], second: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """Merge keywords that have a meaning together; return those that cannot be merged."""
+    rest: dict[str, Any] = {}
+    for group in _TOGETHER:
+        names = [name for name in group if name in second]
+        if not any(name in first for name in group):
+            result.update({name: second[name] for name in names})
+        elif names == ["items"] and "prefixItems" not in first:
+            result["items"] = _both(first.get("items", True), second["items"])
+        elif not all(same_json(first.get(name), second[name]) for name in names):
+            rest |= {name: second[name] for name in names}
+    return rest
+
+
+def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
+    """Merge two values of a keyword that differ; return whether that is possible."""
+    own = result[name]
+    if name == "type":
+        kinds = _common_types(types_of(result), [value] if isinstance(value, str) else value)
+        result[name] = kinds[0] if len(kinds) == 1 else kinds
+    elif name == "required":
+        result[name] = [*dict.fromkeys([*own, *value])]
+    elif name == "enum":
+        others = {_json_key(each) for each in value}
+        result[name] = [each for each in own if _json_key(each) in others]
+    elif name == "allOf":
+        result[name] = [*own, *value]
+    elif name in _LEAST:
+        result[name] = max(own, value)
+    elif name in _MOST:
+        result[name] = min(own, value)
+    elif name == "uniqueItems":
+        result[name] = own or value
+    else:
+        return False
+    return True
+
+
+def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[str, Any]) -> None:
+    """Merge the properties of two parts. A property that one forbids is gone."""
+    own, other = first.get("properties", {}), second.get("properties", {})
+    properties: dict[str, Any] = {}
+    for name in {**own, **other}:
+        in_first = own[name] if name in own else _of_others(first)
+        in_second = other[name] if name in other else _of_others(second)
+        both = _both(in_first, in_second)
+        if both is not False:
+            properties[name] = both
+    if properties or "properties" in first or "properties" in second:
+        result["properties"] = properties
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in second:
+            result[keyword] = _both(first.get(keyword, True), second[keyword])
+    if "patternProperties" in second:
+        patterns = dict(first.get("patternProperties", {}))
+        for pattern, schema in second["patternProperties"].items():
+            patterns[pattern] = _both(patterns.get(pattern, True), schema)
+        result["patternProperties"] = patterns
+
+
+def _of_others(part: dict[str, Any]) -> Schema:
+    """Return what a part asks of a property that it does not name."""
+    found = True if part.get("patternProperties") else part.get("additionalProperties", True)
+    return found if isinstance(found, dict | bool) else True
+
+
+def _both(first: Schema, second: Schema) -> Schema:
+    if first is False or second is False:
+        return False
+    if first is True or first is second or same_json(first, second):
+        return second
+    return first if second is True else {"allOf": [first, second]}
+
+
+def same_json(first: Any, second: Any) -> bool:
+    """Whether two JSON values are the same; true and 1 are not, though Python has them equal."""
+    return first is second or (first == second and _json_key(first) == _json_key(second))
+
+
+def _json_key(value: Any) -> tuple[bool, Any]:
+    if isinstance(value, dict | list):
+        return False, json.dumps(value, sort_keys=True)
+    return isinstance(value, bool), value
+
+
+def types_of(part: dict[str, Any]) -> list[str]:
+    """Return the types that a part names, as a list; empty if it names none."""
+    kinds = part.get("type", [])
+    return [kinds] if isinstance(kinds, str) else list(kinds)
+
+
+def _common_types(first: list[str], second: list[str]) -> list[str]:
+    common = [kind for kind in first if kind in second]
+    for one, other in ((first, second), (second, first)):
+        if "integer" in one and "number" in other and "integer" not in common:
+            common.append("integer")
+    return common

@@ -1,0 +1,76 @@
+"""What a schema loses on its way to a provider, as text in the descriptions of its parts. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from toolbus.tools.schema_parts import UNEVALUATED
+
+__all__ = ["described", "note", "notes_of"]
+
+_MAX_NOTE_CHARS = 300
+_MAX_NOTES_CHARS = 1_000
+"""Of all notes of one part: what is cut is checked by the tool all the same."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_OF_TYPE = {
+    "string": (
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "contentEncoding",
+        "contentMediaType",
+    ),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "array": (
+        *("minItems", "maxItems", "uniqueItems", "prefixItems"),
+        *("contains", "minContains", "maxContains", UNEVALUATED[1]),
+    ),
+    "object": (
+        *("minProperties", "maxProperties", "propertyNames", "patternProperties"),
+        *("dependentRequired", "dependentSchemas", UNEVALUATED[0]),
+    ),
+}
+_OF_ANY = ("not", "if", "then", "else", "allOf", "oneOf", "$dynamicRef", "default", "examples")
+_SILENT = (("default", None), ("uniqueItems", False), ("minItems", 0), ("minLength", 0))
+"""Keywords with values that say nothing to a model."""
+
+
+def notes_of(part: dict[str, Any], kinds: Iterable[str], kept: Iterable[str]) -> list[str]:
+    """Return a note for each keyword of a part that says something and is not kept."""
+    names = [name for kind in kinds for name in _OF_TYPE.get(kind.replace("integer", "number"), ())]
+    return [
+        note(name, part[name])
+        for name in dict.fromkeys([*names, *_OF_ANY])
+        if name in part and name not in kept and not _says_nothing(name, part[name])
+    ]
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    return any(name == silent and value is nothing for silent, nothing in _SILENT)
+
+
+def note(name: str, value: Any) -> str:
+    """Return a note about a keyword: its value is cut if it is long."""
+    if not isinstance(value, dict | list):
+        pieces: Iterable[str] = [json.dumps(value, ensure_ascii=False)]
+    else:
+        pieces = _ENCODER.iterencode(value)  # no further than it is shown
+    text = ""
+    for piece in pieces:
+        text += piece
+        if len(text) > _MAX_NOTE_CHARS:
+            return f"{name}: {text[:_MAX_NOTE_CHARS]}..."
+    return f"{name}: {text}"
+
+
+def described(description: Any, notes: Iterable[str]) -> dict[str, str]:
+    """Return the field `description` of a part, with notes behind it; empty if there is nothing."""
+    text = "; ".join(dict.fromkeys(notes))
+    if len(text) > _MAX_NOTES_CHARS:
+        text = f"{text[:_MAX_NOTES_CHARS]}..."
+    parts = [description if isinstance(description, str) else "", f"({text})" if text else ""]
+    joined = " ".join(filter(None, parts))
+    return {"description": joined} if joined else {}

@@ -1,0 +1,450 @@
+"""Writes a schema with the few keywords that a provider takes. Pure.
+
+What is not kept is said in descriptions, so a model still knows it; the tool checks it in any case.
+Unions take what stands beside them into their branches, and `allOf` is merged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.chunks.json_values import pointer_keys
+from toolbus.models.schema_merging import (
+    ImpossiblePart,
+    Merger,
+    NotMergedError,
+    same_json,
+    types_of,
+)
+from toolbus.models.schema_notes import described, note, notes_of
+from toolbus.models.schema_rules import Rules
+
+__all__ = ["NoFormError", "Reduction", "definition_name", "with_note"]
+
+_MAX_PARTS = 5_000
+"""Parts of a reduced schema: branches and merged parts can multiply those of the schema."""
+_VALUES_OF_PART = 8
+"""How many values of an enum count as one part."""
+_MAX_IN_PLACE = 20
+"""Parts that are written, each within another, where a reference to them stands."""
+_UNIONS = {"anyOf", "oneOf"}
+_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_TYPED_BY = (
+    ("object", ("properties", "required", "additionalProperties", "patternProperties")),
+    ("array", ("items", "prefixItems", "minItems", "maxItems")),
+    ("string", ("pattern", "minLength", "maxLength", "format", "contentEncoding")),
+    ("number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+)
+"""The type of a part that names none, by its keywords."""
+_NOT_SIMPLE = re.compile(r"\(\?|\\[^dDwWsSnrtfv0.*+?^$|(){}\[\]/\\-]|[*+?}]\+")
+"""Syntax of patterns that not every provider knows: groups with options, properties, and others."""
+
+
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+class NoFormError(Exception):
+    """A schema has no strict form; the text says why."""
+
+
+class Reduction:
+    """Writes one schema.
+
+    Args:
+        source: The schema.
+        rules: What the result may have.
+    """
+
+    def __init__(self, source: ArgumentSchema, rules: Rules) -> None:
+        self._source = source
+        self._rules = rules
+        self._merger = Merger(source)
+        self._names: dict[int, str] = {}
+        """The name of each definition by the identity of its part."""
+        self._taken: set[str] = set()
+        self._waiting: dict[str, Schema] = {}
+        """Definitions that are still to be written."""
+        self._in_place: list[frozenset[int]] = []
+        """The parts, by identity, that are being written where a reference to them stands."""
+        self._left = _MAX_PARTS
+
+    def root(self, schema: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+        """Write the root, without unions and references, and all definitions.
+
+        Args:
+            schema: The root.
+            names: Other names of its properties.
+
+        Raises `NoFormError` if the rules are strict.
+        """
+        written = self._object(schema, names)
+        definitions: dict[str, Any] = {}
+        while self._waiting:
+            name = next(iter(self._waiting))
+            definitions[name] = self._or_any(self._waiting.pop(name))
+        if definitions:
+            written["$defs"] = definitions
+        return written
+
+    def part(self, schema: Schema) -> dict[str, Any]:
+        """Write a part.
+
+        Raises `NoFormError`, and `ImpossiblePart` if no value matches it.
+        """
+        self._left -= 1
+        if self._left < 0 and self._rules.is_strict:
+            raise NoFormError("it has too many parts")
+        if schema is False:
+            raise ImpossiblePart
+        if not isinstance(schema, dict) or self._left < 0:
+            return self._untyped({})
+        if self._only(schema, "$ref"):
+            return self._reference(schema)
+        if self._only(schema, "allOf") and len(schema["allOf"]) == 1:
+            only = schema["allOf"][0]
+            own = {name: value for name, value in schema.items() if name != "allOf"}
+            return self.part({**only, **own} if isinstance(only, dict) else only)
+        try:
+            flat = self._merger.flat(schema)
+            with self._written_in_place(self._merger.targets(schema)):
+                return self._union(flat) if _UNIONS & flat.keys() else self._typed(flat)
+        except NotMergedError:
+            return self._untyped(schema)
+
+    @contextmanager
+    def _written_in_place(self, targets: frozenset[int]) -> Iterator[None]:
+        """Raise `NotMergedError` where parts are written within themselves, or too deep."""
+        if not targets:
+            yield
+            return
+        if len(self._in_place) >= _MAX_IN_PLACE or any(targets & each for each in self._in_place):
+            raise NotMergedError
+        self._in_place.append(targets)
+        try:
+            yield
+        finally:
+            self._in_place.pop()
+
+    def _only(self, schema: dict[str, Any], keyword: str) -> bool:
+        """Whether a keyword is all that asks something of a value."""
+        return keyword in schema and schema.keys() - {keyword} <= NOT_ASKING
+
+    # References
+
+    def _reference(self, schema: dict[str, Any]) -> dict[str, Any]:
+        target, reference = self._end_of(schema["$ref"])
+        if not isinstance(target, dict):
+            return self.part(target)
+        description = described(schema.get("description"), notes_of(schema, (), ()))
+        if description and not self._rules.wraps_references:
+            try:
+                with self._written_in_place(frozenset({id(target)})):
+                    return {**self.part(target), **description}
+            except NotMergedError:
+                return self._untyped(schema)
+        name = self._defined(target, reference)
+        found = {"$ref": f"#/$defs/{name}"}
+        return {"anyOf": [found], **description} if description else found
+
+    def _end_of(self, reference: str) -> tuple[Schema, str]:
+        """Return the part where a chain of references ends, and the last of them."""
+        seen: set[str] = set()
+        while reference not in seen:
+            seen.add(reference)
+            target = self._source.target(reference)
+            if not isinstance(target, dict) or not self._only(target, "$ref"):
+                return (True if target is None else target), reference
+            reference = target["$ref"]
+        return True, reference  # the chain is a circle, so it asks nothing
+
+    def _defined(self, target: dict[str, Any], reference: str) -> str:
+        """Return the name of a definition, which is written later."""
+        key = id(target)
+        if key not in self._names:
+            name = definition_name(reference, self._taken)
+            self._taken.add(name)
+            self._names[key] = name
+            self._waiting[name] = target
+        return self._names[key]
+
+    # Unions
+
+    def _union(self, schema: dict[str, Any]) -> dict[str, Any]:
+        keyword = "anyOf" if "anyOf" in schema else "oneOf"
+        base = {name: schema[name] for name in schema if name not in NOT_ASKING | {keyword}}
+        different: dict[str, dict[str, Any]] = {}
+        for branch in schema[keyword]:
+            try:
+                written = self._branch(base, branch)
+            except ImpossiblePart:
+                continue
+            nested = written["anyOf"] if written.keys() == {"anyOf"} else [written]
+            different |= {json.dumps(each): each for each in nested}
+        if not different:
+            raise ImpossiblePart
+        branches = _joined([*different.values()])
+        notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
+        if keyword == "oneOf" and len(branches) > 1:
+            notes.append("exactly one of these")
+        description = described(schema.get("description"), notes)
+        if len(branches) == 1 and not ("$ref" in branches[0] and description):
+            return {**branches[0], **description}
+        return {**description, "anyOf": branches}
+
+    def _branch(self, base: dict[str, Any], branch: Schema) -> dict[str, Any]:
+        if not base or self._left < 0:
+            return self.part(branch)
+        flat = self._merger.flat(branch)
+        if base.keys() == {"type"} and flat.get("type") == base["type"]:
+            return self.part(branch)  # a reference stays one
+        with self._written_in_place(self._merger.targets(branch)):
+            return self.part(self._merger.merged(flat, base))
+
+    # Parts with types
+
+    def _typed(self, schema: dict[str, Any]) -> dict[str, Any]:
+        kinds = types_of(schema) or _implied_types(schema)
+        if "const" in schema and not self._rules.has_const:
+            schema = {**schema, "enum": [schema["const"]]}
+        if "const" in schema or "enum" in schema:
+            return self._listed(schema, kinds)
+        if not kinds:
+            return self._untyped(schema)
+        if len(kinds) > 1 and not {"object", "array"}.isdisjoint(kinds):
+            own = {name: schema[name] for name in schema if name not in NOT_ASKING}
+            branches = [self.part({**own, "type": kind}) for kind in kinds]
+            notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
+            return {**described(schema.get("description"), notes), "anyOf": branches}
+        kind = kinds[0] if len(kinds) == 1 else kinds
+        if kind == "object":
+            return self._object(schema)
+        if kind == "array":
+            return self._array(schema)
+        kept = self._kept(schema, kinds)
+        text = described(schema.get("description"), notes_of(schema, kinds, kept))
+        return {"type": kind, **text, **kept}
+
+    def _kept(self, schema: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
+        """Return the keywords of a part that are kept as they are."""
+        kept = {name: schema[name] for name in schema if name in self._rules.keywords}
+        if kept.get("format") not in self._rules.formats:
+            kept.pop("format", None)
+        if "pattern" in kept and _NOT_SIMPLE.search(kept["pattern"]):
+            del kept["pattern"]
+        of_kinds = {name for kind in kinds for name in _KEYWORDS_OF.get(kind, ())}
+        return {name: value for name, value in kept.items() if name in of_kinds}
+
+    def _listed(self, schema: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
+        """Write a part whose values are listed."""
+        values = schema.get("enum", [schema.get("const")])
+        self._left -= len(values) // _VALUES_OF_PART
+        if "const" in schema:
+            values = [each for each in values if same_json(each, schema["const"])]
+        values = [each for each in values if not kinds or _is_of(each, kinds)]
+        if not values:
+            raise ImpossiblePart
+        of_values = [*dict.fromkeys(_TYPES[type(each)] for each in values)]
+        notes = notes_of(schema, of_values, ())
+        if not {"object", "array"}.isdisjoint(of_values):
+            if self._rules.is_strict:
+                raise NoFormError("an enum has objects or lists")
+            return described(schema.get("description"), [note("enum", values), *notes])
+        if not self._rules.is_strict:
+            return self._listed_by_type(schema, values, notes)
+        text = described(schema.get("description"), notes)
+        kind = of_values[0] if len(of_values) == 1 else of_values
+        listed = {"const": values[0]} if "const" in schema else {"enum": values}
+        return {"type": kind, **text, **listed}
+
+    def _listed_by_type(
+        self, schema: dict[str, Any], values: list[Any], notes: list[str]
+    ) -> dict[str, Any]:
+        """Write listed values where an enum has texts or numbers alone."""
+        branches: list[dict[str, Any]] = []
+        for kind in dict.fromkeys(_TYPES[type(each)] for each in values):
+            same = [each for each in values if _TYPES[type(each)] == kind]
+            branch: dict[str, Any] = {"type": kind}
+            if kind in ("string", "integer", "number"):
+                branch["enum"] = same
+            elif kind == "boolean" and len(same) == 1:
+                branch |= described("", [note("enum", same)])
+            branches.append(branch)
+        text = described(schema.get("description"), notes)
+        if len(branches) > 1:
+            return {**text, "anyOf": branches}
+        text = described(schema.get("description"), [*notes, *_notes_in(branches[0])])
+        return {**branches[0], **text}
+
+    def _untyped(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if self._rules.is_strict:
+            raise NoFormError("a part has no type")
+        return described(schema.get("description"), notes_of(schema, (), ()))
+
+    def _array(self, schema: dict[str, Any]) -> dict[str, Any]:
+        kept = self._kept(schema, ("array",))
+        first = schema.get("prefixItems", [])
+        others: Any = schema.get("items", True)
+        most = len(first) if others is False else None
+        written: dict[str, Any] = {}
+        if first and self._rules.has_prefix_items:
+            written["prefixItems"] = [self._or_any(each) for each in first]
+        elif first:
+            beyond = [] if schema.get("maxItems", len(first) + 1) <= len(first) else [others]
+            others = {"anyOf": [*first, *(each for each in beyond if each is not False)]}
+        try:
+            written["items"] = self.part(True if others is False else others)
+        except ImpossiblePart:
+            written["items"] = {"type": "null"} if self._rules.is_strict else {}
+            most = 0
+        if most is not None and "maxItems" in self._rules.keywords:
+            kept["maxItems"] = min(most, kept.get("maxItems", most))
+        if kept.get("minItems", 0) > 1 and "maxItems" not in self._rules.keywords:
+            del kept["minItems"]  # Anthropic takes 0 and 1
+        notes = notes_of(schema, ("array",), {*kept, *written})
+        return {"type": "array", **described(schema.get("description"), notes), **written, **kept}
+
+    def _or_any(self, schema: Schema) -> dict[str, Any]:
+        """Write a part; one that no value matches has no strict form, and else is any value."""
+        try:
+            return self.part(schema)
+        except ImpossiblePart:
+            return self._untyped({})
+
+    def _object(
+        self, schema: dict[str, Any], names: Mapping[str, str] = _NO_NAMES
+    ) -> dict[str, Any]:
+        others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+        if self._rules.is_strict:
+            _require_closed(schema, others)
+        properties: dict[str, Any] = {}
+        for name, asked in schema.get("properties", {}).items():
+            try:
+                properties[name] = self._property(name, asked, schema, names)
+            except ImpossiblePart:
+                continue  # it can only be left out
+        required = [
+            names.get(name, name)
+            for name in properties
+            if self._rules.requires_all or name in schema.get("required", ())
+        ]
+        notes = notes_of(schema, ("object",), ())
+        written: dict[str, Any] = {
+            "type": "object",
+            **described(schema.get("description"), notes),
+            "properties": {names.get(name, name): part for name, part in properties.items()},
+        }
+        if required or self._rules.is_strict:
+            written["required"] = required
+        if self._rules.is_strict:
+            written["additionalProperties"] = False
+        elif others is not None:
+            is_schema = isinstance(others, dict)
+            written["additionalProperties"] = self._or_any(others) if is_schema else others
+        return written
+
+    def _property(
+        self, name: str, asked: Schema, schema: dict[str, Any], names: Mapping[str, str]
+    ) -> dict[str, Any]:
+        written = self.part(with_note(asked, note("name", name)) if name in names else asked)
+        is_required = name in schema.get("required", ())
+        if self._rules.requires_all and not is_required and not self._source.takes_null(asked):
+            return _or_null(written)
+        return written
+
+
+_NOTED_IN_BRANCHES = frozenset({"not", "if", "then", "else", "allOf", "oneOf"})
+_KEYWORDS_OF = {
+    "string": ("pattern", "format"),
+    **dict.fromkeys(("number", "integer"), _TYPED_BY[3][1]),
+    "array": ("minItems", "maxItems"),
+}
+
+
+def with_note(schema: Schema, text: str) -> Schema:
+    """Return a part with a note in its description."""
+    if schema is False:
+        return schema
+    own = schema if isinstance(schema, dict) else {}
+    return {**own, **described(own.get("description"), [text])}
+
+
+def _joined(branches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one enum for branches that are listed values of one type, as of a discriminator."""
+    kinds = {json.dumps(branch.get("type")) for branch in branches}
+    listed = all(branch.keys() in ({"type", "const"}, {"type", "enum"}) for branch in branches)
+    if len(branches) == 1 or len(kinds) > 1 or not listed:
+        return branches
+    values = [each for branch in branches for each in branch.get("enum", [branch.get("const")])]
+    return [{"type": branches[0]["type"], "enum": values}]
+
+
+def _require_closed(schema: dict[str, Any], others: Any) -> None:
+    if others not in (None, False) or schema.get("patternProperties"):
+        raise NoFormError("an object is open")
+    if "properties" not in schema and others is None:
+        raise NoFormError("an object is free-form")
+    if not {*schema.get("required", ())} <= {*schema.get("properties", ())}:
+        raise NoFormError("a required property has no schema")
+
+
+def _or_null(written: dict[str, Any]) -> dict[str, Any]:
+    """Return a written part that takes null too."""
+    if "anyOf" in written:
+        return {**written, "anyOf": [*written["anyOf"], {"type": "null"}]}
+    kinds = types_of(written)
+    if not kinds or "const" in written or not {"object", "array"}.isdisjoint(kinds):
+        rest = {name: value for name, value in written.items() if name != "description"}
+        text = {"description": written["description"]} if rest.keys() != written.keys() else {}
+        return {**text, "anyOf": [rest, {"type": "null"}]}
+    nullable = {**written, "type": [*dict.fromkeys([*kinds, "null"])]}
+    if None not in written.get("enum", (None,)):
+        nullable["enum"] = [*written["enum"], None]
+    return nullable
+
+
+def _implied_types(schema: dict[str, Any]) -> list[str]:
+    """Return the type of a part that names none: an `enum` has the types of its values."""
+    if "enum" in schema or "const" in schema:
+        return []
+    return [kind for kind, keywords in _TYPED_BY if not schema.keys().isdisjoint(keywords)][:1]
+
+
+def _is_of(value: Any, kinds: list[str]) -> bool:
+    kind = _TYPES[type(value)]
+    is_whole = isinstance(value, float) and value.is_integer()
+    return (
+        kind in kinds
+        or (kind == "integer" and "number" in kinds)
+        or (is_whole and "integer" in kinds)
+    )
+
+
+def _notes_in(branch: dict[str, Any]) -> list[str]:
+    text = branch.get("description", "")
+    return [text[1:-1]] if text else []
+
+
+def definition_name(reference: str, taken: Collection[str]) -> str:
+    """Return a name for what a reference leads to: its last key, in plain characters."""
+    last = pointer_keys(reference[1:])[-1:] or ["root"]
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last[0])[:64] or "part"
+    name = plain
+    number = len(taken)
+    while name in taken:
+        number += 1
+        name = f"{plain}_{number}"
+    return name

@@ -1,0 +1,94 @@
+"""Plain words, for a model whose replies are written down: `scripted_model`.
+
+A conversation has messages of three forms:
+
+    {"role": "user", "text": "...", "files": ["[file 'a.png', image/png, 9 bytes]"]}
+    {"role": "model", "text": "...", "uses": [{"id": "...", "name": "...", "arguments": ...}]}
+    {"role": "results", "results": [{"id": "...", "tool": "...", "state": "ok", "text": "..."}]}
+
+A reply is such a message of the role `model`. Events of a streamed reply are `{"text": "..."}` for
+each piece of the text, then `{"uses": [...]}`, which ends it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.results import paired
+
+__all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
+
+
+def definitions(turn: Turn) -> list[Plain]:
+    """Return name, description and schema of each tool, as they are."""
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+        for tool in turn.model_tools
+    ]
+
+
+def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
+    """Return system text, tools and messages."""
+    return {
+        "system": "\n\n".join(filter(None, (instructions, turn.prompt()))),
+        "tools": definitions(turn),
+        "messages": list(conversation),
+    }
+
+
+def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
+    """Return a message of the user, in which files are named."""
+    named = []
+    for file in files:
+        if not file.is_whole:
+            raise ValueError(f"the file {file.name!r} is not in memory")
+        named.append(f"[file {file.name!r}, {file.mime_type}, {len(file.data)} bytes]")
+    if not text.strip() and not named:
+        raise ValueError("a message of the user must not be empty")
+    return {"role": "user", "text": text, "files": named}
+
+
+def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
+    """Return what the reply asks for. Arguments that are no object are given as their JSON text."""
+    return [ToolUse(use["id"], use["name"], _arguments(use["arguments"])) for use in reply["uses"]]
+
+
+def text(reply: Mapping[str, Any]) -> str:
+    """Return the text of the reply."""
+    return str(reply["text"])
+
+
+def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+    """Return the reply, and a message with the results of its uses."""
+    asked = uses(reply)
+    told = [
+        {"id": each.id, "tool": each.tool, "state": each.state, "text": each.for_model()}
+        for each in paired(asked, results)
+    ]
+    return [dict(reply), {"role": "results", "results": told}] if asked else [dict(reply)]
+
+
+def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
+    """Put a streamed reply together."""
+    said: list[str] = []
+    for event in events:
+        if "uses" in event:
+            return {"role": "model", "text": "".join(said), "uses": event["uses"]}
+        said.append(text_of(event))
+    raise ModelError("the stream ended before the reply did", retryable=True)
+
+
+def text_of(event: Mapping[str, Any]) -> str:
+    """Return the piece of text of an event."""
+    return str(event.get("text", ""))
+
+
+def _arguments(value: Any) -> Mapping[str, Any] | str:
+    return value if isinstance(value, str | dict) else json.dumps(value)

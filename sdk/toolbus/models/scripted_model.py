@@ -1,0 +1,132 @@
+"""A model whose replies are written in a file: for tests, demonstrations and documentation.
+
+The file is JSON lines in UTF-8, a reply each. Empty lines, and lines that begin with `#`, are left
+out:
+
+    # asks for two tools at once, then says something
+    {"uses": [{"name": "clock.now"}, {"name": "greeter.greet", "arguments": {"name": "Ada"}}]}
+    {"text": "It is noon."}
+
+`name` is `toolkit.tool` or the name that a provider would get. `arguments` may be any JSON, also
+text that is no JSON, as models write it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolbus.models import scripted
+from toolbus.models.adapter import Adapter, Plain
+from toolbus.models.model_error import ModelError
+
+__all__ = ["ScriptedModel"]
+
+_MAX_BYTES = 16 * 1024 * 1024
+_PIECE_CHARS = 16
+
+
+class _Written(NamedTuple):
+    text: str
+    uses: list[Plain]
+
+
+class ScriptedModel:
+    """Gives the replies of a file, one after the other.
+
+    Each conversation reads the file from its start: the number of replies in the conversation
+    tells which one is next. The file is read here, and not again.
+
+    Args:
+        path: The file.
+
+    Raises `ValueError` for a file that cannot be read, and for a mistake in it, with path and line.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = Path(path)
+        self._replies = list(_read(self._path))
+
+    def __repr__(self) -> str:
+        return f"<model scripted:{self._path}>"
+
+    @property
+    def adapter(self) -> Adapter:
+        """The words of scripted models."""
+        return scripted
+
+    async def reply(self, request: Mapping[str, Any]) -> Plain:
+        """Return the next reply. Raises `ModelError` when there is none left."""
+        number = sum(message.get("role") == "model" for message in request["messages"])
+        if number >= len(self._replies):
+            raise ModelError(
+                f"{self._path} has {len(self._replies)} replies, and the conversation asks for "
+                "one more"
+            )
+        written = self._replies[number]
+        # The ids differ within a conversation, and are the same each time.
+        uses = [{"id": f"use-{number + 1}-{n}"} | use for n, use in enumerate(written.uses, 1)]
+        return {"role": "model", "text": written.text, "uses": uses}
+
+    async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
+        """Yield the next reply in pieces. Raises `ModelError` when there is none left."""
+        reply = await self.reply(request)
+        text = reply["text"]
+        for start in range(0, len(text), _PIECE_CHARS):
+            yield {"text": text[start : start + _PIECE_CHARS]}
+        yield {"uses": reply["uses"]}
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _read(path: Path) -> Iterator[_Written]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"{path} is larger than {_MAX_BYTES} bytes")
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        place = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{place}: this is not UTF-8") from None
+    # Not `splitlines`: a JSON text may have U+2028 in it.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                yield _reply_of(line)
+            except (ValueError, RecursionError) as error:
+                told = "it is nested too deeply" if isinstance(error, RecursionError) else error
+                raise ValueError(f"{path}:{number}: {told}") from None
+
+
+def _reply_of(line: str) -> _Written:
+    try:
+        reply = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    _check_keys(reply, "a reply", {"text", "uses"})
+    text, uses = reply.get("text", ""), reply.get("uses", [])
+    if not isinstance(text, str) or not isinstance(uses, list):
+        raise ValueError("text must be text, and uses must be a list")
+    if not text and not uses:
+        raise ValueError("a reply has text, uses, or both")
+    for use in uses:
+        _check_keys(use, "a use", {"name", "arguments"})
+        if not isinstance(use.get("name"), str) or not use["name"]:
+            raise ValueError("a use needs the name of a tool")
+    return _Written(
+        text, [{"name": use["name"], "arguments": use.get("arguments", {})} for use in uses]
+    )
+
+
+def _check_keys(value: Any, what: str, known: set[str]) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be a JSON object")
+    if unknown := sorted(value.keys() - known):
+        raise ValueError(f"{what} has no {unknown[0]!r}, only {' and '.join(sorted(known))}")

@@ -1,0 +1,101 @@
+"""What the adapters of several providers share: requests, and what goes back of a reply.
+
+A message that an API refuses ends the conversation, since it is part of each further request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from math import isfinite
+from typing import Any
+
+from toolbus.agents.model_tools import ModelTool
+from toolbus.agents.turn import Turn
+from toolbus.chunks.carried_values import repaired
+from toolbus.models.adapter import Plain
+from toolbus.models.model_error import ModelError
+from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
+
+__all__ = ["call_ids", "sendable", "sent_name", "system_text", "tool_form"]
+
+_MAX_NAME_CHARS = 64
+
+
+def tool_form(tool: ModelTool, dialect: Dialect) -> SchemaForm:
+    """Return the schema of a tool as a provider takes it.
+
+    Raises `ValueError` with the tool's name if it takes none.
+    """
+    try:
+        return schema_form(tool.input_schema, dialect)
+    except ValueError as error:
+        raise ValueError(f"{tool.tool.name}: {error}") from error
+
+
+def system_text(turn: Turn, instructions: str) -> str:
+    """Return the instructions and the prompt of the turn; empty if both are blank."""
+    return "\n\n".join(text for text in (instructions, turn.prompt()) if text.strip())
+
+
+def sendable(reply: object) -> Plain:
+    """Return a reply that can be sent as JSON, in UTF-8.
+
+    Its lone surrogates are replaced by U+FFFD, and numbers that JSON has not by null: a client
+    reads them, and cannot send them.
+
+    Raises `ModelError` for what is no object, or is nested too deeply.
+    """
+    if not isinstance(reply, Mapping):
+        kind = type(reply).__name__
+        raise ModelError(f"a reply is a dict, such as response.to_dict(), not a value of {kind}")
+    try:
+        return dict(reply) if _is_sendable(reply) else _as_json(reply)
+    except RecursionError:
+        raise ModelError("the reply is nested too deeply") from None
+
+
+def _is_sendable(value: object) -> bool:
+    try:
+        return bool(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError):
+        return False
+
+
+def _as_json(value: Any) -> Any:
+    """Copy a value as plain JSON."""
+    if isinstance(value, str):
+        return repaired(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {repaired(str(name)): _as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return value if value is None or isinstance(value, bool | int) else repaired(str(value))
+
+
+def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
+    """Return an id for each call of a reply, no two of them equal.
+
+    Those of the API where it gave them. Some servers give none, or the same one twice; then the id
+    is made from the reply's own, so that it is the same each time the reply is read.
+    """
+    ids: dict[str, None] = {}
+    for number, found in enumerate(given):
+        if not isinstance(found, str) or not found or found in ids:
+            seed = f"{reply.get('id')} {reply.get('created')} {number}"
+            found = f"call_{sha256(seed.encode()).hexdigest()[:24]}"
+        ids[found] = None
+    return list(ids)
+
+
+def sent_name(name: object) -> str:
+    """Return the name of a call as it goes back.
+
+    Models call what is not there, such as `multi_tool_use.parallel`, and the API refuses a name
+    with other characters than its own definitions may have.
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"

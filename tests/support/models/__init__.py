@@ -1,0 +1,1 @@
+"""A local server with the APIs of the providers of models, which judges what it is sent."""
