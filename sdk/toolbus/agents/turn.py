@@ -149,9 +149,9 @@ class Turn:
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
     `approval_timeout_s` is no time, `ask` is given without permissions, a message inside a tool,
     or `required`, `available` or a message without a room, and `TypeError` without room and
-    context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`, JSON without a message, and
-    anything but toolkits in `always` and `required`, async generators in `middlewares`, an
-    `AgentState` as `state`, `Permissions` and a function as `ask`.
+    context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`,
+    JSON without a message, and anything but toolkits in `always` and `required`, async generators
+    in `middlewares`, an `AgentState` as `state`, `Permissions` and a function as `ask`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
