@@ -147,10 +147,10 @@ def _own_keywords_take_null(schema: dict[str, Any]) -> bool:
 
 def _read(schema: dict[str, Any]) -> ArgumentSchema:
     try:
-        JsonCheck(schema)  # a host that is not of this library may have sent anything
+        JsonCheck(schema)
         if _stands_alone(schema):
             return ArgumentSchema(schema)
-    except ValueError:
+    except Exception:
         pass
     return ArgumentSchema(*usable_schema(schema))
 

@@ -74,7 +74,7 @@ TABLE = [
     ),
     ROW(
         {**TEXT, "pattern": r"\p{L}", "format": "x", "default": "a", "title": "T"},
-        *[{**TEXT, "description": r'(pattern: "\\p{L}"; format: "x"; default: "a")'}] * 3,
+        *[{**TEXT, "description": r'T (pattern: "\\p{L}"; format: "x"; default: "a")'}] * 3,
         id="what not all take",
     ),
     ROW(
@@ -84,7 +84,7 @@ TABLE = [
         id="const",
     ),
     ROW(
-        {"enum": ["a", 1, None]},
+        {"enum": ["a", 1, None, "a"]},
         *[{"type": ["string", "integer", "null"], "enum": ["a", 1, None]}] * 2,
         {"anyOf": [{**TEXT, "enum": ["a"]}, {"type": "integer", "enum": [1]}, NULL]},
         id="enum of several types",
