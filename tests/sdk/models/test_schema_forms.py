@@ -197,6 +197,31 @@ TABLE = [
         id="allOf",
     ),
     ROW(
+        {"allOf": [{"minimum": 1, "maximum": 5}, {"type": ["integer", "null"], "minimum": 2}]}
+        | {"maximum": 4, "type": ["string", "number"]},
+        {"type": "integer", "minimum": 2, "maximum": 4},
+        {"type": "integer", "description": "(minimum: 2; maximum: 4)"},
+        {"type": "integer", "minimum": 2, "maximum": 4},
+        id="allOf of bounds",
+    ),
+    ROW(
+        {**CLOSED, "type": "object", "properties": {"a": OR_NULL, "b": {"$ref": "#/$defs/Word"}}},
+        {
+            "type": "object",
+            "properties": {"a": OR_NULL, "b": {"anyOf": [{"$ref": "#/$defs/Word"}, NULL]}},
+            "required": ["a", "b"],
+            **CLOSED,
+        },
+        {
+            "type": "object",
+            "properties": {"a": OR_NULL, "b": {"$ref": "#/$defs/Word"}},
+            "required": [],
+            **CLOSED,
+        },
+        SAME,
+        id="optional, one takes null",
+    ),
+    ROW(
         {**TEXT, "not": {"const": "x"}, "if": {"minLength": 1}, "then": False},
         *[
             {
