@@ -18,9 +18,10 @@ from toolbus.models.schema_forms import (
 )
 
 Schema = dict[str, Any]
-TEXT = {"type": "string"}
+TEXT: Schema = {"type": "string"}
 NULL = {"type": "null"}
 OR_NULL = {"anyOf": [TEXT, NULL]}
+NONE_REQUIRED: Schema = {"required": []}
 CLOSED = {"additionalProperties": False}
 SAME = object()
 """The form is the schema."""
@@ -186,7 +187,7 @@ TABLE = [
                     some("a", description="(maxProperties: 0)", **rest, **CLOSED),
                 ]
             }
-            for rest in ({"required": []}, {})
+            for rest in (NONE_REQUIRED, {})
         ],
         id="union beside properties",
     ),
