@@ -39,7 +39,7 @@ _MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
 
 
 _MAX_MERGED = 100_000
-"""Properties of all parts that are merged, each time they are: merging takes 100 ms at most."""
+"""Properties and values of all parts that are merged, each time they are: 100 ms at most."""
 
 
 class NotMergedError(Exception):

@@ -335,16 +335,18 @@ class Reduction:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
+        needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():
+            own = with_note(asked, note("name", name)) if name in names else asked
             try:
-                properties[name] = self._property(name, asked, schema, names)
+                properties[name] = self._property(own, is_required=name in needed)
             except ImpossiblePart:
                 continue  # it can only be left out
         required = [
             names.get(name, name)
             for name in properties
-            if self._rules.requires_all or name in schema.get("required", ())
+            if self._rules.requires_all or name in needed
         ]
         notes = notes_of(schema, ("object",), ())
         written: dict[str, Any] = {
@@ -364,11 +366,8 @@ class Reduction:
             written["additionalProperties"] = self._or_any(others) if is_schema else others
         return written
 
-    def _property(
-        self, name: str, asked: Schema, schema: dict[str, Any], names: Mapping[str, str]
-    ) -> dict[str, Any]:
-        written = self.part(with_note(asked, note("name", name)) if name in names else asked)
-        is_required = name in schema.get("required", ())
+    def _property(self, asked: Schema, *, is_required: bool) -> dict[str, Any]:
+        written = self.part(asked)
         if self._rules.requires_all and not is_required and not self._source.takes_null(asked):
             return _or_null(written)
         return written
