@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn import Turn
+from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
@@ -55,7 +57,7 @@ _MAX_REASON_CHARS = 500
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 
-_CUT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
 _NO_ARGUMENTS = "(cut off)"
 """Arguments of a use that is cut: no JSON, so that the turn makes a failed result of it."""
@@ -218,19 +220,15 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     if not isinstance(content, list) or not all(map(_is_block, content)):
         raise ModelError("this is no reply of the messages API")
     asked = [block for block in content if block["type"] == "tool_use"]
-    ids = iter(call_ids((block.get("id") for block in asked), found))
-    cut = content[-1] if content and _stop_reason(found) in _CUT else None
-    return [
-        (
-            block,
-            ToolUse(
-                next(ids), block["name"], _NO_ARGUMENTS if block is cut else block.get("input")
-            ),
-        )
-        if block["type"] == "tool_use"
-        else (block, None)
-        for block in content
+    ids = call_ids((block.get("id") for block in asked), found)
+    uses = [
+        ToolUse(use_id, block["name"], block.get("input"))
+        for use_id, block in zip(ids, asked, strict=True)
     ]
+    if asked and asked[-1] is content[-1] and _stop_reason(found) in _CUT:
+        uses[-1] = replace(uses[-1], arguments=_NO_ARGUMENTS)
+    following = iter(uses)
+    return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
 
 
 def _is_block(block: object) -> bool:
@@ -306,8 +304,10 @@ def _user_block(part: str | FileChunk) -> Plain:
     source = {"type": "base64", "media_type": kind, "data": data}
     if kind != _PDF:
         return {"type": "image", "source": source}
-    title = {"title": part.name[:_MAX_TITLE_CHARS]} if part.name.strip() else {}
-    return {"type": "document", "source": source, **title}
+    made: Plain = {"type": "document", "source": source}
+    if part.name.strip():
+        made["title"] = repaired(part.name[:_MAX_TITLE_CHARS])
+    return made
 
 
 def _error(event: Mapping[str, Any]) -> ModelError:
@@ -335,7 +335,7 @@ class _StreamedBlock:
 
     def __init__(self, start: Mapping[str, Any]) -> None:
         self._start = dict(start)
-        # Joined at the end: adding each of 100,000 deltas to a text takes minutes.
+        # Joined at the end: adding each delta to the text would copy all of it each time.
         self._added: dict[str, list[Any]] = {}
 
     def add(self, delta: Mapping[str, Any]) -> None:

@@ -208,7 +208,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         if _block_reason(reply) is None:
             raise ModelError("the stream ended before the reply did", retryable=True)
         return reply | {"candidates": []}
-    # Joined at the end: adding each of 100,000 pieces to a text takes minutes.
+    # Joined at the end: adding each piece to the text would copy all of it each time.
     joined = [part | {"text": "".join(texts)} if texts else part for part, texts in parts]
     candidate["content"] = {"role": "model", "parts": joined}
     return reply | {"candidates": [candidate]}
