@@ -4,8 +4,9 @@ A name is imported when it is first used (PEP 562), so that `import toolbus` cos
 program loads only what it needs.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from toolbus.public_names import PublicNames
 
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.agents.agent_state import AgentState as AgentState
@@ -76,7 +77,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.models.adapter import Adapter as Adapter
     from toolbus.models.adapter import Model as Model
     from toolbus.models.model_error import ModelError as ModelError
-    from toolbus.models.open_model import open_model as open_model
+    from toolbus.models.opening import open_model as open_model
     from toolbus.permissions.assessment import Assessment as Assessment
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.permit import Permit as Permit
@@ -117,80 +118,14 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.tools.tool_run import Participant as Participant
     from toolbus.tools.toolkit import Toolkit as Toolkit
 
-_MODULES = {
-    "toolbus.agents.agent_state": "AgentState",
-    "toolbus.agents.builders": "ToolkitBuilder ToolkitConfig builder_infos make_toolkits",
-    "toolbus.agents.factory_builder": "builder_of",
-    "toolbus.agents.granted_rules": "GrantedRule",
-    "toolbus.agents.model_tools": "ModelTool",
-    "toolbus.agents.questions": "Answer Question",
-    "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
-    "toolbus.agents.terminal_questions": "ask_in_terminal",
-    "toolbus.agents.tool_groups": "ToolGroup",
-    "toolbus.agents.tool_use": "ToolResult ToolUse",
-    "toolbus.agents.turn": "Turn TurnTool",
-    "toolbus.agents.turn_permissions": "TurnPermissions",
-    "toolbus.agents.turn_toolkits": "LocalToolkit RequiredToolkit",
-    "toolbus.auth.grants": "AgentsGrant ApiScope",
-    "toolbus.auth.keys": "Key KeyRing",
-    "toolbus.auth.tokens": "ParticipantToken TokenRefused",
-    "toolbus.chunks.chunk_types": (
-        "Chunk EmptyChunk FileChunk JsonChunk LinkChunk MixedChunk TextChunk"
-    ),
-    "toolbus.client.chunk_stream": "ChunkStream",
-    "toolbus.errors": (
-        "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "
-        "DefinitionChanged DefinitionConflict DuplicateCallId Executed HostLost Internal "
-        "InvalidArguments InvalidResult LoopDetected NoHost NotFound Overloaded "
-        "PermissionDenied QuotaExceeded RoomException StreamBroken StreamStalled TooLarge "
-        "ToolFailed ToolInactive Unavailable"
-    ),
-    "toolbus.factories.factory": "OperatorOnly",
-    "toolbus.models.adapter": "Adapter Model",
-    "toolbus.models.model_error": "ModelError",
-    "toolbus.models.open_model": "open_model",
-    "toolbus.permissions.assessment": "Assessment",
-    "toolbus.permissions.permissions": "Permissions",
-    "toolbus.permissions.permit": "Permit",
-    "toolbus.permissions.rule": "Rule",
-    "toolbus.permissions.rule_file": "RuleFileError",
-    "toolbus.records.call_record": "CallRecord",
-    "toolbus.records.recording": "Recording",
-    "toolbus.records.records": "Records",
-    "toolbus.records.sqlite_file": "RecordsUnavailable",
-    "toolbus.room.call_explanation": "Explanation",
-    "toolbus.room.call_monitor": "CallReport EndedCall",
-    "toolbus.room.events": "EventStream RoomEvent",
-    "toolbus.room.lock_file": "LockFile LockedToolkit",
-    "toolbus.room.participants": "BuilderInfo Message ParticipantInfo",
-    "toolbus.room.room": "Room",
-    "toolbus.room.room_client": "RoomClient",
-    "toolbus.room.toolkit_proxy": "DefinitionInfo ToolkitInfo ToolkitProxy TypedToolkitProxy",
-    "toolbus.service.remote_toolkit": "RemoteToolkit",
-    "toolbus.tools.context": "ToolContext",
-    "toolbus.tools.function_tool": "FunctionTool",
-    "toolbus.tools.input_stream": "InputStream",
-    "toolbus.tools.left_out": "LeftOut",
-    "toolbus.tools.middleware": "Middleware Next ToolCall",
-    "toolbus.tools.options": "ToolOptions tool",
-    "toolbus.tools.tool": "Tool",
-    "toolbus.tools.tool_info": "ToolInfo",
-    "toolbus.tools.tool_run": "Participant",
-    "toolbus.tools.toolkit": "Toolkit",
-}
-"""The public names of each module that defines some."""
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_names = PublicNames(__name__)
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_names)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+    return _names.load(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return _names.listed()

@@ -98,6 +98,7 @@ MADE = Load(
     unit="toolkits/s",
     is_on_one_core=True,
 )
+ROUNDS = _calls("one after the other", 0.3, 1, parts=3)
 UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
 
 _UNSAMPLED = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
@@ -189,6 +190,14 @@ TURN = Leg(
     "turns of an agent over 200 tools of others, whose definitions it has read",
     environment=_UNSAMPLED,
 )
+MODELS = Leg(
+    "models",
+    "bench.models_leg",
+    "one process: a turn with 200 tools in the words of providers of models, and four uses of a "
+    "reply, with or without these words",
+    ("caller",),
+)
+APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 IMPORTS = Leg(
     "imports",
     "bench.import_leg",
@@ -260,6 +269,22 @@ GROUPS = (
         ),
         (ALONE,),
         rounds=2,
+    ),
+    Group(
+        "models",
+        (
+            *(
+                Contender(MODELS, f"{label} of {api}", "caller", order, ("caller",))
+                for api in APIS
+                for label, order in (
+                    ("200 definitions", {"step": "definitions", "api": api}),
+                    ("a reply", {"step": "reply", "api": api}),
+                )
+            ),
+            Contender(MODELS, "its uses", "caller", {"step": "uses", "api": ""}, ("caller",)),
+        ),
+        (ROUNDS,),
+        rounds=1,
     ),
     Group(
         "imports",

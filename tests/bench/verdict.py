@@ -6,7 +6,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.legs import ALONE, DOWN, IN_FLIGHT, MADE, RECORDED, SPANS_PER_CALL, STARTS, UP, Load
+from bench.legs import (
+    ALONE,
+    APIS,
+    DOWN,
+    IN_FLIGHT,
+    MADE,
+    RECORDED,
+    ROUNDS,
+    SPANS_PER_CALL,
+    STARTS,
+    UP,
+    Load,
+)
 from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
@@ -140,6 +152,11 @@ ROWS = (
     Row("permissions", 1_000.0, 20.0, ALONE, "with 10,000 rules", "no decision", ABOVE),
     Row("turns", 20.0, 10.0, ALONE, "turn over 10 toolkits of 20 tools", figure=MS),
     Row("turns", None, None, ALONE, "turn over 200 toolkits of 1 tool", figure=MS),
+    *(Row("models", 5.0, 2.0, ROUNDS, f"200 definitions of {api}", figure=MS) for api in APIS),
+    *(
+        Row("models", 1_000.0, 500.0, ROUNDS, f"a reply of {api}", "its uses", ABOVE)
+        for api in APIS
+    ),
     Row("imports", 1.7, 1.5, STARTS, "four names", "their libraries", P50),
     Row("imports", None, None, STARTS, "four names", figure=MS),
     Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),

@@ -81,6 +81,8 @@ def call_context(
     if parent.hops >= limits.max_hops:
         raise LoopDetected(f"more than {limits.max_hops} calls within each other")
     principal = parent.principal or parent.caller.participant
+    # No grant `act_for`: it only narrows what the host may call itself. Nor may it name the caller
+    # of a parent that has a principal, who would lend its grants to whom it acts for.
     if on_behalf_of is not None and _named(room, caller, on_behalf_of) != principal.identity:
         raise PermissionDenied("a nested call acts for the principal of its parent only")
     present = authorities(room, principal, is_named=parent.is_named)

@@ -16,10 +16,18 @@ from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.tools.foreign_schemas import usable_schema
-from toolbus.tools.schema_parts import IN_PLACE, SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.tools.schema_parts import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    IN_PLACE,
+    SUBSCHEMAS,
+    UNEVALUATED,
+    Holds,
+)
 from toolbus.tools.schema_validation import JsonCheck
 
 __all__ = [
+    "NOT_ASKING",
     "ArgumentSchema",
     "KeptByIdentity",
     "Schema",
@@ -28,6 +36,8 @@ __all__ = [
     "parameter_aliases",
 ]
 
+NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
+"""Keywords that ask nothing of a value."""
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
 T = TypeVar("T")
@@ -103,7 +113,10 @@ class ArgumentSchema:
         key = id(schema)
         if key not in self._null_fits:
             self._null_fits[key] = (schema, True)
-            fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            try:
+                fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+            except RecursionError:  # a chain of references, which may be as long as the schema
+                fits = True
             self._null_fits[key] = (schema, fits)
         return self._null_fits[key][1]
 

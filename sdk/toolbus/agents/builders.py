@@ -95,7 +95,8 @@ class ToolkitBuilder(ABC, Generic[C]):
         """Make a new toolkit; its tools acquire resources in `start` and release them in `stop`.
 
         Args:
-            room: The room of use; calls through it are made on behalf of the requester.
+            room: The room of use; calls through it are made on behalf of the requester. None in
+                a turn that has no room.
             model: The agent's value for its model; toolbus does not read it.
             config: The checked config.
 
@@ -188,18 +189,28 @@ async def make_toolkits(
         ValueError: Two builders have one name.
         Exception: The exception of a builder's `make`; the other builders are cancelled.
     """
-    return await build_toolkits(room, model, read_configs(builders, tools, granted=granted))
+    patterns = None if granted is None else (tuple(granted),)
+    return await build_toolkits(room, model, read_configs(builders, tools, granted=patterns))
 
 
 def read_configs(
     builders: Iterable[AnyBuilder],
     tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None,
     *,
-    granted: Iterable[str] | None = None,
+    granted: Sequence[Iterable[str]] | None = None,
+    limits_objects: bool = True,
 ) -> list[ToolkitRequest]:
-    """Find the builders of the requested toolkits. Raises as `make_toolkits`; builds nothing."""
+    """Find the builders of the requested toolkits. Raises as `make_toolkits`; builds nothing.
+
+    Args:
+        builders: The available builders.
+        tools: Configs, as JSON objects or objects of the builders' types.
+        granted: The patterns of each participant that limits what may be requested: one of each
+            has to cover a builder. No participant may request nothing; None may request all.
+        limits_objects: Whether that holds for objects too, and not for JSON alone.
+    """
     known = _by_name(builders)
-    patterns = None if granted is None else ToolPatterns(granted)
+    patterns = None if granted is None else [ToolPatterns(each) for each in granted]
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or [], Sequence):
         raise _invalid("/tools", "must be a list of configs")
     wanted: dict[str, ToolkitRequest] = {}
@@ -208,7 +219,8 @@ def read_configs(
         name = _name_in(entry, path)
         if name in wanted:
             raise _invalid(f"{path}/name", f"{wanted[name].path} already requests {name}")
-        if patterns is not None and not patterns.covers_toolkit(name):
+        is_limited = limits_objects or not isinstance(entry, ToolkitConfig)
+        if patterns is not None and is_limited and not _all_cover(patterns, name):
             text = f"{path}: no grant for builder {_shown(name)}"
             grant = f"agents.builders={name}"
             details = {"path": path, "message": text, "grant": grant}
@@ -219,7 +231,9 @@ def read_configs(
     return list(wanted.values())
 
 
-async def build_toolkits(room: Room, model: Any, wanted: Sequence[ToolkitRequest]) -> list[Toolkit]:
+async def build_toolkits(
+    room: Room | None, model: Any, wanted: Sequence[ToolkitRequest]
+) -> list[Toolkit]:
     """Build what `read_configs` found, concurrently; raises as `make_toolkits` does."""
     return await run_concurrently([_make(room, model, each) for each in wanted])
 
@@ -242,10 +256,11 @@ async def run_concurrently(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     raise failure
 
 
-async def _make(room: Room, model: Any, wanted: ToolkitRequest) -> Toolkit:
+async def _make(room: Room | None, model: Any, wanted: ToolkitRequest) -> Toolkit:
     name = wanted.builder.name
+    given: Any = room  # None in a turn without a room, which most builders are not made for
     try:
-        made: object = await wanted.builder.make(room, model, wanted.config)
+        made: object = await wanted.builder.make(given, model, wanted.config)
     except _Refusal as error:
         raise _below(wanted.path, error) from error
     except Exception as error:
@@ -267,6 +282,11 @@ def _by_name(builders: Iterable[AnyBuilder]) -> dict[str, ToolkitBuilder[Any]]:
             raise ValueError(f"two builders are named {each.name!r}")
         found[each.name] = _PrebuiltToolkit(each) if isinstance(each, Toolkit) else each
     return found
+
+
+def _all_cover(patterns: Sequence[ToolPatterns], name: str) -> bool:
+    # Of none at all `all` would say the opposite.
+    return bool(patterns) and all(each.covers_toolkit(name) for each in patterns)
 
 
 def _name_in(entry: object, path: str) -> str:

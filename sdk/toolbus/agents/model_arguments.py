@@ -6,16 +6,18 @@ required, so that a model writes null for one that it leaves out. Calls of progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolbus.agents.argument_schemas import (
+    NOT_ASKING,
     ArgumentSchema,
     KeptByIdentity,
     Schema,
     argument_schema,
 )
+from toolbus.tools.schema_parts import IN_PLACE
 
 __all__ = ["tool_arguments"]
 
@@ -28,6 +30,11 @@ _IN_BRANCHES = ("anyOf", "oneOf")
 _ALL: Any = ("all",)
 _ANY: Any = ("any",)
 _BRANCHES: tuple[Any, ...] = (_ANY, *_IN_BRANCHES)
+_NOT_SIMPLE = frozenset(
+    {"$ref", "patternProperties", "prefixItems", "unevaluatedProperties", *IN_PLACE}
+)
+"""Keywords by which other parts say of the same properties or items, or that need a closer look."""
+_MAX_SETTLED = 8
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -77,6 +84,19 @@ class _TooManyStepsError(Exception):
     pass
 
 
+class _Simple(NamedTuple):
+    """What a part says of the properties of an object, or the items of an array."""
+
+    left_out: frozenset[str]
+    """Those whose null means "left out"."""
+    below: dict[str, Schema | None]
+    """The schema of each that is named; None if no null in it means "left out"."""
+    others: Schema | None
+    """That of all other properties, or of all items."""
+    known: Collection[str] | None
+    """All properties, if no others are taken."""
+
+
 class _Way:
     """The way back for the arguments of one tool."""
 
@@ -84,6 +104,8 @@ class _Way:
         self._source = source
         self._by_alias = {alias: name for name, alias in source.aliases.items()}
         self._leading = _leading_parts(source)
+        self._simple: dict[tuple[int, str], _Simple | None] = {}
+        """By the identity of a part of the schema, and the type of a value."""
         self.has_nulls: bool = id(source.root) in self._leading
         """Whether any null can mean "left out"."""
 
@@ -105,6 +127,48 @@ class _Way:
             return False
         made: Any = part.get(_ANY) or part.get(_ALL)
         return any(self.leads(each) for each in made) if made else id(part) in self._leading
+
+    def settled(self, part: Schema, kind: str) -> Schema:
+        """Return what a reference leads to, and the one branch that values of a type may match."""
+        for _ in range(_MAX_SETTLED):
+            if not isinstance(part, dict):
+                break
+            asking = part.keys() - NOT_ASKING
+            if asking == {"$ref"}:
+                target = self.target(part)
+                part = True if target is None else target
+                continue
+            branches = part[next(iter(asking))] if asking in ({"anyOf"}, {"oneOf"}) else ()
+            possible = [each for each in branches if self._may_be(each, kind)]
+            if len(possible) != 1:
+                break
+            part = possible[0]
+        return part
+
+    def _may_be(self, part: Schema, kind: str) -> bool:
+        if isinstance(part, dict) and "$ref" in part:
+            part = self.target(part) or part
+        kinds = part.get("type", kind) if isinstance(part, dict) else kind
+        return part is not False and (kinds == kind or kind in kinds)
+
+    def simple(self, part: Schema, kind: str) -> _Simple | None:
+        """Return what a part says of its properties; None if other parts say of them too."""
+        key = (id(part), kind)
+        if key not in self._simple:
+            self._simple[key] = self._read_simple(self.settled(part, kind), kind)
+        return self._simple[key]
+
+    def _read_simple(self, part: Schema, kind: str) -> _Simple | None:
+        if not isinstance(part, dict) or not _NOT_SIMPLE.isdisjoint(part):
+            return None
+        properties = part.get("properties", {})
+        others = part.get("additionalProperties" if kind == "object" else "items")
+        return _Simple(
+            frozenset(name for name in properties if self.own_null(part, name) is _Null.LEFT_OUT),
+            {name: each if self.leads(each) else None for name, each in properties.items()},
+            others if isinstance(others, dict) and self.leads(others) else None,
+            properties if _is_closed(part) else None,
+        )
 
     def own_null(self, part: dict[str, Any], name: str) -> _Null:
         """Return what the own keywords of a part say of a property that is null."""
@@ -200,23 +264,42 @@ class _Removal:
             return value
 
     def _of(self, value: Any, part: Schema) -> Any:
+        self._step()
+        kind = "object" if isinstance(value, dict) else "array"
+        made = isinstance(part, dict) and (_ALL in part or _ANY in part)
+        simple = None if made else self._way.simple(part, kind)
         changes: dict[Any, Any] = {}
         gone: set[Any] = set()
         for key, item in _items(value):
-            if item is None and isinstance(value, dict):
-                if self._null(part, value, key) is _Null.LEFT_OUT:
+            if item is None and kind == "object":
+                if self._is_left_out(part, value, key, simple):
                     gone.add(key)
             elif isinstance(item, dict | list):
-                below = _all([*self._below(part, value, key)])
-                if self._way.leads(below):
-                    cleaned = self._of(item, below)
-                    if cleaned is not item:
-                        changes[key] = cleaned
+                below = self._part_below(part, value, key, simple)
+                cleaned = item if below is None else self._of(item, below)
+                if cleaned is not item:
+                    changes[key] = cleaned
         if not changes and not gone:
             return value
         if isinstance(value, list):
             return [changes.get(index, item) for index, item in enumerate(value)]
         return {name: changes.get(name, item) for name, item in value.items() if name not in gone}
+
+    def _is_left_out(
+        self, part: Schema, value: dict[str, Any], name: str, simple: _Simple | None
+    ) -> bool:
+        if simple is None:
+            return self._null(part, value, name) is _Null.LEFT_OUT
+        return name in simple.left_out or (simple.known is not None and name not in simple.known)
+
+    def _part_below(
+        self, part: Schema, value: Any, key: Any, simple: _Simple | None
+    ) -> Schema | None:
+        """Return what holds for a property or an item; None if no null in it is left out."""
+        if simple is not None:
+            return simple.below.get(key, simple.others)
+        below = _all([*self._below(part, value, key)])
+        return below if self._way.leads(below) else None
 
     def _step(self) -> None:
         self._steps_left -= 1

@@ -26,8 +26,10 @@ from toolbus.agents.turn_assembly import TurnAssembly
 from toolbus.agents.turn_calls import TurnFacts
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
 from toolbus.agents.turn_options import (
+    NOT_GIVEN,
     TurnOptions,
     checked_builders,
+    checked_context,
     checked_permissions,
     checked_room,
     checked_state,
@@ -37,7 +39,7 @@ from toolbus.agents.turn_options import (
 from toolbus.agents.turn_permissions import CallJudge, TurnPermissions
 from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import TurnRuns
-from toolbus.agents.turn_scope import TurnScope
+from toolbus.agents.turn_scope import end_with, scope_of
 from toolbus.agents.turn_toolkits import (
     LocalToolkit,
     RequiredToolkit,
@@ -57,6 +59,7 @@ from toolbus.room.call_form import (
 from toolbus.room.participants import Message
 from toolbus.room.room_client import RoomClient
 from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit, checked_records
@@ -139,8 +142,9 @@ class Turn:
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
-        room: RoomClient,
+        room: RoomClient | None = NOT_GIVEN,
         *,
+        context: ToolContext | None = None,
         message: Message | None = None,
         always: Iterable[Toolkit | LocalToolkit] = (),
         required: Iterable[RequiredToolkit | str] = (),
@@ -158,14 +162,16 @@ class Turn:
         ask: Ask | None = None,
         approval_timeout_s: float = 300.0,
     ) -> None:
+        inside = checked_context(context)
         checked = checked_state(state)
         self._options = options = TurnOptions(
-            room=checked_room(room),
+            room=checked_room(room, inside),
+            context=inside,
             message=message,
             always=checked_toolkits("always", always, Toolkit, LocalToolkit),
             required=checked_required("required", required),
             builders=checked_builders(builders),
-            tools=requested(message, tools),
+            tools=requested(message, inside, tools),
             model=model,
             available=available,
             groups=checked_groups(groups),
@@ -199,9 +205,13 @@ class Turn:
             raise RuntimeError("a turn can be entered once: make a new one for the next message")
         self._is_used = True
         options = self._options
-        scope = TurnScope.of(options)
-        tracing = options.room._core.caller.tracing
-        span = TurnSpan.begin(tracing, scope.agent.name, options.room.room, scope.principal)
+        scope = scope_of(options)
+        span = TurnSpan.begin(
+            scope.tracing,
+            scope.agent.name,
+            "" if scope.client is None else scope.client.room,
+            None if scope.sender is None else scope.sender.full_name,
+        )
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
@@ -210,13 +220,19 @@ class Turn:
                 scope.sender,
                 scope.view,
                 self._groups.check,
-                options.room._wants_error_text,
+                scope.wants_error_text,
+                scope.builders or (),
             )
             judge = None
             if options.permissions is not None:
                 judge = CallJudge(options.permissions, options.asking, facts)
-            runs = TurnRuns(facts, options.middlewares, span, options.records)
-            entries = await self._assembly.assemble(stack, scope, facts)
+            runs = TurnRuns(facts, options.middlewares, span, options.records, scope.deadline_at)
+            if scope.serves is not None:
+                stack.callback(end_with(scope.serves, runs))
+            async with scope.in_time():
+                entries = await self._assembly.assemble(stack, scope, facts)
+            if runs.has_ended:
+                raise Unavailable(runs.end_text, executed="no", retryable=False)
             stack.push_async_callback(runs.end)
             self._tools = TurnTools(entries, self._groups)
             self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
@@ -461,6 +477,8 @@ class Turn:
         if self._stack is None or self._runs is None:
             text = "the turn has ended" if self._is_used else "the turn is not entered"
             raise Unavailable(text, executed="no", retryable=False)
+        if self._runs.has_ended:
+            raise Unavailable(self._runs.end_text, executed="no", retryable=False)
         return self._runs
 
 

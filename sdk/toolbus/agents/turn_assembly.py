@@ -82,18 +82,23 @@ class TurnAssembly:
 
         Raises what entering a `Turn` raises.
         """
-        options, room = self._options, scope.room
-        granted = None if options.message is None else options.message.builders
-        wanted = read_configs(self._builders, options.tools, granted=granted)
-        rights = ToolRights(room.grants.agents)
-        proxies = await run_concurrently([each.find(room, rights) for each in self._required])
-        for needed, proxy in zip(self._required, proxies, strict=True):
-            self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
+        options, client = self._options, scope.client
+        wanted = read_configs(
+            self._builders,
+            options.tools,
+            granted=scope.builders,
+            # What a tool itself asks for is not the request of those for whom it runs.
+            limits_objects=options.context is None,
+        )
+        proxies = [] if client is None else await self._find_required(client)
         built = await build_toolkits(scope.view(), options.model, wanted)
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
-        rights = ToolRights(room.grants.agents)  # a newer token may have come meanwhile
-        found = await _available_toolkits(room, rights, proxies) if options.available else []
+        # A newer token may have come meanwhile.
+        rights = None if client is None else ToolRights(client.grants.agents)
+        found: list[ToolkitProxy] = []
+        if options.available and client is not None and rights is not None:
+            found = await _available_toolkits(client, rights, proxies)
         for local in self._always:
             await self._add_local(stack, scope, facts, local)
         for needed, proxy in zip(self._required, proxies, strict=True):
@@ -103,6 +108,14 @@ class TurnAssembly:
         for proxy in self._names.add_available(found):
             await self._add_remote(scope, rights, proxy)
         return self._entries
+
+    async def _find_required(self, client: RoomClient) -> list[ToolkitProxy]:
+        """Wait for the required toolkits, and learn their owners."""
+        rights = ToolRights(client.grants.agents)
+        proxies = await run_concurrently([each.find(client, rights) for each in self._required])
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
+        return proxies
 
     async def _add_local(
         self,
@@ -116,7 +129,7 @@ class TurnAssembly:
         own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
         is_own = any(local is each for each in own)
         here = InProcessToolkit.of(toolkit)
-        await stack.enter_async_context(here.started(scope.room if is_own else scope.view()))
+        await stack.enter_async_context(here.started(scope.client if is_own else scope.view()))
         state = partial(self._options.state.of, local.name)
         for info in tool_infos(here.manifest, here.manifest.tools, local.name):
             dispatch = LocalDispatch(here, info.tool, facts, state)
@@ -125,18 +138,21 @@ class TurnAssembly:
     async def _add_remote(
         self,
         scope: TurnScope,
-        rights: ToolRights,
+        rights: ToolRights | None,
         proxy: ToolkitProxy,
         needed: RequiredToolkit | None = None,
     ) -> None:
         """List the tools of a toolkit elsewhere."""
+        client, room = scope.client, scope.view()
+        assert client is not None, "as the toolkit was found"
+        assert room is not None
+        assert rights is not None
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
         participant = None if needed is None else needed.participant
-        room = scope.view()
         tools = await _usable_tools(
-            scope.room._core.manifests,
+            client._core.manifests,
             proxy.info.digest,
             _callable_tools(rights, manifest, wanted),
         )

@@ -64,12 +64,14 @@ class TurnFacts:
     agent: Participant
     sender: Participant | None
     """The principal of all calls; None is the agent itself."""
-    view: Callable[[float | None], Room]
-    """Makes the room of a call that ends at a time by the loop's clock."""
+    view: Callable[[float | None], Room | None]
+    """Makes the room of a call that ends at a time by the loop's clock; None without a room."""
     check_active: Callable[[str, str], None]
     """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
     wants_error_text: Callable[[], bool]
     """Whether the room's server asks for the texts of exceptions."""
+    builders: tuple[tuple[str, ...], ...] = ()
+    """What tools in this process find as `context.builders`."""
 
 
 class Judge(Protocol):
@@ -263,6 +265,7 @@ class LocalDispatch:
             on_chunk=put,
             state=self._state(),
             wants_error_text=facts.wants_error_text,
+            builders=facts.builders,
         )
         if call.judge is not None:
             inner.left_s = call.left_s
@@ -392,6 +395,7 @@ def context_of(call: TurnCall, facts: TurnFacts) -> ToolContext:
         deadline_at=deadline_at,
         clock=clock,
         on_progress=options.on_progress,
+        builders=facts.builders,
     )
     run = run_of(context)
     run.call_id = call.id

@@ -14,10 +14,12 @@ from toolbus.agents.skill_listing import SkillListing
 from toolbus.agents.tool_groups import ToolGroup
 from toolbus.agents.turn_permissions import TurnPermissions
 from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
-from toolbus.chunks.json_values import shown
+from toolbus.chunks.json_values import cut, shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
 from toolbus.room.participants import Message
+from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
+from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.toolkit import Toolkit
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.records import Records
 
 __all__ = [
+    "NOT_GIVEN",
     "Requests",
     "TurnOptions",
     "checked_builders",
+    "checked_context",
     "checked_permissions",
     "checked_room",
     "checked_state",
@@ -36,6 +40,8 @@ __all__ = [
     "requested",
 ]
 
+NOT_GIVEN: Any = ...
+"""The room of a turn for which none was named; None says that there is none."""
 Requests: TypeAlias = Sequence[Mapping[str, Any] | ToolkitConfig] | None
 """The configs of toolkits to be built, as `read_configs` takes them."""
 
@@ -44,7 +50,8 @@ Requests: TypeAlias = Sequence[Mapping[str, Any] | ToolkitConfig] | None
 class TurnOptions:
     """The options of one turn, as its class documents them."""
 
-    room: RoomClient
+    room: RoomClient | None
+    context: ToolContext | None
     message: Message | None
     always: tuple[Toolkit | LocalToolkit, ...]
     required: tuple[RequiredToolkit, ...]
@@ -62,14 +69,81 @@ class TurnOptions:
     asking: Asking
     permissions: TurnPermissions | None
 
+    def __post_init__(self) -> None:
+        """Refuse what does not go with where the turn runs. Raises `ValueError`."""
+        if self.context is not None and self.message is not None:
+            raise ValueError(
+                "a turn inside a tool serves the call of that tool: message= is for Turn(room)"
+            )
+        if self.room is not None:
+            return
+        if self.context is None:
+            where = "Turn(None) has no room"
+        elif run_of(self.context).room is None:
+            where = "the context of this turn has no room"
+        else:
+            return
+        required = [*self.required, *(each for group in self.groups for each in group.required)]
+        if required:
+            names = ", ".join(_name_of(each) for each in required)
+            raise ValueError(
+                f"{where}, so that nobody else hosts what is required ({cut(names)}): use"
+                " Turn(room), or toolkits of this process in always="
+            )
+        if self.available:
+            raise ValueError(f"{where}, so that no toolkit is available in it: use Turn(room)")
+        if self.message is not None:
+            raise ValueError(
+                f"{where}, so that no calls can be made on behalf of the sender of a message: use"
+                " Turn(room, message=message)"
+            )
 
-def checked_room(room: object) -> RoomClient:
-    """Return the agent's room. Raises `TypeError` for anything else."""
-    if not isinstance(room, RoomClient):
-        kind = type(room)
-        name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
-        raise TypeError(f"a turn is made with an agent's toolbus.RoomClient, not {name}")
-    return room
+
+def _name_of(required: RequiredToolkit | str) -> str:
+    return required if isinstance(required, str) else required.name
+
+
+def checked_room(room: object, context: ToolContext | None) -> RoomClient | None:
+    """Return the agent's room; None for a turn without one, or inside a tool.
+
+    Raises `TypeError` for anything else, and unless there is either a room, or None, or a context.
+    """
+    if context is not None:
+        if room is NOT_GIVEN:
+            return None
+        raise TypeError(
+            "a turn takes a room or context=, not both: inside a tool, Turn(context=context) uses"
+            " the room of the context"
+        )
+    if room is NOT_GIVEN:
+        raise TypeError(
+            "a turn is made with an agent's room, Turn(room); with Turn(None) for tools of this"
+            " process alone; or inside a running tool with Turn(context=context)"
+        )
+    if room is None or isinstance(room, RoomClient):
+        return room
+    kind = type(room)
+    name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+    hint = ""
+    if isinstance(room, ToolContext | Room):
+        hint = ": inside a running tool use Turn(context=context)"
+    raise TypeError(f"a turn is made with an agent's toolbus.RoomClient, not {name}{hint}")
+
+
+def checked_context(context: object) -> ToolContext | None:
+    """Return the context of the running tool; None without one.
+
+    Raises `TypeError` for anything else, and for a context whose room toolbus did not make.
+    """
+    if context is None:
+        return None
+    if not isinstance(context, ToolContext):
+        raise TypeError(f"context must be the ToolContext of a running tool, not {shown(context)}")
+    room = run_of(context).room
+    if room is not None and not isinstance(room, Room):
+        kind = type(room).__name__
+        raise TypeError(f"a turn inside a tool needs a toolbus.Room as context.room, not {kind}")
+    return context
 
 
 def checked_state(state: AgentState | None) -> AgentState:
@@ -86,17 +160,20 @@ def checked_builders(builders: Iterable[AnyBuilder]) -> tuple[AnyBuilder, ...]:
     return tuple(builders)
 
 
-def requested(message: Message | None, tools: Requests) -> Requests:
-    """Return the requested configs; those of a message are checked when the turn is entered.
+def requested(message: Message | None, context: ToolContext | None, tools: Requests) -> Requests:
+    """Return the requested configs; those of others are checked when the turn is entered.
 
-    Raises `TypeError` for what is no message, and for JSON without one.
+    Raises `TypeError` for what is no message, and for JSON without a message or a context.
     """
     if message is None:
+        if context is not None:
+            return tools
         own = tuple(tools or ())
         if not all(isinstance(each, ToolkitConfig) for each in own):
             raise TypeError(
                 "without message= tools must be ToolkitConfig objects: pass message= to build"
-                " what a sender requests as JSON; toolkits of your own belong into always="
+                " what a sender requests as JSON, or context= inside a tool; toolkits of your own"
+                " belong into always="
             )
         return own
     if not isinstance(message, Message):

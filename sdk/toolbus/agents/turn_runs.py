@@ -7,11 +7,13 @@ call begins in `_begin`; the end of one around which something stands is known i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from toolbus.agents.tool_groups import BASIC
 from toolbus.agents.tool_use import ToolResult, ToolUse, state_of
@@ -21,7 +23,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, chunks_of
 from toolbus.client.local_errors import recorded_end
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import Cancelled, NotFound, RoomException, ToolFailed
+from toolbus.errors import Cancelled, DeadlineExceeded, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.streaming import unreadable_input
@@ -57,6 +59,7 @@ class TurnRuns:
         middlewares: What runs around each call, the first outermost.
         span: Records the turn in its trace; None if nothing does.
         records: Where each call is recorded; None for nowhere.
+        deadline_at: When the call ends that the turn serves, by the loop's clock, if it has to.
     """
 
     def __init__(
@@ -65,12 +68,15 @@ class TurnRuns:
         middlewares: Sequence[Middleware],
         span: TurnSpan | None,
         records: Records | None,
+        deadline_at: float | None = None,
     ) -> None:
         self._facts = facts
         self._middlewares = middlewares
         self._span = span
         self._records = records
-        self._is_bare = span is None and not middlewares and records is None
+        self._deadline_at = deadline_at
+        around = (span, records, deadline_at)
+        self._is_bare = not middlewares and all(each is None for each in around)
         self._running: set[TurnCall] = set()
         self._waiting: set[TurnCall] = set()
         """Calls of `run` that have not begun."""
@@ -78,6 +84,8 @@ class TurnRuns:
         """The results of all uses so far."""
         self.has_ended: bool = False
         """Whether no further call begins."""
+        self.end_text: str = "the turn has ended"
+        """Why that is so."""
 
     # One call
 
@@ -135,17 +143,45 @@ class TurnRuns:
 
     async def _execute(self, call: TurnCall) -> Chunk:
         if self._span is None:
-            return await run_call(call, self._middlewares, self._facts)
+            return await self._run(call)
         info = call.entry.info
         span = call.span = self._span.begin_call(info.toolkit, info.tool, call.id)
         try:
-            chunk = await run_call(call, self._middlewares, self._facts)
+            chunk = await self._run(call)
         except BaseException as error:
             executed = error.executed if isinstance(error, RoomException) else call.executed
             span.end(recorded_end(error), executed)
             raise
         span.end(None, call.executed)
         return chunk
+
+    def _run(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
+        running = run_call(call, self._middlewares, self._facts)
+        if self._deadline_at is None:
+            return running
+        return self._run_within(call, running, self._deadline_at)
+
+    async def _run_within(
+        self, call: TurnCall, running: Coroutine[Any, Any, Chunk], deadline_at: float
+    ) -> Chunk:
+        """Run a call that has to end with the one that the turn serves."""
+        left_s = deadline_at - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            running.close()
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if call.options.timeout_s > left_s:
+            call.options = replace(call.options, timeout_s=left_s)
+        if call.judge is None:
+            return await running
+        # While a person is asked, the time of this call stands still; that of the other goes on.
+        try:
+            async with asyncio.timeout_at(deadline_at) as limit:
+                return await running
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"{call.entry.info.name} did not end before the call that the turn serves"
+            raise DeadlineExceeded(text, executed=call.executed) from None
 
     async def chunk(self, call: TurnCall) -> Chunk:
         """Run a call and return its result; the chunks of a stream are in `call.collected`.
@@ -276,7 +312,7 @@ class TurnRuns:
             is_of_middleware = self._middlewares and not call.attempts  # it may have acted instead
             executed = "maybe" if is_of_middleware else call.executed
             return ToolFailed(text, executed=executed, details=details)
-        text = "the turn has ended" if self.has_ended else "the call was interrupted"
+        text = self.end_text if self.has_ended else "the call was interrupted"
         return Cancelled(text, executed=call.executed)
 
     # Ending
@@ -316,6 +352,21 @@ class TurnRuns:
         """End all calls: the turn ends."""
         self.has_ended = True
         await self._stop(list(self._running | self._waiting))
+
+    def end_at_once(self, text: str) -> None:
+        """End all calls without waiting for their ends, since what they are made for has ended.
+
+        Args:
+            text: What has ended, for errors.
+        """
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self.end_text = text
+        for call in self._running:
+            if call.task is not None and not call.task.done():
+                call.interrupted = True
+                call.task.cancel()
 
 
 def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:

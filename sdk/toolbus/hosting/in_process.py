@@ -86,6 +86,8 @@ class InProcessCall(Execution, LocalRun):
             raise DeadlineExceeded(message, executed=self.executed_now) from error
         finally:
             self.ended = True
+            if self.followers is not None:
+                self.end_followers()
             self.finish()
 
     async def _result(self, limits: ToolLimits) -> Chunk:

@@ -451,6 +451,8 @@ class Runner:
         if self._calls.get(call.dispatch.id) is call:
             del self._calls[call.dispatch.id]
         call.ended = True
+        if call.followers is not None:
+            call.end_followers()
         if call.threads:
             return  # until these have ended too
         if call.slots is not None:

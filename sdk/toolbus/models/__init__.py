@@ -12,3 +12,25 @@ One step of an agent, with any of them:
     results = await turn.run(adapter.uses(reply))                 # one result for each use
     conversation += adapter.messages(reply, results)              # the reply verbatim, then results
 """
+
+from typing import TYPE_CHECKING, Any
+
+from toolbus.public_names import PublicNames
+
+if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
+    from toolbus.models.adapter import Adapter as Adapter
+    from toolbus.models.adapter import Model as Model
+    from toolbus.models.model_error import ModelError as ModelError
+    from toolbus.models.opening import open_model as open_model
+
+_names = PublicNames(__name__)
+
+__all__ = sorted(_names)
+
+
+def __getattr__(name: str) -> Any:
+    return _names.load(name)
+
+
+def __dir__() -> list[str]:
+    return _names.listed()

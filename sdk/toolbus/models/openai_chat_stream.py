@@ -98,16 +98,16 @@ class _Call:
             return False
         if name != self.name:
             return True
-        # The same name again, and no id to tell: a piece of this call, unless that is complete.
+        # The same name again, and no id to tell: another call if the only piece was a whole one.
         begins = _text(_function(piece), "arguments").lstrip().startswith("{")
-        return begins and self._is_complete()
+        return begins and len(self.pieces) == 1 and _is_object(self.pieces[0])
 
-    def _is_complete(self) -> bool:
-        given = "".join(_text(_function(piece), "arguments") for piece in self.pieces)
-        try:
-            return isinstance(json.loads(given), dict)
-        except (ValueError, RecursionError):
-            return False
+
+def _is_object(piece: Plain) -> bool:
+    try:
+        return isinstance(json.loads(_text(_function(piece), "arguments")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _calls(pieces: Iterable[Plain]) -> list[_Call]:

@@ -1,4 +1,4 @@
-"""What the two adapters for OpenAI's APIs share: definitions, calls, files and errors.
+"""What the two adapters for OpenAI's APIs share: calls, files and errors.
 
 Chat completions are the API of most other servers too (Ollama, vLLM, llama.cpp, the layers of
 Gemini and Mistral). What these send is repaired where they would refuse it when it goes back: one
@@ -11,28 +11,22 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from toolbus.agents.model_tools import ModelTool
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type
-from toolbus.models.schema_forms import OPENAI, SchemaForm
-from toolbus.models.shared_parts import call_ids, sendable, sent_name, system_text, tool_form
+from toolbus.models.shared_parts import sendable
 from toolbus.untrusted_text import one_line
 
 __all__ = [
     "MAX_FILE_BYTES",
     "api_error",
     "call_arguments",
-    "call_ids",
     "checked_reply",
     "file_name",
     "is_picture",
     "sent_arguments",
-    "sent_name",
-    "strict_form",
-    "system_text",
 ]
 
 MAX_FILE_BYTES = 50 * 10**6
@@ -42,11 +36,6 @@ _MAX_ERROR_CHARS = 500
 _MAX_NAME_CHARS = 64
 _RETRYABLE_STATUS = frozenset({408, 409, 429})
 _RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
-
-
-def strict_form(tool: ModelTool) -> SchemaForm:
-    """Return the schema of a tool as OpenAI takes it. Raises `ValueError` with the tool's name."""
-    return tool_form(tool, OPENAI)
 
 
 def is_picture(file: FileChunk) -> bool:

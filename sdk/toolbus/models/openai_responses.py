@@ -35,16 +35,14 @@ from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
     api_error,
     call_arguments,
-    call_ids,
     checked_reply,
     file_name,
     is_picture,
     sent_arguments,
-    sent_name,
-    strict_form,
-    system_text,
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.schema_forms import OPENAI
+from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
 
 __all__ = [
     "collect",
@@ -84,7 +82,7 @@ def definitions(turn: Turn) -> list[Plain]:
     """Return the tools as `tools` of a request; see `Adapter`."""
     found: list[Plain] = []
     for tool in turn.model_tools:
-        form = strict_form(tool)
+        form = tool_form(tool, OPENAI)
         definition: Plain = {"type": "function", "name": tool.name}
         if tool.description:
             definition["description"] = tool.description

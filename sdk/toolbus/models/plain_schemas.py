@@ -38,8 +38,8 @@ def plain_object(
     }
     if "required" in written:
         written["required"] = [names.get(name, name) for name in written["required"]]
-    if copy.definitions:
-        written["$defs"] = copy.definitions
+    if definitions := copy.definitions():
+        written["$defs"] = definitions
     return written
 
 
@@ -47,7 +47,14 @@ class _Copy:
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source
         self._names: dict[int, str] = {}
-        self.definitions: dict[str, Any] = {}
+        self._targets: dict[str, Any] = {}
+
+    def definitions(self) -> dict[str, Any]:
+        """Write what the references lead to."""
+        written: dict[str, Any] = {}
+        while missing := self._targets.keys() - written.keys():
+            written |= {name: self.part(self._targets[name]) for name in sorted(missing)}
+        return written
 
     def part(self, schema: Any) -> dict[str, Any]:
         """Write a part: an object, with `items` for an array, and references to definitions."""
@@ -84,8 +91,7 @@ class _Copy:
         target = self._source.target(reference)
         key = id(target)
         if key not in self._names:
-            name = definition_name(reference, self.definitions)
+            name = definition_name(reference, self._targets)
             self._names[key] = name
-            self.definitions[name] = {}
-            self.definitions[name] = self.part(target)
+            self._targets[name] = target
         return f"#/$defs/{self._names[key]}"

@@ -113,12 +113,9 @@ def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
 def _reduced(
     source: ArgumentSchema, root: dict[str, Any], names: dict[str, str], rules: Rules
 ) -> dict[str, Any]:
-    reduction = Reduction(source, rules)
-    written = reduction.object(root, names)
-    if reduction.definitions:
-        if rules.has_optional_cycles:
-            loosen_cycles(reduction.definitions)
-        written["$defs"] = reduction.definitions
+    written = Reduction(source, rules).root(root, names)
+    if rules.has_optional_cycles:
+        loosen_cycles(written.get("$defs", {}))
     return written
 
 

@@ -10,6 +10,7 @@ from toolbus.models.schema_rules import Rules
 
 __all__ = ["StrictCost", "strict_cost"]
 
+_PREFIX = "#/$defs/"
 _MANY_VALUES = 250
 
 
@@ -35,34 +36,58 @@ def strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:
     """
     definitions = form.get("$defs", {})
     _check_totals(form, definitions, rules)
-    size = _Sizes(definitions).of(form)
+    sizes: dict[str, _Size] = {}
+    for name, is_recursive in _in_order(definitions):
+        if is_recursive and not rules.has_recursion:
+            raise NoFormError("it is recursive")
+        sizes[name] = _size(definitions[name], sizes)
+    size = _size(form, sizes)
     if rules.max_levels is not None and size.levels > rules.max_levels:
         raise NoFormError(f"it has more than {rules.max_levels} levels")
     return StrictCost(size.optional, size.unions)
 
 
-class _Sizes:
-    def __init__(self, definitions: dict[str, Any]) -> None:
-        self._definitions = definitions
-        self._known: dict[str, _Size] = {}
+def _in_order(definitions: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield the names of definitions, each after those that it uses, and whether it uses itself.
 
-    def of(self, part: dict[str, Any]) -> _Size:
-        """Return the size of a written part."""
-        if "$ref" in part:
-            name = part["$ref"].removeprefix("#/$defs/")
-            if name not in self._known:
-                self._known[name] = _Size()  # of a use within itself
-                self._known[name] = self.of(self._definitions[name])
-            return self._known[name]
-        held = [self.of(each) for each in _held(part)]
-        properties = part.get("properties", {})
-        optional = len(properties) - len(part.get("required", ()))
-        is_union = "anyOf" in part or isinstance(part.get("type"), list)
-        return _Size(
-            optional * ("properties" in part) + sum(size.optional for size in held),
-            is_union + sum(size.unions for size in held),
-            ("properties" in part) + max((size.levels for size in held), default=0),
-        )
+    Of definitions that use each other, one comes first.
+    """
+    uses = {name: [*_uses(part)] for name, part in definitions.items()}
+    state: dict[str, str] = {}
+    for first in definitions:
+        stack = [first]
+        while stack:
+            name = stack[-1]
+            if name not in state:
+                state[name] = "begun"
+                stack += [each for each in uses[name] if each not in state]
+                continue
+            stack.pop()
+            if state[name] == "begun":
+                state[name] = "done"
+                yield name, any(state[each] != "done" or each == name for each in uses[name])
+
+
+def _uses(part: dict[str, Any]) -> Iterator[str]:
+    if "$ref" in part:
+        yield part["$ref"].removeprefix(_PREFIX)
+    for held in _held(part):
+        yield from _uses(held)
+
+
+def _size(part: dict[str, Any], known: dict[str, _Size]) -> _Size:
+    """Return the size of a written part; a definition that is not known is within itself."""
+    if "$ref" in part:
+        return known.get(part["$ref"].removeprefix(_PREFIX), _Size())
+    held = [_size(each, known) for each in _held(part)]
+    properties = part.get("properties", {})
+    optional = len(properties.keys() - part.get("required", ()))
+    is_union = "anyOf" in part or isinstance(part.get("type"), list)
+    return _Size(
+        optional + sum(size.optional for size in held),
+        is_union + sum(size.unions for size in held),
+        ("properties" in part) + max((size.levels for size in held), default=0),
+    )
 
 
 def _held(part: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,8 +10,7 @@ import json
 from functools import reduce
 from typing import Any
 
-from toolbus.agents.argument_schemas import ArgumentSchema, Schema
-from toolbus.tools.schema_parts import ANNOTATIONS, DEFINITIONS
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 
 __all__ = [
     "NOT_ASKING",
@@ -23,8 +22,6 @@ __all__ = [
     "types_of",
 ]
 
-NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
-"""Keywords that ask nothing of a value."""
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _TOGETHER = (
@@ -58,7 +55,7 @@ class Merger:
 
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source
-        self._flat: dict[int, tuple[Any, Schema]] = {}
+        self._flat: dict[int, tuple[Any, Schema, frozenset[int]]] = {}
         self._on_way: set[int] = set()
         self._left = _MAX_MERGED
 
@@ -68,32 +65,46 @@ class Merger:
         An `allOf` in the result has what cannot be merged. Raises `NotMergedError`, and
         `ImpossiblePart`.
         """
-        found = self._flatten(part)
+        try:
+            found, _ = self._flatten(part)
+        except RecursionError:  # a chain of references, which may be as long as the schema
+            raise NotMergedError from None
         if found is False:
             raise ImpossiblePart
         return {} if found is True else found
 
-    def _flatten(self, part: Any) -> Any:
+    def targets(self, part: Schema) -> frozenset[int]:
+        """Return the parts, by identity, that were merged into a part by `flat`."""
+        known = self._flat.get(id(part))
+        return frozenset() if known is None else known[2]
+
+    def _flatten(self, part: Any) -> tuple[Any, frozenset[int]]:
         if not isinstance(part, dict) or ("$ref" not in part and "allOf" not in part):
-            return part
+            return part, frozenset()
         key = id(part)
         if key in self._flat:
-            return self._flat[key][1]
+            return self._flat[key][1:]
         if key in self._on_way:
             raise NotMergedError
         self._on_way.add(key)
         try:
             own = {name: part[name] for name in part if name not in ("$ref", "allOf", "$defs")}
-            parts: list[Any] = [own]
+            held = list(part.get("allOf", ()))
+            targets: set[int] = set()
             if "$ref" in part:
-                parts.append(self._flatten(self._source.target(part["$ref"])))
-            parts += [self._flatten(each) for each in part.get("allOf", ())]
+                held.insert(0, self._source.target(part["$ref"]))
+                targets.add(id(held[0]))
+            parts: dict[int, Any] = {id(own): own}
+            for each in held:
+                flat, through = self._flatten(each)
+                parts[id(flat)] = flat
+                targets |= through
         finally:
             self._on_way.discard(key)
-        different = {id(each): each for each in parts}.values()
-        flat = reduce(self.merged, different)
-        self._flat[key] = (part, flat)  # the part is kept, so that no other one has its id
-        return flat
+        merged_part = reduce(self.merged, parts.values())
+        # The part is kept too, so that no other one has its id.
+        self._flat[key] = (part, merged_part, frozenset(targets))
+        return self._flat[key][1:]
 
     def merged(self, first: Schema, second: Schema) -> Schema:
         """Return a part that asks what both ask, as the function does; raises `NotMergedError`."""

@@ -54,8 +54,12 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 def note(name: str, value: Any) -> str:
     """Return a note about a keyword: its value is cut if it is long."""
+    if not isinstance(value, dict | list):
+        pieces: Iterable[str] = [json.dumps(value, ensure_ascii=False)]
+    else:
+        pieces = _ENCODER.iterencode(value)  # no further than it is shown
     text = ""
-    for piece in _ENCODER.iterencode(value):  # no further than it is shown
+    for piece in pieces:
         text += piece
         if len(text) > _MAX_NOTE_CHARS:
             return f"{name}: {text[:_MAX_NOTE_CHARS]}..."

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from toolbus.agents.argument_schemas import ArgumentSchema, Schema
+from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.models.schema_merging import (
-    NOT_ASKING,
     ImpossiblePart,
     Merger,
     NotMergedError,
@@ -31,6 +31,9 @@ _MAX_PARTS = 5_000
 """Parts of a reduced schema: branches and merged parts can multiply those of the schema."""
 _VALUES_OF_PART = 8
 """How many values of an enum count as one part."""
+_MAX_IN_PLACE = 20
+"""Parts that are written, each within another, where a reference to them stands."""
+_UNIONS = {"anyOf", "oneOf"}
 _TYPES = {
     bool: "boolean",
     int: "integer",
@@ -72,9 +75,30 @@ class Reduction:
         self._merger = Merger(source)
         self._names: dict[int, str] = {}
         """The name of each definition by the identity of its part."""
-        self._written_in_place: set[int] = set()
+        self._taken: set[str] = set()
+        self._waiting: dict[str, Schema] = {}
+        """Definitions that are still to be written."""
+        self._in_place: list[frozenset[int]] = []
+        """The parts, by identity, that are being written where a reference to them stands."""
         self._left = _MAX_PARTS
-        self.definitions: dict[str, Any] = {}
+
+    def root(self, schema: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+        """Write the root, without unions and references, and all definitions.
+
+        Args:
+            schema: The root.
+            names: Other names of its properties.
+
+        Raises `NoFormError` if the rules are strict.
+        """
+        written = self._object(schema, names)
+        definitions: dict[str, Any] = {}
+        while self._waiting:
+            name = next(iter(self._waiting))
+            definitions[name] = self._or_any(self._waiting.pop(name))
+        if definitions:
+            written["$defs"] = definitions
+        return written
 
     def part(self, schema: Schema) -> dict[str, Any]:
         """Write a part.
@@ -96,11 +120,24 @@ class Reduction:
             return self.part({**only, **own} if isinstance(only, dict) else only)
         try:
             flat = self._merger.flat(schema)
-            if "anyOf" in flat or "oneOf" in flat:
-                return self._union(flat)
+            with self._written_in_place(self._merger.targets(schema)):
+                return self._union(flat) if _UNIONS & flat.keys() else self._typed(flat)
         except NotMergedError:
             return self._untyped(schema)
-        return self._typed(flat)
+
+    @contextmanager
+    def _written_in_place(self, targets: frozenset[int]) -> Iterator[None]:
+        """Raise `NotMergedError` where parts are written within themselves, or too deep."""
+        if not targets:
+            yield
+            return
+        if len(self._in_place) >= _MAX_IN_PLACE or any(targets & each for each in self._in_place):
+            raise NotMergedError
+        self._in_place.append(targets)
+        try:
+            yield
+        finally:
+            self._in_place.pop()
 
     def _only(self, schema: dict[str, Any], keyword: str) -> bool:
         """Whether a keyword is all that asks something of a value."""
@@ -114,7 +151,11 @@ class Reduction:
             return self.part(target)
         description = described(schema.get("description"), notes_of(schema, (), ()))
         if description and not self._rules.wraps_references:
-            return self._in_place(target, description)
+            try:
+                with self._written_in_place(frozenset({id(target)})):
+                    return {**self.part(target), **description}
+            except NotMergedError:
+                return self._untyped(schema)
         name = self._defined(target, reference)
         found = {"$ref": f"#/$defs/{name}"}
         return {"anyOf": [found], **description} if description else found
@@ -130,26 +171,14 @@ class Reduction:
             reference = target["$ref"]
         return True, reference  # the chain is a circle, so it asks nothing
 
-    def _in_place(self, target: dict[str, Any], description: dict[str, str]) -> dict[str, Any]:
-        key = id(target)
-        if key in self._written_in_place:
-            raise NoFormError("it is recursive")
-        self._written_in_place.add(key)
-        try:
-            return {**self.part(target), **description}
-        finally:
-            self._written_in_place.discard(key)
-
     def _defined(self, target: dict[str, Any], reference: str) -> str:
-        """Return the name of a definition, and write it if it is not."""
+        """Return the name of a definition, which is written later."""
         key = id(target)
         if key not in self._names:
-            name = definition_name(reference, self.definitions)
+            name = definition_name(reference, self._taken)
+            self._taken.add(name)
             self._names[key] = name
-            self.definitions[name] = {}
-            self.definitions[name] = self.part(target)
-        elif not self.definitions[self._names[key]] and not self._rules.has_recursion:
-            raise NoFormError("it is recursive")
+            self._waiting[name] = target
         return self._names[key]
 
     # Unions
@@ -160,7 +189,7 @@ class Reduction:
         different: dict[str, dict[str, Any]] = {}
         for branch in schema[keyword]:
             try:
-                written = self.part(self._with_base(base, branch))
+                written = self._branch(base, branch)
             except ImpossiblePart:
                 continue
             nested = written["anyOf"] if written.keys() == {"anyOf"} else [written]
@@ -176,13 +205,14 @@ class Reduction:
             return {**branches[0], **description}
         return {**description, "anyOf": branches}
 
-    def _with_base(self, base: dict[str, Any], branch: Schema) -> Schema:
+    def _branch(self, base: dict[str, Any], branch: Schema) -> dict[str, Any]:
         if not base or self._left < 0:
-            return branch
+            return self.part(branch)
         flat = self._merger.flat(branch)
         if base.keys() == {"type"} and flat.get("type") == base["type"]:
-            return branch  # a reference stays one
-        return self._merger.merged(flat, base)
+            return self.part(branch)  # a reference stays one
+        with self._written_in_place(self._merger.targets(branch)):
+            return self.part(self._merger.merged(flat, base))
 
     # Parts with types
 
@@ -201,7 +231,7 @@ class Reduction:
             return {**described(schema.get("description"), notes), "anyOf": branches}
         kind = kinds[0] if len(kinds) == 1 else kinds
         if kind == "object":
-            return self.object(schema)
+            return self._object(schema)
         if kind == "array":
             return self._array(schema)
         kept = self._kept(schema, kinds)
@@ -288,20 +318,15 @@ class Reduction:
         return {"type": "array", **described(schema.get("description"), notes), **written, **kept}
 
     def _or_any(self, schema: Schema) -> dict[str, Any]:
+        """Write a part; one that no value matches has no strict form, and else is any value."""
         try:
             return self.part(schema)
         except ImpossiblePart:
-            return {}
+            return self._untyped({})
 
-    def object(
+    def _object(
         self, schema: dict[str, Any], names: Mapping[str, str] = _NO_NAMES
     ) -> dict[str, Any]:
-        """Write an object.
-
-        Args:
-            schema: The part, without unions and references.
-            names: Other names of its properties.
-        """
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
@@ -317,7 +342,7 @@ class Reduction:
             if self._rules.requires_all or name in schema.get("required", ())
         ]
         notes = notes_of(schema, ("object",), ())
-        written = {
+        written: dict[str, Any] = {
             "type": "object",
             **described(schema.get("description"), notes),
             "properties": {names.get(name, name): part for name, part in properties.items()},
@@ -385,8 +410,8 @@ def _or_null(written: dict[str, Any]) -> dict[str, Any]:
         rest = {name: value for name, value in written.items() if name != "description"}
         text = {"description": written["description"]} if rest.keys() != written.keys() else {}
         return {**text, "anyOf": [rest, {"type": "null"}]}
-    nullable = {**written, "type": [*kinds, "null"]}
-    if "enum" in written:
+    nullable = {**written, "type": [*dict.fromkeys([*kinds, "null"])]}
+    if None not in written.get("enum", (None,)):
         nullable["enum"] = [*written["enum"], None]
     return nullable
 

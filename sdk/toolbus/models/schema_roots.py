@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from toolbus.agents.argument_schemas import NOT_ASKING
 from toolbus.models.schema_merging import (
-    NOT_ASKING,
     ImpossiblePart,
     Merger,
     NotMergedError,
@@ -21,8 +21,9 @@ from toolbus.models.schema_notes import described, note
 
 __all__ = ["root_object"]
 
-_NOT_AT_ROOT = ("not", "enum", "const", "allOf")
-_MAX_UNIONS = 20
+_NOT_AT_ROOT = ("anyOf", "oneOf", "not", "enum", "const", "allOf")
+_MAX_UNIONS = 8
+"""Unions of the root that are written as parameters, also those of their branches."""
 
 
 def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +79,8 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
             asked = branch.get("properties", {}).get(name, False)
             if asked is not False and not any(same_json(asked, each) for each in different):
                 different.append(asked)
-        properties[name] = different[0] if len(different) == 1 else {"anyOf": different}
+        if different:
+            properties[name] = different[0] if len(different) == 1 else {"anyOf": different}
     required = [
         name
         for name in branches[0].get("required", ())
@@ -91,8 +93,9 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
     elif open_to := [each for each in others if each not in (None, False)]:
         whole["additionalProperties"] = open_to[0] if len(open_to) == 1 else True
     for keyword in {key for branch in branches for key in branch} - NOT_ASKING - {*whole, "type"}:
-        if all(same_json(branch.get(keyword), branches[0].get(keyword)) for branch in branches):
-            whole[keyword] = branches[0][keyword]
+        values = [branch[keyword] for branch in branches if keyword in branch]
+        if len(values) == len(branches) and all(same_json(each, values[0]) for each in values):
+            whole[keyword] = values[0]
     told = " | ".join(_signature(branch) for branch in branches)
     return whole, f"{how_many} of: {told}"
 

@@ -1,9 +1,10 @@
 """Which calls may run: rules, modes, and what a tool says about one input. Pure, but for files."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what type checkers read
+from toolbus.public_names import PublicNames
+
+if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.permissions.assessment import Assessment as Assessment
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.permit import Permit as Permit
@@ -11,20 +12,14 @@ if TYPE_CHECKING:  # what type checkers read
     from toolbus.permissions.rule_file import RuleFileError as RuleFileError
 
 # The server imports modules of this package, and needs none of these.
-_HOMES = {
-    "Assessment": "toolbus.permissions.assessment",
-    "Permissions": "toolbus.permissions.permissions",
-    "Permit": "toolbus.permissions.permit",
-    "Rule": "toolbus.permissions.rule",
-    "RuleFileError": "toolbus.permissions.rule_file",
-}
+_names = PublicNames(__name__)
 
-__all__ = ["Assessment", "Permissions", "Permit", "Rule", "RuleFileError"]
+__all__ = sorted(_names)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return _names.load(name)
+
+
+def __dir__() -> list[str]:
+    return _names.listed()

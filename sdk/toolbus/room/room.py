@@ -66,8 +66,9 @@ if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
     from toolbus.room.call_explanation import Explanation
+    from toolbus.room.room_client import RoomClient
 
-__all__ = ["Core", "Room"]
+__all__ = ["Core", "Room", "bound_room", "client_of"]
 
 T = TypeVar("T")
 Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
@@ -95,6 +96,8 @@ class Core:
 
     A trace that begins with the call has the same id.
     """
+    client: RoomClient | None = None
+    """The participant whose connection it is."""
 
 
 class Room:
@@ -658,3 +661,22 @@ class Room:
         options = {"participant": text_of("participant", participant)}
         answer = await self._core.caller.request(Builders, options)
         return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]
+
+
+def bound_room(room: Room, deadline_at: float | None, principal: str | None = None) -> Room:
+    """Return a view of a room for one call more: within its parent, and within both deadlines.
+
+    Args:
+        room: That of a participant, or of a call.
+        deadline_at: When the call has to end, by the loop's clock; None adds no limit.
+        principal: On whose behalf its calls are made; by default as those of `room`.
+    """
+    ends = [at for at in (deadline_at, room._deadline_at) if at is not None]
+    return Room(room._core, room._parent, min(ends, default=None), principal or room._principal)
+
+
+def client_of(room: Room) -> RoomClient:
+    """Return the participant that a view of a room belongs to."""
+    client = room._core.client
+    assert client is not None, "as every participant makes it"
+    return client

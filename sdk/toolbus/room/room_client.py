@@ -251,7 +251,7 @@ class RoomClient(Room):
         )
         link = ReconnectingConnection(settings, owner)
         caller = _caller(self._locked, settings, link, table, tracing)
-        core = Core(loop, caller, _checked_wait(self._wait_for_host_s))
+        core = Core(loop, caller, _checked_wait(self._wait_for_host_s), client=self)
         runner = Runner(
             room_of=partial(Room, core),
             room_name=settings.room,

@@ -135,8 +135,9 @@ def turn_attributes(agent: str, room: str, on_behalf_of: str | None) -> dict[str
     attributes = {
         GEN_AI_OPERATION_NAME: INVOKE_AGENT,
         GEN_AI_AGENT_NAME: agent[:MAX_NAME_CHARS],
-        ROOM: room,
     }
+    if room:  # a turn may have none
+        attributes[ROOM] = room
     return attributes if on_behalf_of is None else {**attributes, ON_BEHALF_OF: on_behalf_of}
 
 

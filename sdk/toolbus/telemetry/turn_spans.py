@@ -76,9 +76,9 @@ class TurnSpan:
         """Start the span below the current one and make it current; None if nothing records.
 
         Args:
-            tracing: That of the agent's room.
+            tracing: That of the agent's room, or of this process.
             agent: The agent's name.
-            room: The room's name.
+            room: The room's name; empty without a room.
             on_behalf_of: For whom the turn calls, if not for the agent itself.
         """
         recorder = tracing.recorder()

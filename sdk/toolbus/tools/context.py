@@ -6,7 +6,7 @@ The runner of the tool sets the facts. How far the run has come is in `tool_run`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -47,7 +47,8 @@ class ToolContext:
         run_sync: Runs sync tools; by default up to 256 at a time, on threads of toolbus.
         on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
         on_progress: Receives the plain value of each progress, on the thread that emits it.
-        builders: The grants `agents.builders` of the caller and the principal; none by default.
+        builders: Patterns of what the caller and the principal may ask to be built, a tuple for
+            each of them: see the property. None by default, so that nothing may be built.
         run: The run behind the context, from a runner; made of the others by default.
     """
 
@@ -65,7 +66,7 @@ class ToolContext:
         run_sync: RunSync = LOCAL_THREADS.run,
         on_chunk: OnChunk | None = None,
         on_progress: Callable[[Any], None] | None = None,
-        builders: Iterable[Iterable[str]] = (),
+        builders: tuple[tuple[str, ...], ...] = (),
         run: ToolRun | None = None,
     ) -> None:
         self._run = run or LocalRun(
@@ -78,7 +79,7 @@ class ToolContext:
             run_sync,
             on_chunk,
             on_progress,
-            tuple(map(tuple, builders)),
+            builders,
         )
 
     @property

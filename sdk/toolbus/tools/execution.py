@@ -72,8 +72,6 @@ class Execution(ToolRun):
     """The tool's own `timeout_s` has passed."""
     given_up: bool = False
     """Nobody waits for the answer any more: none is sent."""
-    ended: bool = False
-    """The tool has ended; functions that it left on threads may still run."""
     slots: ToolSlots | None = None
     """Where the call holds a slot, until its threads have ended too."""
     threads: int = 0

@@ -100,6 +100,8 @@ class ToolRun(ABC):
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False
     """Whether the call was cancelled."""
+    ended: bool = False
+    """The tool has ended; functions that it left on threads may still run."""
     tracks_entry: bool = False
     """Set where only a runner in this process can enter the function: see `executed_so_far`."""
     loop: asyncio.AbstractEventLoop | None = None
@@ -123,6 +125,8 @@ class ToolRun(ABC):
     pausable: PausableClock | None = None
     """The clock of a turn's call, which stands still while a person is asked; then it is `clock`
     too, and time limits of middlewares go by it."""
+    followers: set[Callable[[], None]] | None = None
+    """See `follow`; few calls have any."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 
@@ -166,6 +170,30 @@ class ToolRun(ABC):
         self.cancelled = True
         for nested in self._nested_calls.copy():
             nested.cancel()
+        if self.followers is not None:
+            self.end_followers()
+
+    def follow(self, end: Callable[[], None]) -> None:
+        """Let `end` be called, on any thread, when the call has ended or was cancelled.
+
+        For what serves the call and must not outlive it. It is called at once if that is so now,
+        and may be called more than once. It must not raise.
+        """
+        if self.followers is None:
+            self.followers = set()
+        self.followers.add(end)
+        if self.ended or self.cancelled:
+            end()
+
+    def unfollow(self, end: Callable[[], None]) -> None:
+        """Undo `follow`."""
+        if self.followers is not None:
+            self.followers.discard(end)
+
+    def end_followers(self) -> None:
+        """Call what follows the call."""
+        for end in tuple(self.followers or ()):
+            end()
 
     @property
     def _nested_calls(self) -> set[Future[Any]]:

@@ -28,7 +28,7 @@ from toolbus import (
     builder_infos,
     tool,
 )
-from toolbus.agents.turn_scope import TurnScope
+from toolbus.agents.turn_scope import scope_of
 from toolbus.errors import (
     InvalidArguments,
     PermissionDenied,
@@ -173,7 +173,8 @@ async def test_agent_without_the_grant_to_act_for_its_sender_reaches_nothing_for
         ) as turn:
             with pytest.raises(PermissionDenied):
                 await turn.call("greeter.greet", {"name": "x"})
-            asking, view = Asking(), TurnScope.of(turn._options).view()
+            asking, view = Asking(), scope_of(turn._options).view()
+            assert view is not None
             with pytest.raises(PermissionDenied):
                 await asking.make(view, "m", ToolkitConfig(name="asking"))
             assert not (await view.explain("greeter.greet", {"name": "x"})).would_run

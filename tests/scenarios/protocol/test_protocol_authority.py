@@ -1,15 +1,18 @@
-"""PROTOCOL.md, CALL-26 and CALL-27: calls for a participant end when it is gone or may not call."""
+"""PROTOCOL.md, CALL-16, CALL-26 and CALL-27: for whom a call may be made, and until when."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Any
 
 import pytest
 
 from support.clients.ending_tokens import calling, ends_in
 from support.clients.forged_tokens import KEY
-from support.clients.raw_client import raw_participant
+from support.clients.raw_client import RawClient, raw_participant
 from support.clients.raw_requests import (
     answer,
     ask,
@@ -22,8 +25,9 @@ from support.clients.raw_requests import (
     refusal,
     toolkit_of,
 )
-from support.rooms.delegation import ENDLESS, LOSSES, WEAK, delegation
-from toolbus.wire import Cancel, Refresh, Result, Subscribe
+from support.rooms.delegation import ACTING, ENDLESS, LOSSES, WEAK, delegation
+from toolbus import ApiScope
+from toolbus.wire import Cancel, Refresh, Result, Subscribe, unpack_body
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -31,6 +35,61 @@ from toolbus_server.testing import TestServer, running_server
 async def server() -> AsyncIterator[TestServer]:
     async with running_server(key=KEY) as server, asyncio.timeout(60):
         yield server
+
+
+HOSTING = {"register_public_toolkit": True, "register_private_toolkit": True}
+NO_GRANT = "no grant to act for"
+ANOTHER = "a nested call acts for the principal of its parent only"
+NO_PARENT = "the parent call is not in flight on this connection"
+
+
+@pytest.mark.parametrize("acting", [False, True])
+async def test_a_nested_call_is_made_for_its_principal_without_a_grant_and_for_nobody_else(
+    server: TestServer, acting: bool
+) -> None:
+    """CALL-14, CALL-16, CALL-17: whether the caller of the parent is the principal, or names it."""
+    async with AsyncExitStack() as stack:
+
+        async def join(name: str, api: ApiScope) -> RawClient:
+            token = server.token(name, api=api)
+            return await stack.enter_async_context(raw_participant(server, token=token))
+
+        host, inner = (
+            await join("host", calling(**HOSTING)),
+            await join("inner", calling(**HOSTING)),
+        )
+        ann, agent = await join("ann", calling()), await join("agent", ACTING)
+        await ask(host, offer())
+        await ask(inner, offer(toolkit_of("deep", "down")))
+        first = call_of("echo.say", 7, **({"on_behalf_of": "ann"} if acting else {}))
+        outer = await call_through(agent if acting else ann, host, first)
+        numbers = count(10)
+
+        async def refused(caller: RawClient, **options: Any) -> str:
+            failed = await refusal(caller, call_of("deep.down", next(numbers), **options))
+            assert (failed.code, failed.executed) == ("permission_denied", "no")
+            return failed.message
+
+        for named in ({}, {"on_behalf_of": "ann"}):
+            nested = call_of("deep.down", next(numbers), parent=outer.id, **named)
+            got = await call_through(host, inner, nested)
+            assert unpack_body(got.header["on_behalf_of"])[:2] == [id_of(ann), "ann"]
+            answer(inner, got)
+        # The caller of the parent is another one if that names a principal. Absent ones are alike.
+        for name in ("agent", "host", "inner", "zoe"):
+            assert await refused(host, parent=outer.id, on_behalf_of=name) == ANOTHER
+        assert (await refused(host, on_behalf_of="ann")).startswith(NO_GRANT)
+        others = await call_through(ann, inner, call_of("deep.down", 8))
+        forged = [outer.id - 1, outer.id + 1, others.id, 7, 0, 2**53]
+        for parent in forged:
+            assert await refused(host, parent=parent, on_behalf_of="ann") == NO_PARENT
+        assert await refused(inner, parent=outer.id, on_behalf_of="ann") == NO_PARENT
+        if acting:
+            ann.abort()
+            assert (await next_of(host, Cancel)).id == outer.id
+        else:
+            answer(host, outer)
+        assert await refused(host, parent=outer.id, on_behalf_of="ann") == NO_PARENT
 
 
 @pytest.mark.parametrize("loss", LOSSES)

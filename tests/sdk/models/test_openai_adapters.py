@@ -140,7 +140,7 @@ REASONING = {
     "id": "rs_1",
     "summary": [{"type": "summary_text", "text": "hm"}],
     "encrypted_content": "gAAAA",
-    "status": None,
+    "status": "completed",
     "content": None,
 }
 SAID = {
@@ -483,7 +483,7 @@ def test_items_go_back_in_order_without_what_responses_refuse() -> None:
     assert [use.name for use in RESPONSES.uses(reply)] == ["kit__t", "sql"]
     sent = RESPONSES.messages(reply, [])
     assert accepted(RESPONSES, RESPONSES.request(turn_with(), sent))
-    assert sent[0] == {name: value for name, value in REASONING.items() if value is not None}
+    assert sent[0] == {key: REASONING[key] for key in REASONING.keys() - {"status", "content"}}
     assert sent[1] == items[1]
     assert sent[2] == {key: call[key] for key in call if key != "status"} | {"caller": program}
     assert sent[3:6] == items[3:6]
@@ -600,6 +600,7 @@ def piece(index: int | None, call_id: str | None, name: str | None, arguments: A
     return event
 
 
+WHOLE = {"rows": [{"index": 0, "id": "x"}, {"index": 0, "id": "y"}]}  # arguments as an object
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
@@ -642,7 +643,7 @@ def test_a_streamed_chat_completion_is_the_same_as_a_whole_one() -> None:
         ([(0, "", "t", ""), (0, "", "t", "{"), (0, "", "t", "}")], [("", "t", "{}")]),
         ([(0, None, "t", "{}"), (0, None, "u", "{}")], [(None, "t", "{}"), (None, "u", "{}")]),
         ([(0, None, "t", "{"), (0, "a", None, "}")], [("a", "t", "{}")]),
-        ([(0, "a", "t", {"index": 1})], [("a", "t", {"index": 1})]),
+        ([(0, "a", "t", WHOLE)], [("a", "t", WHOLE)]),
     ],
 )
 def test_calls_are_put_together_as_servers_send_them(

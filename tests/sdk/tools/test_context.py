@@ -34,6 +34,24 @@ def test_context_has_the_facts_of_its_call() -> None:
         context.caller = bob  # type: ignore[misc]  # the point of the test
 
 
+def test_every_grant_has_to_cover_what_may_be_built() -> None:
+    """BUILD-3: without any grant nothing may be."""
+    one, all_names = ("sql", "word*"), ("*",)
+    rows: list[tuple[tuple[tuple[str, ...], ...], list[str]]] = [
+        ((), []),
+        ((one,), ["sql", "words"]),
+        ((all_names, one), ["sql", "words"]),
+        ((one, ("words",)), ["words"]),
+        ((all_names, ()), []),
+        ((all_names, all_names), ["sql", "words", "mail"]),
+    ]
+    for builders, may in rows:
+        context = ToolContext(builders=builders)
+        assert context.builders == builders
+        names = ["sql", "words", "mail", "", "SQL", "sql.x", "*", "word*"]
+        assert [name for name in names if context.may_build(name)] == may
+
+
 def test_deadline_is_the_time_left_and_never_negative() -> None:
     now = 100.0
     context = ToolContext(deadline_at=102.5, clock=lambda: now)

@@ -53,8 +53,15 @@ def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
             yield from _open_parts(tool["function"]["parameters"])
     yield from _differences(map(_chat_wanted, said), map(_chat_essence, own))
     yield from _empty_texts(checked)
+    if not body.get("stream"):
+        numbers = (message.get("of_a_vendor") for message in own)
+        yield from _differences((each.number for each in said), numbers)
+    yield from _unpaired_messages(messages)
+
+
+def _unpaired_messages(messages: Any) -> Iterator[str]:
     owed: list[str] = []
-    for message in messages:
+    for message in [*messages, {}]:
         if message.get("role") == "tool":
             if not owed or message["tool_call_id"] != owed.pop(0):
                 yield f"the result {message['tool_call_id']} does not follow its use in order"
@@ -62,32 +69,33 @@ def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
         if owed:
             yield f"the uses {owed} have no result"
         owed = [call["id"] for call in message.get("tool_calls") or []]
-    if owed:
-        yield f"the uses {owed} have no result"
+        for call in message.get("tool_calls") or []:
+            if _object_in(call["function"]["arguments"]) is None:  # other servers refuse that
+                yield f"the arguments of {call['id']} are no object"
 
 
 def _chat_wanted(says: Says) -> tuple[Any, ...]:
     message = whole_reply("openai-chat", says)["choices"][0]["message"]
-    for call in message.get("tool_calls") or []:
-        arguments = call["function"]["arguments"]
-        if not _is_object(arguments):  # other servers read it, and refuse what is no object
-            call["function"]["arguments"] = json.dumps({"invalid_json": arguments})
     return _chat_essence(message)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 def _chat_essence(message: dict[str, Any]) -> tuple[Any, ...]:
     calls = [
-        (call["id"], call["function"]["name"], call["function"]["arguments"], call["type"])
+        (call["id"], call["function"]["name"], _object_in(call["function"]["arguments"]) or {})
         for call in message.get("tool_calls") or []
     ]
     return (message.get("content") or "", *calls)
+
+
+def _object_in(arguments: str) -> dict[str, Any] | None:
+    """Return the object of arguments, without what stands for text that is none."""
+    try:
+        value = json.loads(arguments, parse_constant=lambda _: 1 / 0)
+    except (ValueError, RecursionError, ArithmeticError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return {name: each for name, each in value.items() if name != "invalid_json"}
 
 
 def _responses(body: Any, said: Sequence[Says]) -> Iterator[str]:

@@ -1,0 +1,112 @@
+"""The public names, and how a package imports one when it is first used (PEP 562).
+
+The table is for all packages that have such names. `toolbus` has all of them, and a package below
+it those of its own modules. What type checkers read stands in the `__init__` of each package.
+"""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+__all__ = ["PublicNames"]
+
+_MODULES = {
+    "toolbus.agents.agent_state": "AgentState",
+    "toolbus.agents.builders": "ToolkitBuilder ToolkitConfig builder_infos make_toolkits",
+    "toolbus.agents.factory_builder": "builder_of",
+    "toolbus.agents.granted_rules": "GrantedRule",
+    "toolbus.agents.model_tools": "ModelTool",
+    "toolbus.agents.questions": "Answer Question",
+    "toolbus.agents.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
+    "toolbus.agents.terminal_questions": "ask_in_terminal",
+    "toolbus.agents.tool_groups": "ToolGroup",
+    "toolbus.agents.tool_use": "ToolResult ToolUse",
+    "toolbus.agents.turn": "Turn TurnTool",
+    "toolbus.agents.turn_permissions": "TurnPermissions",
+    "toolbus.agents.turn_toolkits": "LocalToolkit RequiredToolkit",
+    "toolbus.auth.grants": "AgentsGrant ApiScope",
+    "toolbus.auth.keys": "Key KeyRing",
+    "toolbus.auth.tokens": "ParticipantToken TokenRefused",
+    "toolbus.chunks.chunk_types": (
+        "Chunk EmptyChunk FileChunk JsonChunk LinkChunk MixedChunk TextChunk"
+    ),
+    "toolbus.client.chunk_stream": "ChunkStream",
+    "toolbus.errors": (
+        "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "
+        "DefinitionChanged DefinitionConflict DuplicateCallId Executed HostLost Internal "
+        "InvalidArguments InvalidResult LoopDetected NoHost NotFound Overloaded "
+        "PermissionDenied QuotaExceeded RoomException StreamBroken StreamStalled TooLarge "
+        "ToolFailed ToolInactive Unavailable"
+    ),
+    "toolbus.factories.factory": "OperatorOnly",
+    "toolbus.models.adapter": "Adapter Model",
+    "toolbus.models.model_error": "ModelError",
+    "toolbus.models.opening": "open_model",
+    "toolbus.permissions.assessment": "Assessment",
+    "toolbus.permissions.permissions": "Permissions",
+    "toolbus.permissions.permit": "Permit",
+    "toolbus.permissions.rule": "Rule",
+    "toolbus.permissions.rule_file": "RuleFileError",
+    "toolbus.records.call_record": "CallRecord",
+    "toolbus.records.recording": "Recording",
+    "toolbus.records.records": "Records",
+    "toolbus.records.sqlite_file": "RecordsUnavailable",
+    "toolbus.room.call_explanation": "Explanation",
+    "toolbus.room.call_monitor": "CallReport EndedCall",
+    "toolbus.room.events": "EventStream RoomEvent",
+    "toolbus.room.lock_file": "LockFile LockedToolkit",
+    "toolbus.room.participants": "BuilderInfo Message ParticipantInfo",
+    "toolbus.room.room": "Room",
+    "toolbus.room.room_client": "RoomClient",
+    "toolbus.room.toolkit_proxy": "DefinitionInfo ToolkitInfo ToolkitProxy TypedToolkitProxy",
+    "toolbus.service.remote_toolkit": "RemoteToolkit",
+    "toolbus.tools.context": "ToolContext",
+    "toolbus.tools.function_tool": "FunctionTool",
+    "toolbus.tools.input_stream": "InputStream",
+    "toolbus.tools.left_out": "LeftOut",
+    "toolbus.tools.middleware": "Middleware Next ToolCall",
+    "toolbus.tools.options": "ToolOptions tool",
+    "toolbus.tools.tool": "Tool",
+    "toolbus.tools.tool_info": "ToolInfo",
+    "toolbus.tools.tool_run": "Participant",
+    "toolbus.tools.toolkit": "Toolkit",
+}
+"""The public names of each module that defines some."""
+
+
+class PublicNames:
+    """The public names of one package, each with the module that defines it.
+
+    Args:
+        package: The package, `toolbus` or one below it.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._homes = {
+            name: module
+            for module, names in _MODULES.items()
+            if module.startswith(f"{package}.")
+            for name in names.split()
+        }
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def home(self, name: str) -> str:
+        """Return the module that defines a name."""
+        return self._homes[name]
+
+    def load(self, name: str) -> Any:
+        """Import a name, and keep it in the package. Raises `AttributeError` for another one."""
+        home = self._homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        setattr(sys.modules[self._package], name, value)
+        return value
+
+    def listed(self) -> list[str]:
+        """Return what `dir` lists."""
+        return sorted({*vars(sys.modules[self._package]), *self._homes})

@@ -1,0 +1,121 @@
+"""A model whose replies are written in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.rooms.turns import agent_and_host
+from toolbus import Toolkit, Turn, tool
+from toolbus.models import scripted
+from toolbus.models.adapter import Model
+from toolbus.models.model_error import ModelError
+from toolbus.models.open_model import open_model
+from toolbus.models.scripted_model import ScriptedModel
+
+BROKEN = '{"name": "Bo'
+REPLIES = [
+    "\n# two tools at once: one by its name, one by that for providers",
+    {
+        "text": "I greet them both.",
+        "uses": [
+            {"name": "people.greet", "arguments": {"name": "Ada"}},
+            {"name": "people__greet", "arguments": BROKEN},
+        ],
+    },
+    {"uses": [{"name": "people.greet", "arguments": [1]}, {"name": "people.nobody"}]},
+    "  ",
+    {"text": "Done.\u2028Really."},
+]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    path = tmp_path / "replies.jsonl"
+    lines = [
+        each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in REPLIES
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return open_model(f"scripted:{path}")
+
+
+def people() -> Toolkit:
+    @tool
+    async def greet(name: str) -> str:
+        """Greet."""
+        return f"hello {name}"
+
+    return Toolkit("people", [greet])
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_conversation_runs_through_the_file(model: Model, is_streamed: bool) -> None:
+    adapter = model.adapter
+    async with agent_and_host() as (_, agent), Turn(agent, always=[people()]) as turn:
+        for _ in range(2):  # each conversation begins at the start
+            conversation = [adapter.user("Greet Ada and Bo.")]
+            told: list[Any] = []
+            while True:
+                asked = adapter.request(turn, conversation, "Be kind.")
+                if is_streamed:
+                    events = [event async for event in model.stream(asked)]
+                    reply = adapter.collect(events)
+                    said = "".join(adapter.text_of(event) for event in events)
+                    assert said == adapter.text(reply)
+                else:
+                    reply = await model.reply(asked)
+                results = await turn.run(adapter.uses(reply))
+                told += [(each.id, each.state) for each in results]
+                conversation += adapter.messages(reply, results)
+                if not results:
+                    break
+            assert adapter.text(reply) == "Done.\u2028Really."
+            assert told == [
+                ("use-1-1", "ok"),
+                ("use-1-2", "failed"),
+                ("use-2-1", "failed"),
+                ("use-2-2", "failed"),
+            ]
+            assert conversation[2]["results"][0]["text"] == "hello Ada"
+            assert asked["system"].startswith("Be kind.")
+            assert [each["name"] for each in asked["tools"]] == ["people__greet"]
+        with pytest.raises(ModelError, match="has 3 replies, and the conversation asks for one"):
+            await model.reply(adapter.request(turn, [*conversation, adapter.user("More.")]))
+    await model.aclose()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "not JSON: "),
+        ('"text"', "a reply must be a JSON object"),
+        ("{}", "a reply has text, uses, or both"),
+        ('{"text": 1}', "text must be text"),
+        ('{"uses": {}}', "uses must be a list"),
+        ('{"tools": []}', "a reply has no 'tools', only text and uses"),
+        ('{"uses": [1]}', "a use must be a JSON object"),
+        ('{"uses": [{"arguments": {}}]}', "a use needs the name of a tool"),
+        ('{"uses": [{"name": "a.b", "args": {}}]}', "a use has no 'args'"),
+        ("[" * 100_000, "nested too deeply"),
+        ("\udcff", "not UTF-8"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(line: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    path.write_bytes(f'\n{{"text": "a"}}\n{line}\n'.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"replies\.jsonl:3: ") as caught:
+        ScriptedModel(path)
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        open_model(f"scripted:{tmp_path}/none.jsonl")
+
+
+def test_a_stream_that_ended_early_is_an_error() -> None:
+    with pytest.raises(ModelError, match="ended before"):
+        scripted.collect([{"text": "a"}])
