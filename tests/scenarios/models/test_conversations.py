@@ -24,9 +24,9 @@ from support.rooms.events import until_hosts
 from support.rooms.turns import agent_and_host
 from support.web.described_api import echo, kit_of
 from support.web.scripted_server import web_server
-from toolbus import FileChunk, ToolFailed, Toolkit, ToolResult, Turn, tool
+from toolbus import FileChunk, FunctionTool, ToolFailed, Toolkit, ToolResult, Turn, tool
+from toolbus.models import open_model
 from toolbus.models.adapter import Model, Plain
-from toolbus.models.open_model import open_model
 from toolbus_toolkits.mcp import McpHub, McpToolkit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,11 +64,18 @@ def desk() -> Toolkit:
         """Return nothing."""
 
     @tool
+    async def large() -> str:
+        """Return 10 MiB."""
+        return "word " * (2 * 1024 * 1024)
+
+    @tool
     async def any_of(type: str, required: dict[str, Any], value: int | str = 3) -> str:
         """Take parameters whose names are words of schemas, and any object."""
         return f"{type} {required} {value}"
 
-    return Toolkit("desk", [greet, picture, document, fail, nothing, any_of], rules=["Be kind."])
+    return Toolkit(
+        "desk", [greet, picture, document, fail, nothing, large, any_of], rules=["Be kind."]
+    )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -200,3 +207,29 @@ async def test_uses_without_results_are_told_to_be_interrupted(api: str, turn: T
             await one_turn(model, turn, conversation, False)
     assert server.wrongs == []
     assert body_of(server).count("interrupted") == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_result_of_10_mib_is_cut(api: str, turn: Turn) -> None:
+    async with model_server(ask_for(turn, ("desk.large", {})), Says("Oh.")) as server:
+        model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
+        async with contextlib.aclosing(model):
+            [result] = await one_turn(model, turn, [model.adapter.user("Look.")], False)
+    assert (result.state, server.wrongs) == ("ok", [])
+    assert 100_000 < len(body_of(server)) < 1_000_000
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_thousand_tools_are_shown_and_called(api: str) -> None:
+    async def add(a: int, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+    kit = Toolkit("many", [FunctionTool(add, name=f"add{number}") for number in range(1_000)])
+    async with Turn(None, always=[kit]) as turn:
+        asked = ask_for(turn, ("many.add999", {"a": 1, "b": None}))
+        async with model_server(asked, Says("Oh.")) as server:
+            model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
+            async with contextlib.aclosing(model):
+                [result] = await one_turn(model, turn, [model.adapter.user("Add.")], False)
+    assert (result.value, server.wrongs) == (2, [])
