@@ -64,18 +64,11 @@ def desk() -> Toolkit:
         """Return nothing."""
 
     @tool
-    async def large() -> str:
-        """Return 10 MiB."""
-        return "word " * (2 * 1024 * 1024)
-
-    @tool
     async def any_of(type: str, required: dict[str, Any], value: int | str = 3) -> str:
         """Take parameters whose names are words of schemas, and any object."""
         return f"{type} {required} {value}"
 
-    return Toolkit(
-        "desk", [greet, picture, document, fail, nothing, large, any_of], rules=["Be kind."]
-    )
+    return Toolkit("desk", [greet, picture, document, fail, nothing, any_of], rules=["Be kind."])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -210,26 +203,19 @@ async def test_uses_without_results_are_told_to_be_interrupted(api: str, turn: T
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_result_of_10_mib_is_cut(api: str, turn: Turn) -> None:
-    async with model_server(ask_for(turn, ("desk.large", {})), Says("Oh.")) as server:
-        model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
-        async with contextlib.aclosing(model):
-            [result] = await one_turn(model, turn, [model.adapter.user("Look.")], False)
-    assert (result.state, server.wrongs) == ("ok", [])
-    assert 100_000 < len(body_of(server)) < 1_000_000
+async def test_hundreds_of_tools_are_shown_and_a_result_of_10_mib_is_cut(api: str) -> None:
+    async def large(kind: str | None = None) -> FileChunk:
+        """Return 10 MiB."""
+        return FileChunk(b"word " * (2 * 1024 * 1024), "words.txt", "text/plain")
 
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_thousand_tools_are_shown_and_called(api: str) -> None:
-    async def add(a: int, b: int = 1) -> int:
-        """Add."""
-        return a + b
-
-    kit = Toolkit("many", [FunctionTool(add, name=f"add{number}") for number in range(1_000)])
+    # Some APIs take 128 tools; that is theirs to say, and whoever makes the turn can choose.
+    kit = Toolkit("many", [FunctionTool(large, name=f"large{number}") for number in range(300)])
     async with Turn(None, always=[kit]) as turn:
-        asked = ask_for(turn, ("many.add999", {"a": 1, "b": None}))
+        asked = ask_for(turn, ("many.large299", {"kind": None}))
         async with model_server(asked, Says("Oh.")) as server:
             model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
             async with contextlib.aclosing(model):
-                [result] = await one_turn(model, turn, [model.adapter.user("Add.")], False)
-    assert (result.value, server.wrongs) == (2, [])
+                [result] = await one_turn(model, turn, [model.adapter.user("Look.")], False)
+    assert (result.state, server.wrongs) == ("ok", [])
+    assert body_of(server).count("Return 10 MiB.") >= 300
+    assert 100_000 < len(body_of(server)) < 1_000_000
