@@ -119,6 +119,19 @@ FLAGGED_MANIFEST: dict[str, Any] = {
         },
     ],
 }
+# Annotations of a toolkit and of a tool; empty ones are in no digest.
+ANNOTATED_MANIFEST: dict[str, Any] = {
+    "name": "files",
+    "annotations": {"mcp": "files"},
+    "tools": [
+        {
+            "name": "keep",
+            "input_schema": {"type": "object"},
+            "annotations": {"mcp": "files", "sizes": [1, None, {"a": True}]},
+        },
+        {"name": "drop", "input_schema": {"type": "object"}},
+    ],
+}
 # Pictures of a toolkit and of a tool; the digest of a tool without one does not have the field.
 PICTURED_MANIFEST: dict[str, Any] = {
     "name": "files",
@@ -565,6 +578,16 @@ MANIFESTS = {
     "manifest_verbose": (VERBOSE_MANIFEST, MINIMAL_MANIFEST),
     "manifest_takes": (TAKING_MANIFEST, TAKING_MANIFEST),
     "manifest_flags": (FLAGGED_MANIFEST, FLAGGED_MANIFEST),
+    "manifest_annotations": (
+        {
+            **ANNOTATED_MANIFEST,
+            "tools": [
+                *ANNOTATED_MANIFEST["tools"][:1],
+                {**ANNOTATED_MANIFEST["tools"][1], "annotations": {}},
+            ],
+        },
+        ANNOTATED_MANIFEST,
+    ),
     "manifest_thumbnails": (PICTURED_MANIFEST, PICTURED_MANIFEST),
 }
 

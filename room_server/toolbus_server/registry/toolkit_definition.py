@@ -32,7 +32,7 @@ from toolbus.wire import (
     unpack_body,
 )
 from toolbus.wire.body_steps import Steps, ValueCount, run_steps, unpack_steps
-from toolbus.wire.manifest import checked_fields
+from toolbus.wire.manifest import TOOL_JSON, checked_fields
 from toolbus_server.registry.canonical_json import write_canonical
 from toolbus_server.registry.packed_manifest import join_manifest, set_aside, split_manifest
 
@@ -45,7 +45,6 @@ __all__ = [
 
 MAX_HEAD_BYTES = 512 * 1024
 """Bytes of all fields of a manifest but its tools."""
-_SCHEMAS = ("input_schema", "output_schema")
 _ANNOTATIONS = ("annotations",)
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -94,8 +93,8 @@ class Definition:
         described: list[msgspec.Raw] = []
         for tool in tools:
             yield
-            _, schemas = set_aside(packed_tools[tool.name], _SCHEMAS)
-            described.append(msgspec.Raw(_pack(tool.model_dump(mode="json") | schemas)))
+            _, aside = set_aside(packed_tools[tool.name], TOOL_JSON)
+            described.append(msgspec.Raw(_pack(tool.model_dump(mode="json") | aside)))
         yield
         _, annotations = set_aside(pieces.head, _ANNOTATIONS)
         head = self.manifest.model_copy(update={"tools": ()}).model_dump(mode="json")
@@ -186,7 +185,7 @@ class LazyDefinition(Definition):
             if packed is None:
                 return None
             path = f"/tools/{name}"
-            found = self._read_tools[name] = _parse(ToolManifest, packed, _SCHEMAS, path)
+            found = self._read_tools[name] = _parse(ToolManifest, packed, TOOL_JSON, path)
         return found
 
     def _tools_by_name(self) -> dict[str, bytes]:
@@ -322,7 +321,7 @@ def _read_tools(
         write(b"," if index else b"[")
         path = f"/tools/{index}"
         try:
-            tool, schemas, count = yield from read_tool(packed_tool)
+            tool, aside, count = yield from read_tool(packed_tool)
         except BadBody as error:
             raise _manifest_error(path + error.path, error.reason) from error
         values += count
@@ -330,7 +329,7 @@ def _read_tools(
             raise _manifest_error(path, f"more than {MAX_MANIFEST_VALUES} values in one manifest")
         if tools.setdefault(tool.name, tool) is not tool:
             raise _manifest_error("/tools", "two tools have the same name")
-        fields = tool.model_dump(mode="json", exclude_defaults=True) | schemas
+        fields = tool.model_dump(mode="json", exclude_defaults=True) | aside
         yield from write_canonical(fields, write)
         yield
         packed_tools.append(pack_body(fields))

@@ -16,16 +16,18 @@ from toolbus.agents.granted_rules import (
     GrantedRules,
     granted_rule,
 )
+from toolbus.agents.seen_definitions import MAX_DEFINITIONS, SeenDefinitions
 from toolbus.chunks.json_values import cut, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentState"]
 
-_VERSION = 2
+_VERSION = 3
 _NAMES: Mapping[int, tuple[str, ...]] = {
     1: ("version", "state", "groups"),
     2: ("version", "state", "groups", "rules", "conversation"),
+    3: ("version", "state", "groups", "rules", "conversation", "definitions"),
 }
 """The names of each version that is read."""
 
@@ -40,6 +42,8 @@ class AgentState:
         groups: Whether a group of tools is active, by its name; others are as the turn says.
         rules: What people have granted to the agent; at most 1,000 are kept.
         conversation: The messages of the agent so far, as JSON. Turns do not use it.
+        definitions: The definitions of toolkits that a model was shown: owner, issuer, toolkit and
+            digest of each; at most 1,000 are kept.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class AgentState:
         groups: Mapping[str, bool] | None = None,
         rules: Iterable[GrantedRule] = (),
         conversation: Iterable[Any] = (),
+        definitions: Iterable[Iterable[str]] = (),
     ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
@@ -57,6 +62,8 @@ class AgentState:
         """What people have granted; each rule says for whom. See `Turn.permissions`."""
         self.conversation: list[Any] = list(conversation)
         """The messages of the agent so far, as JSON."""
+        self.definitions: SeenDefinitions = SeenDefinitions(definitions)
+        """The definitions that a model was shown; a turn tells which have changed since."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
         """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
@@ -73,6 +80,7 @@ class AgentState:
             "groups": _plain("/groups", self.groups),
             "rules": [rule.to_plain() for rule in self.rules],
             "conversation": _plain("/conversation", self.conversation),
+            "definitions": self.definitions.to_plain(),
         }
         return json.dumps(written, ensure_ascii=False)
 
@@ -97,12 +105,13 @@ class AgentState:
                     json_pointer([name]), "is not known: a newer toolbus wrote this state"
                 )
         if known is None:
-            raise _invalid("/version", f"must be 1 or {_VERSION}, not {shown(version)}")
+            raise _invalid("/version", f"must be 1 to {_VERSION}, not {shown(version)}")
         state = cls(
             read.get("state", {}),
             read.get("groups", {}),
             _granted(read.get("rules", [])),
             _messages(read.get("conversation", [])),
+            _definitions(read.get("definitions", [])),
         )
         state.to_json()  # raises for what JSON text can say and no state can hold, such as NaN
         return state
@@ -147,6 +156,17 @@ def _granted(values: object) -> list[GrantedRule]:
 def _messages(values: object) -> list[Any]:
     if not isinstance(values, list):
         raise _invalid("/conversation", f"must be a list, not {shown(values)}")
+    return values
+
+
+def _definitions(values: object) -> list[Any]:
+    if not isinstance(values, list) or len(values) > MAX_DEFINITIONS:
+        raise _invalid("/definitions", f"must be a list of at most {MAX_DEFINITIONS} definitions")
+    for index, value in enumerate(values):
+        try:
+            SeenDefinitions([value])
+        except ValueError as error:
+            raise _invalid(f"/definitions/{index}", str(error)) from None
     return values
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Never, Self
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitConfig
 from toolbus.agents.call_questions import Asking
-from toolbus.agents.model_tools import ModelTool
+from toolbus.agents.model_tools import ModelTool, ShownTools
 from toolbus.agents.prepared_calls import PreparedCalls
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
+from toolbus.agents.tool_origins import Trust
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn_assembly import TurnAssembly
 from toolbus.agents.turn_calls import TurnFacts
@@ -186,6 +187,7 @@ class Turn:
         self._groups = ActiveGroups(options.groups, options.state, options.skills)
         self._assembly = TurnAssembly(options, self._groups)
         self._tools = TurnTools({}, self._groups)
+        self._shown = ShownTools((), Trust(), self._tools.provider_names, checked.definitions)
         self._stack: AsyncExitStack | None = None
         self._runs: TurnRuns | None = None
         self._is_used = False
@@ -234,7 +236,11 @@ class Turn:
             if runs.has_ended:
                 raise Unavailable(runs.end_text, executed="no", retryable=False)
             stack.push_async_callback(runs.end)
-            self._tools = TurnTools(entries, self._groups)
+            self._tools = tools = TurnTools(entries, self._groups)
+            trust = Trust(scope.agent, options.permissions, self._assembly.pinned(scope))
+            self._shown = ShownTools(
+                entries.values(), trust, tools.provider_names, options.state.definitions
+            )
             self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
             self._runs = runs
             self._stack = stack.pop_all()
@@ -269,10 +275,18 @@ class Turn:
     @property
     def model_tools(self) -> tuple[ModelTool, ...]:
         """The tools of `tools`, as a model is shown them."""
-        return tuple(
-            ModelTool(self.provider_name(tool), tool.description, tool.input_schema, tool)
-            for tool in self.tools
-        )
+        return tuple(map(self._shown.of, self.tools))
+
+    @property
+    def changed_definitions(self) -> tuple[str, ...]:
+        """The toolkits, by name, whose definition differs from that of an earlier turn.
+
+        An earlier turn with the same state has shown their tools to a model, and the owner has
+        changed them since, which may be an update or an attack. They are told here, in the log and
+        in the descriptions, in this turn only: `model_tools` shows the new definition, which counts
+        from then on. A program that refuses them leaves the turn before.
+        """
+        return self._shown.changed
 
     def activate(self, *groups: str) -> None:
         """Activate groups; others stay as they are.
@@ -296,7 +310,7 @@ class Turn:
 
         Raises `ValueError` for a template with other fields.
         """
-        return turn_prompt(self.tools, self._groups, template)
+        return turn_prompt(self.tools, self._groups, template, self._shown.trust)
 
     def provider_name(self, tool: str | TurnTool) -> str:
         """Return the name of a tool for a model's API: at most 64 of `A-Z a-z 0-9 _ -`.

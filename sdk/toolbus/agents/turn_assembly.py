@@ -109,6 +109,11 @@ class TurnAssembly:
             await self._add_remote(scope, rights, proxy)
         return self._entries
 
+    def pinned(self, scope: TurnScope) -> frozenset[str]:
+        """Return the digests of the definitions that somebody has read and pinned."""
+        pins = {needed.pin for needed in self._required if needed.pin is not None}
+        return frozenset(pins if scope.client is None else pins | scope.client._core.caller.pinned)
+
     async def _find_required(self, client: RoomClient) -> list[ToolkitProxy]:
         """Wait for the required toolkits, and learn their owners."""
         rights = ToolRights(client.grants.agents)

@@ -92,6 +92,10 @@ class Dispatch(Protocol):
     def state(self) -> dict[str, Any] | None:
         """The toolkit's part of the agent's state; None for a toolkit elsewhere."""
 
+    @property
+    def digest(self) -> str:
+        """Identifies the definition of the toolkit, here or in its room."""
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call and return its result; chunks of a stream go to `put`.
 
@@ -248,6 +252,11 @@ class LocalDispatch:
         """The toolkit's part of the agent's state."""
         return self._state()
 
+    @property
+    def digest(self) -> str:
+        """Identifies the definition of the toolkit in this process."""
+        return self._toolkit.digest
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
@@ -311,7 +320,8 @@ class RemoteDispatch:
         self._room = room
         self._tool = tool
         self._participant = participant
-        self._digest = digest
+        self.digest: str = digest
+        """Identifies the definition of the toolkit."""
 
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
@@ -322,7 +332,7 @@ class RemoteDispatch:
             "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
-            "pin": self._digest,
+            "pin": self.digest,
             "on_progress": options.on_progress,
         }
         if not is_stream and options.input is None:
@@ -350,7 +360,7 @@ class RemoteDispatch:
             arguments,
             patterns=patterns,
             participant=self._participant,
-            pin=self._digest,
+            pin=self.digest,
         )
 
 

@@ -16,6 +16,7 @@ from toolbus.agents.granted_rules import GrantedRule, GrantedRules, arguments_di
 from toolbus.agents.questions import Answer, Question
 from toolbus.agents.tool_use import ToolUse
 from toolbus.agents.turn_calls import TurnCall, TurnFacts, context_of
+from toolbus.auth.participant_names import Named
 from toolbus.chunks.json_values import packed_json
 from toolbus.errors import (
     ApprovalDenied,
@@ -31,7 +32,7 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.judging import judge
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.permit import JudgedCall, Permit
+from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit
 from toolbus.permissions.plain import permit_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
@@ -103,8 +104,12 @@ class TurnPermissions:
 
     @property
     def trusted_owners(self) -> tuple[str, ...]:
-        """The owners whose word may loosen."""
+        """The owners whose word may loosen, and whose descriptions are not quoted."""
         return self._permissions.trusted_owners
+
+    def trusts(self, tool: JudgedTool, agent: Named) -> bool:
+        """Whether the owner of a tool is the agent itself, or trusted."""
+        return self._permissions.trusts(tool, agent)
 
     def take_back(self, *rules: GrantedRule) -> None:
         """Take granted rules back: what they covered is asked again. Unknown ones are ignored."""

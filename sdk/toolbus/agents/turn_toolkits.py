@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
@@ -22,6 +23,7 @@ from toolbus.client.call_options import is_time
 from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import (
     ConnectionLost,
+    DefinitionChanged,
     NoHost,
     NotFound,
     PermissionDenied,
@@ -105,6 +107,9 @@ class RequiredToolkit:
     """Seconds to wait for it. None is 60; 0 checks once and does not wait."""
     alias: str | None = None
     """Its name in the turn, where its own is taken: its tools are `alias.tool`."""
+    pin: str | None = None
+    """The digest of the only definition to use, which `toolbus tools NAME` shows. A definition that
+    somebody has read and pinned is trusted: a model is shown its words as they are."""
 
     def __post_init__(self) -> None:
         if not is_toolkit_name(self.name):
@@ -123,6 +128,8 @@ class RequiredToolkit:
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
         if self.alias is not None:
             _check_alias(self.name, self.alias)
+        if self.pin is not None and not _is_digest(self.pin):
+            raise ValueError(f"toolkit {self.name}: pin must be a digest: 64 of 0-9 a-f")
 
     async def find(self, room: RoomClient, rights: ToolRights | None = None) -> ToolkitProxy:
         """Return the toolkit as soon as it is hosted with the required tools.
@@ -138,6 +145,7 @@ class RequiredToolkit:
 
         Raises:
             NotFound: It was not hosted in time; names what is missing and what is available.
+            DefinitionChanged: It has another definition than the pinned one.
             PermissionDenied: The grants cover none of its tools, or not all that are required; or
                 it is not hosted, and the grant to receive its events is missing.
             Unavailable: The server did not reply in time, or the room is closed.
@@ -241,12 +249,22 @@ class RequiredToolkit:
         except NoHost:
             # Its name is reserved without its definition: the room was empty meanwhile.
             return self._without_host()
+        self._check_pin(proxy.info)
         present = [each.name for each in proxy.manifest.tools]
         lacking = tuple(tool for tool in self.tools or () if tool not in present)
         if lacking:
             text = f"toolkit {self._label} has no {_names(lacking)}{_nearest(lacking, present)}"
             return _Missing(f"{text}; it has: {_names(present)}", lacking, exists=True)
         return self._without_host() if proxy.info.hosts == 0 else proxy
+
+    def _check_pin(self, info: ToolkitInfo) -> None:
+        if self.pin in (None, info.digest):
+            return
+        text = f"toolkit {info.name} of {info.full_owner} has the digest {info.digest}, and"
+        text += (
+            f" {self.pin} is pinned: `toolbus tools {info.name}` shows the definition it has now"
+        )
+        raise DefinitionChanged(text, details={"toolkit": info.name, "digest": info.digest})
 
     def _without_host(self) -> _Missing:
         return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
@@ -282,6 +300,10 @@ class RequiredToolkit:
             return ""
         owner = "" if self.participant is None else f" of {self.participant}"
         return f"{_nearest([self.name], names)}; available toolkits{owner}: {_names(names)}"
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:

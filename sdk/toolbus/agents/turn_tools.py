@@ -33,7 +33,8 @@ class TurnTools:
     def __init__(self, entries: Mapping[str, TurnEntry], groups: ActiveGroups) -> None:
         self._entries = entries
         self._groups = groups
-        self._provider_names = ProviderNames(entries)
+        self.provider_names: ProviderNames = ProviderNames(entries)
+        """The names for providers, also of tools of inactive groups."""
 
     def listed(self) -> tuple[ToolInfo, ...]:
         """Return the tools that can be called now."""
@@ -42,14 +43,14 @@ class TurnTools:
 
     def provider_name(self, name: str) -> str:
         """Return the name of a tool for providers. Raises `NotFound`."""
-        found = self._provider_names.name_of(name)
+        found = self.provider_names.name_of(name)
         if found is None:
             raise _not_in_turn(name, self._entries)
         return found
 
     def named(self, provider_name: str) -> ToolInfo:
         """Return the tool that has a name for providers. Raises `NotFound`."""
-        tool = self._provider_names.tool_of(provider_name)
+        tool = self.provider_names.tool_of(provider_name)
         if tool is None:
             raise _not_in_turn(provider_name, self._entries)
         return self._entries[tool].info
@@ -79,7 +80,7 @@ class TurnTools:
     def _find(self, name: str) -> TurnEntry | None:
         """Return a tool by its name, or by that for providers; None if there is none."""
         entry = self._entries.get(name)
-        if entry is None and (tool := self._provider_names.tool_of(name)) is not None:
+        if entry is None and (tool := self.provider_names.tool_of(name)) is not None:
             entry = self._entries[tool]
         return entry
 

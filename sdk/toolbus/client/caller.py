@@ -86,6 +86,11 @@ class Caller:
 
     __slots__ = ("_connection", "_loop", "_pending", "_tracing", "affinities", "budget", "retries")
 
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The digests of definitions that are trusted; none without a lock file."""
+        return frozenset()
+
     def __init__(
         self, connection: ReconnectingConnection, pending: PendingRequests, tracing: Tracing
     ) -> None:

@@ -7,10 +7,13 @@ for all users together. Permissions and names are the callers' responsibility.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
@@ -182,6 +185,12 @@ class InProcessToolkit:
     def manifest(self) -> ToolkitManifest:
         """The toolkit's manifest. Not to be changed."""
         return self.toolkit.manifest()
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the definition: another one than the digest that a server computes."""
+        fields = self.manifest.model_dump(mode="json", exclude_defaults=True)
+        return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @asynccontextmanager
     async def started(self, room: Any) -> AsyncIterator[None]:

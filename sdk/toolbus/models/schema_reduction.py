@@ -92,6 +92,7 @@ class Reduction:
         Raises `NoFormError` if the rules are strict.
         """
         written = self._object(schema, names)
+        written.setdefault("properties", {})
         definitions: dict[str, Any] = {}
         while self._waiting:
             name = next(iter(self._waiting))
@@ -120,6 +121,8 @@ class Reduction:
             return self.part({**only, **own} if isinstance(only, dict) else only)
         try:
             flat = self._merger.flat(schema)
+            if flat.get("not", False) in (True, {}):
+                raise ImpossiblePart
             with self._written_in_place(self._merger.targets(schema)):
                 return self._union(flat) if _UNIONS & flat.keys() else self._typed(flat)
         except NotMergedError:
@@ -345,8 +348,11 @@ class Reduction:
         written: dict[str, Any] = {
             "type": "object",
             **described(schema.get("description"), notes),
-            "properties": {names.get(name, name): part for name, part in properties.items()},
         }
+        if properties or self._rules.is_strict:
+            written["properties"] = {
+                names.get(name, name): part for name, part in properties.items()
+            }
         if required or self._rules.is_strict:
             written["required"] = required
         if self._rules.is_strict:

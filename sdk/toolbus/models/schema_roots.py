@@ -45,6 +45,8 @@ def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
         whole, text = _union(branches, "exactly one" if keyword == "oneOf" else "at least one")
         notes.append(text)
         found = _merged_object(merger, rest, whole)
+    if found.get("not", False) in (True, {}) or "object" not in (types_of(found) or ["object"]):
+        raise ImpossiblePart
     found = {**found, "type": "object"}
     notes += [note(name, found.pop(name)) for name in _NOT_AT_ROOT if name in found]
     if notes:
@@ -86,7 +88,9 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
         for name in branches[0].get("required", ())
         if all(name in branch.get("required", ()) for branch in branches)
     ]
-    whole: dict[str, Any] = {"properties": properties, "required": required}
+    whole: dict[str, Any] = {"required": required}
+    if any("properties" in branch for branch in branches):
+        whole["properties"] = properties
     others = [branch.get("additionalProperties") for branch in branches]
     if all(each is False for each in others):
         whole["additionalProperties"] = False

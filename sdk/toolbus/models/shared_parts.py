@@ -87,7 +87,8 @@ def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
     for number, found in enumerate(given):
         if not isinstance(found, str) or not found or found in ids:
             seed = f"{reply.get('id')} {reply.get('created')} {number}"
-            found = f"call_{sha256(seed.encode()).hexdigest()[:24]}"
+            digest = sha256(seed.encode(errors="replace")).hexdigest()
+            found = f"call_{digest[:24]}"
         ids[found] = None
     return list(ids)
 

@@ -9,13 +9,20 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
-from toolbus.auth.participant_names import full_name
+from toolbus.auth.participant_names import Named, full_name
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
 from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
 from toolbus.permissions.plain import MAX_MATCHES, MAX_MATCHES_BYTES, MAX_SUGGESTIONS
 from toolbus.permissions.rule import Rule, RuleBehavior, name_fault_in_rules
-from toolbus.permissions.rule_index import People, RuleGroup, RuleIndex, rule_order
+from toolbus.permissions.rule_index import (
+    People,
+    RuleGroup,
+    RuleIndex,
+    rule_order,
+    tool_owner,
+    trusts_owner,
+)
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["Permissions"]
@@ -165,6 +172,10 @@ class Permissions:
             if outcome != "skip":
                 return self._permit(finding, outcome, judged)
         raise AssertionError("the last step decides")
+
+    def trusts(self, tool: JudgedTool, caller: Named) -> bool:
+        """Whether the word of a tool's owner counts for a caller that has these permissions."""
+        return trusts_owner(self._trusted, tool_owner(tool), caller)
 
     def patterns(self, call: JudgedCall, reaches: str = "") -> tuple[str, ...]:
         """Return the patterns that the tool is to be asked about: at most 64, of 16 KiB in all.

@@ -13,10 +13,18 @@ from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import Named, full_name, is_alias, is_named
-from toolbus.permissions.permit import JudgedCall
+from toolbus.permissions.permit import JudgedCall, JudgedTool
 from toolbus.permissions.rule import Rule, RuleBehavior
 
-__all__ = ["People", "RuleGroup", "RuleIndex", "RuleSet", "rule_order"]
+__all__ = [
+    "People",
+    "RuleGroup",
+    "RuleIndex",
+    "RuleSet",
+    "rule_order",
+    "tool_owner",
+    "trusts_owner",
+]
 
 GroupKey: TypeAlias = tuple[str | None, str | None, str | None]
 """By what groups are found: the keys of owner, principal and caller, None for any."""
@@ -54,9 +62,7 @@ class People:
         caller, principal = context.caller, context.on_behalf_of
         self._sender = caller
         self._is_hosted = context.is_hosted
-        self.owner: tuple[Named, ...] = (
-            (_Owner(tool.owner, tool.issuer, tool.alias),) if tool.owner else ()
-        )
+        self.owner: tuple[Named, ...] = (tool_owner(tool),) if tool.owner else ()
         self.callers: tuple[Named, ...] = (caller, *context.forwarded_for)
         # Whoever forwarded the call has a part in what it is.
         self.principals: tuple[Named, ...] = self.callers if principal is None else (principal,)
@@ -65,11 +71,7 @@ class People:
         """Whether the toolkit is of this process, of the caller itself, or of a trusted owner."""
         if not self.owner:
             return True
-        owner, sender = self.owner[0], self._sender
-        if owner.name == sender.name and owner.issuer == sender.issuer:
-            return True
-        texts = {owner.name, full_name(owner.name, owner.alias)} & trusted
-        return any(self._certainly_names(text, owner) for text in texts)
+        return trusts_owner(trusted, self.owner[0], self._sender, is_hosted=self._is_hosted)
 
     def keys(self, owner: bool, principal: bool, caller: bool) -> Iterator[GroupKey]:
         """Return the keys of all groups that may concern the call, where rules name these."""
@@ -101,9 +103,35 @@ class People:
         )
 
     def _certainly_names(self, text: str, participant: Named) -> bool:
-        if self._is_hosted and participant.alias and "/" not in text:
-            return False
-        return is_named(text, participant, self._sender)
+        return _certainly_names(text, participant, self._sender, is_hosted=self._is_hosted)
+
+
+def tool_owner(tool: JudgedTool) -> Named:
+    """Return the owner of a tool, as names are compared."""
+    return _Owner(tool.owner, tool.issuer, tool.alias)
+
+
+def trusts_owner(
+    trusted: frozenset[str], owner: Named, sender: Named, *, is_hosted: bool = False
+) -> bool:
+    """Whether an owner is the sender itself, or certainly one of the trusted.
+
+    Args:
+        trusted: The names of trusted owners.
+        owner: Whose toolkit it is.
+        sender: Who makes the calls, and by whose issuer a bare name is understood.
+        is_hosted: Whether a host has these names, which does not know its own issuer.
+    """
+    if owner.name == sender.name and owner.issuer == sender.issuer:
+        return True
+    texts = {owner.name, full_name(owner.name, owner.alias)} & trusted
+    return any(_certainly_names(text, owner, sender, is_hosted=is_hosted) for text in texts)
+
+
+def _certainly_names(text: str, participant: Named, sender: Named, *, is_hosted: bool) -> bool:
+    if is_hosted and participant.alias and "/" not in text:
+        return False
+    return is_named(text, participant, sender)
 
 
 def _may_name(text: str, participant: Named) -> bool:

@@ -57,6 +57,11 @@ class LockedCaller(Caller):
         self._on_error = self.retries.on_error
         self.retries.on_error = self._forget_refused
 
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The digests of the definitions in the lock file."""
+        return frozenset(toolkit.digest for toolkit in self.lock.toolkits)
+
     async def request(
         self,
         build: Any,

@@ -57,6 +57,7 @@ class ToolDefinition:
     external: bool = False
     approval: bool = False
     cache_ttl_s: float | None = None
+    annotations: Mapping[str, Any] | None = None
     errors: SentErrors | None = None
 
     schemas_are_checked: bool = False
@@ -92,6 +93,7 @@ class ToolDefinition:
         external: bool | None = None,
         approval: bool | None = None,
         cache_ttl_s: float | None = None,
+        annotations: Mapping[str, Any] | None = None,
         errors: SentErrors | None = None,
         middlewares: Sequence[Any] | None = None,
     ) -> None:
@@ -223,4 +225,5 @@ def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
         external=tool.external,
         approval=tool.approval,
         cache_ttl_s=tool.cache_ttl_s,
+        annotations=deepcopy(dict(tool.annotations or {})),
     )

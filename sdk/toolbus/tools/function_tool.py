@@ -56,6 +56,7 @@ _PASSED_ON = (
     "max_concurrency",
     "affinity",
     "cache_ttl_s",
+    "annotations",
     "errors",
     "middlewares",
 )

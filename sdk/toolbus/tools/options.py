@@ -53,6 +53,7 @@ class ToolFields(TypedDict, total=False):
     max_concurrency: int | None
     affinity: str
     cache_ttl_s: float | None
+    annotations: Mapping[str, Any] | None
     errors: SentErrors | None
     middlewares: Sequence[Middleware]
     assess: Callable[..., Any] | None
@@ -110,6 +111,8 @@ class ToolOptions:
     """Which calls stay with one host: "none", "caller", or the name of an argument."""
     cache_ttl_s: float | None = None
     """Seconds that a cache may serve a result again for equal arguments; only for `read_only`."""
+    annotations: Mapping[str, Any] | None = None
+    """JSON values for programs, in addition to those of its toolkit."""
     errors: SentErrors | None = None
     """What callers get of an exception: "text", its class and its text, or "class", its class
     alone; by default as the toolkit says, else "class", and "text" on a development server."""

@@ -78,6 +78,7 @@ class Tool(ToolDefinition, ABC):
             replaces. A host enforces it only by a policy.
         cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
             unless the tool is `read_only`.
+        annotations: JSON values for programs, in addition to those of its toolkit.
         errors: What callers get of an exception: "text", its class and its text, or "class", its
             class alone; by default as the toolkit says.
         middlewares: What runs around each call, the first outermost.

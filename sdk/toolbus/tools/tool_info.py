@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Self
 
 from toolbus.wire.manifest import ToolkitManifest, ToolManifest
@@ -68,6 +70,18 @@ class ToolInfo:
     own_name: str = ""
     """`toolkit.tool` by the toolkit's own name, which differs from `name` in a turn where the
     toolkit has an alias."""
+    own_annotations: Mapping[str, Any] = field(default_factory=dict)
+    """The annotations of the tool itself. Not to be changed."""
+    toolkit_annotations: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its toolkit. Not to be changed."""
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        """JSON values for programs: those of the toolkit, and the tool's own in their place.
+
+        `mcp` is the name of the MCP server that the tool is of.
+        """
+        return MappingProxyType({**self.toolkit_annotations, **self.own_annotations})
 
     @classmethod
     def of(  # noqa: PLR0913 - each is one fact, by keyword
@@ -114,4 +128,6 @@ class ToolInfo:
             alias=alias,
             digest=digest,
             own_name=f"{own_toolkit or toolkit.name}.{tool.name}",
+            own_annotations=tool.annotations,
+            toolkit_annotations=toolkit.annotations,
         )

@@ -24,6 +24,7 @@ __all__ = [
     "MAX_TOOLS",
     "MAX_TOOL_BYTES",
     "MAX_TOOL_VALUES",
+    "TOOL_JSON",
     "ToolManifest",
     "ToolParts",
     "ToolkitManifest",
@@ -49,6 +50,8 @@ MAX_MANIFEST_VALUES = 131_072
 # A reply to `describe` carries a manifest one level deeper than it was sent (BODY-1).
 MAX_MANIFEST_DEPTH = MAX_DEPTH - 1
 """Levels of arrays and maps in one manifest; a tool begins at the third."""
+TOOL_JSON = ("input_schema", "output_schema", "annotations")
+"""The fields of a tool that are any JSON, for the readers of a manifest."""
 
 _TOOLKIT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -122,6 +125,8 @@ class ToolManifest(_Manifest):
     """Its author wants a person to approve each call."""
     cache_ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds that a result may be served again for equal arguments."""
+    annotations: dict[str, JsonValue] = Field(default_factory=dict)
+    """JSON values for programs, about this tool beside those about its toolkit."""
 
     @property
     def is_concurrency_safe(self) -> bool:
@@ -133,9 +138,10 @@ class ToolParts(NamedTuple):
     """One packed tool that was read and checked."""
 
     tool: ToolManifest
-    """All fields but the schemas, which are empty here."""
-    schemas: dict[str, dict[str, Any]]
-    """`input_schema`, and `output_schema` if there is one. They are JSON; no more is known."""
+    """All fields but those of `TOOL_JSON`, which are empty here."""
+    json: dict[str, dict[str, Any]]
+    """`input_schema`, and the others of `TOOL_JSON` that there are. They are JSON; no more is
+    known."""
     values: int
 
 
@@ -162,13 +168,15 @@ def read_tool(packed: bytes) -> Steps[ToolParts]:
         raise BadBody("", f"more than {MAX_TOOL_BYTES} bytes in one tool")
     count = ValueCount(MAX_TOOL_VALUES, "one tool")
     fields = yield from unpack_steps(packed, max_depth=MAX_MANIFEST_DEPTH - 2, count=count)
-    schemas: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     if type(fields) is dict:
-        for name in ("input_schema", "output_schema"):
+        for name in TOOL_JSON:
             if type(fields.get(name)) is dict:
                 # Only the map itself is checked below: pydantic would copy it in one piece.
-                schemas[name], fields[name] = fields[name], {}
-    return ToolParts(checked_fields(ToolManifest, fields), schemas, count.values)
+                found[name], fields[name] = fields[name], {}
+    if not found.get("annotations"):  # their default, which is in no digest
+        found.pop("annotations", None)
+    return ToolParts(checked_fields(ToolManifest, fields), found, count.values)
 
 
 class ToolkitManifest(_Manifest):

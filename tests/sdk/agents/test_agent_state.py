@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus import AgentState, GrantedRule, InvalidArguments
+from toolbus.agents.seen_definitions import DefinitionKey
 
 GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
 
@@ -15,7 +16,7 @@ GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
 def test_state_of_an_older_version_is_read_and_written_as_the_newer_one() -> None:
     state = AgentState.from_json('{"version": 1, "state": {"a": {}}, "groups": {"g": true}}')
     assert (state.groups, list(state.rules), state.conversation) == ({"g": True}, [], [])
-    assert json.loads(state.to_json())["version"] == 2
+    assert json.loads(state.to_json())["version"] == 3
 
 
 def test_oldest_granted_rule_is_forgotten_beyond_a_thousand() -> None:
@@ -32,8 +33,10 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
     state.of("empty")
     state.rules.add(GrantedRule(tool="a.b", own_name="a.b", principal="ä", match="x"))
     state.conversation.append({"role": "user"})
+    state.definitions.add(DefinitionKey("bob", "iss", "words"), "d1")
     again = AgentState.from_json(state.to_json())
     assert (list(again.rules), again.conversation) == (list(state.rules), [{"role": "user"}])
+    assert again.definitions.get(DefinitionKey("bob", "iss", "words")) == "d1"
     assert again.state == {"notes": {"lines": ["ä", 1, None]}, "empty": {}}
     assert again.of("notes") is again.state["notes"]
 
@@ -46,7 +49,13 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         (7, ""),
         ("[]", ""),
         ("{}", "/version"),
-        ('{"version": 3, "state": {}}', "/version"),
+        ('{"version": 4, "state": {}}', "/version"),
+        ('{"version": 2, "definitions": []}', "/definitions"),
+        ('{"version": 3, "definitions": {}}', "/definitions"),
+        (f'{{"version": 3, "definitions": [{", ".join(["0"] * 1001)}]}}', "/definitions"),
+        ('{"version": 3, "definitions": [["a", "b", "c"]]}', "/definitions/0"),
+        ('{"version": 3, "definitions": [["", "", "c", "d"], "abcd"]}', "/definitions/1"),
+        (f'{{"version": 3, "definitions": [["", "", "c", "{"d" * 1025}"]]}}', "/definitions/0"),
         ('{"version": true, "state": {}}', "/version"),
         ('{"version": 1, "rules": []}', "/rules"),
         ('{"version": 2, "rules": {}}', "/rules"),

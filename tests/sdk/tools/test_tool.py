@@ -36,6 +36,7 @@ from toolbus.wire import ToolkitManifest, ToolManifest
     external=True,
     approval=True,
     cache_ttl_s=30,
+    annotations={"mcp": "lab"},
     description="Measures.",
     rules=["Be gentle."],
     thumbnail_url="https://example.org/a.png",
@@ -83,6 +84,7 @@ def test_options_of_the_decorator_reach_the_manifest() -> None:
         "external": True,
         "approval": True,
         "cache_ttl_s": 30.0,
+        "annotations": {"mcp": "lab"},
     }
     assert "Place" in manifest.input_schema["$defs"]
 

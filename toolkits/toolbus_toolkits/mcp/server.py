@@ -12,6 +12,7 @@ from typing import Any, Self
 import mcp_types as types
 
 from toolbus import LeftOut, ToolContext, Toolkit, Unavailable
+from toolbus import tool as as_tool
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import RedactingFilter
@@ -22,7 +23,7 @@ from toolbus_toolkits.mcp.listed_tools import ListedTools, tools_of
 from toolbus_toolkits.mcp.log_budget import LogBudget
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.mcp.tool_lists import MAX_NAMES
-from toolbus_toolkits.mcp.tools import MAX_DESCRIPTION_CHARS, McpTool
+from toolbus_toolkits.mcp.tools import MAX_DESCRIPTION_CHARS, McpTool, origin_of
 from toolbus_toolkits.mcp.transports import ServerAccess
 
 __all__ = ["McpServer"]
@@ -215,7 +216,8 @@ class McpServer:
         call.__name__ = call.__qualname__ = tool.name
         call.__doc__ = tool.description
         _set_signature(call, tool)
-        return call
+        # A toolkit that lists the function has the words of the server as its description.
+        return as_tool(annotations=tool.annotations)(call)
 
     async def _receive(self, listed: list[types.Tool]) -> None:
         """Take the tools of a list that are shown; the toolkit changes if they have."""
@@ -237,6 +239,7 @@ class McpServer:
             made.tools,
             description=f"The MCP server {self.name}.",
             rules=[words] if words.strip() else [],
+            annotations=origin_of(self.name, trusted=entry.trusted),
             left_out=made.left_out,
             unchecked=made.unchecked,
             errors="class",  # what a library raises may have the value of a credential

@@ -21,11 +21,19 @@ from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk,
 from toolbus_toolkits.mcp.failures import ServerError
 from toolbus_toolkits.schema_texts import shortened, with_short_texts
 
-__all__ = ["MAX_DESCRIPTION_CHARS", "McpTool", "Opener"]
+__all__ = ["MAX_DESCRIPTION_CHARS", "McpTool", "Opener", "origin_of"]
 
 MAX_DESCRIPTION_CHARS = 8_000
 _MAX_TITLE_CHARS = 1_000
 _MAX_FAILURE_CHARS = 1_000
+
+
+def origin_of(server: str, *, trusted: bool) -> dict[str, Any]:
+    """Return the annotations of what an MCP server wrote.
+
+    `mcp` is its name here; `mcp_trusted` says that its entry trusts it, and is left out otherwise.
+    """
+    return {"mcp": server, "mcp_trusted": True} if trusted else {"mcp": server}
 
 
 class Opener(Protocol):
@@ -97,6 +105,7 @@ class McpTool(Tool):
             open_world=hints.open_world_hint is not False,
             concurrency_safe=said.read_only_hint or None,
             timeout_s=timeout_s,
+            annotations=origin_of(connection.name, trusted=trusted),
         )
         self.definition = definition
         """As the server lists it."""
