@@ -20,9 +20,10 @@ SEEN = "a\\u200bb"
     "text",
     [
         "plain text\n\twith lines",
-        "👨\u200d👩\u200d👧 ❤\ufe0f\u200d🔥 👩🏽\u200d💻 🏳\ufe0f\u200d🌈 1\ufe0f⃣ ©\ufe0f \u2139\ufe0f 🧑\u200d⚕\ufe0f 👍🏽 🇪🇺",
+        "👨\u200d👩\u200d👧 ❤\ufe0f\u200d🔥 👩🏽\u200d💻 🏳\ufe0f\u200d🌈 1\ufe0f⃣",
+        "©\ufe0f \u2139\ufe0f 🧑\u200d⚕\ufe0f 👍🏽 🇪🇺",
         "\U0001faf7 \U0001fae8 \U0001fadf",  # newer than the tables of some Pythons
-        "می\u200cخواهم",
+        "می\u200cخواهم",  # noqa: RUF001
         "क्\u200dष श्\u200dरी",
         "日本語\u3000テキスト, un texte\u00a0!",
         "שלום, 한국어, ภาษาไทย, Ελληνικά, combining e\u0301",
