@@ -76,6 +76,7 @@ class ShownTools:
             self._definitions[tool.toolkit] = key, digest
             if seen.get(key) not in (None, digest) and not trust.is_pinned(digest):
                 changed[tool.toolkit] = f"{tool.toolkit} of {tool.owner or 'this process'}"
+        self._keys = {key for key, _ in self._definitions.values()}
         self.changed: tuple[str, ...] = tuple(changed)
         """The toolkits, by their names in the turn, that differ from an earlier turn."""
         if changed:
@@ -90,7 +91,7 @@ class ShownTools:
         if made is None:
             made = self._made[tool.name] = self._make(tool)
             if (definition := self._definitions.get(tool.toolkit)) is not None:
-                self._seen.add(*definition)
+                self._seen.add(*definition, shown_with=self._keys)
         return made
 
     def _make(self, tool: ToolInfo) -> ModelTool:
