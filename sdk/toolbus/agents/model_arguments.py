@@ -164,9 +164,10 @@ class _Way:
         if not isinstance(part, dict) or not _NOT_SIMPLE.isdisjoint(part):
             return None
         properties = part.get("properties", {})
+        optional = properties.keys() - part.get("required", ())
         others = part.get("additionalProperties" if kind == "object" else "items")
         return _Simple(
-            frozenset(name for name in properties if self.own_null(part, name) is _Null.LEFT_OUT),
+            frozenset(each for each in optional if not self._source.takes_null(properties[each])),
             {name: each if self.leads(each) else None for name, each in properties.items()},
             others if isinstance(others, dict) and self.leads(others) else None,
             properties if _is_closed(part) else None,
@@ -202,7 +203,7 @@ def _leading_parts(source: ArgumentSchema) -> set[int]:
         if not isinstance(part, dict) or (id(part), is_branch) in seen:
             continue
         seen.add((id(part), is_branch))
-        required = part.get("required", ())
+        required = {*part.get("required", ())}
         optional = (name for name in part.get("properties", ()) if name not in required)
         # A model may give null to the properties of other branches, where these are written as one.
         forbids = is_branch and _is_closed(part)

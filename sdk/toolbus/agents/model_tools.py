@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
-from toolbus.agents.provider_names import ProviderNames
+from toolbus.agents.argument_schemas import KeptByIdentity
 from toolbus.agents.seen_definitions import DefinitionKey, SeenDefinitions, definition_key
 from toolbus.agents.tool_origins import Trust, quoted, visible_schema
 from toolbus.agents.turn_calls import TurnEntry
@@ -18,8 +17,6 @@ from toolbus.untrusted_text import visible
 __all__ = ["ModelTool", "ShownTools"]
 
 _logger = bounded_logger("toolbus.agents.turn")
-_MAX_KEPT = 4_096
-"""Schemas of which is kept what a model is shown: as many as a room client keeps itself."""
 _MAX_LOGGED = 20
 _CHANGED = "The definition of this tool's toolkit has changed since an earlier turn."
 
@@ -53,20 +50,20 @@ class ShownTools:
     Args:
         entries: The tools.
         trust: Whose words are instructions.
-        names: Their names for providers.
         seen: The definitions that earlier turns have shown.
+        name_of: Returns the name of a tool for providers.
     """
 
     def __init__(
         self,
         entries: Iterable[TurnEntry],
         trust: Trust,
-        names: ProviderNames,
         seen: SeenDefinitions,
+        name_of: Callable[[str], str],
     ) -> None:
         self.trust: Trust = trust
         """Whose words are instructions."""
-        self._names = names
+        self._name_of = name_of
         self._seen = seen
         self._made: dict[str, ModelTool] = {}
         self._definitions: dict[str, tuple[DefinitionKey, str]] = {}
@@ -79,6 +76,7 @@ class ShownTools:
             self._definitions[tool.toolkit] = key, digest
             if seen.get(key) not in (None, digest) and not trust.is_pinned(digest):
                 changed[tool.toolkit] = f"{tool.toolkit} of {tool.owner or 'this process'}"
+        self._keys = {key for key, _ in self._definitions.values()}
         self.changed: tuple[str, ...] = tuple(changed)
         """The toolkits, by their names in the turn, that differ from an earlier turn."""
         if changed:
@@ -93,19 +91,18 @@ class ShownTools:
         if made is None:
             made = self._made[tool.name] = self._make(tool)
             if (definition := self._definitions.get(tool.toolkit)) is not None:
-                self._seen.add(*definition)
+                self._seen.add(*definition, shown_with=self._keys)
         return made
 
     def _make(self, tool: ToolInfo) -> ModelTool:
         is_changed = tool.toolkit in self.changed
         is_trusted = self.trust.of_tool(tool)
-        words = _kept_words(tool)
+        words = _words(tool.input_schema)
         schema = tool.input_schema if is_trusted else words.schema()
         description = words.description(tool, is_trusted=is_trusted)
         if is_changed:
             description = f"{_CHANGED}\n\n{description}"
-        name = self._names.name_of(tool.name) or tool.name
-        return ModelTool(name, description, schema, tool, is_changed)
+        return ModelTool(self._name_of(tool.name), description, schema, tool, is_changed)
 
 
 class _Words:
@@ -135,20 +132,6 @@ class _Words:
         return self._description
 
 
-# Turns follow each other with the same tools. The schemas of a definition are the same objects for
-# as long as a room client knows it; by these, and not by its digest, which another server may
-# claim for other words.
-_words: dict[int, _Words] = {}
-_words_lock = Lock()
-
-
-def _kept_words(tool: ToolInfo) -> _Words:
-    schema = tool.input_schema
-    found = _words.get(id(schema))
-    if found is None or found.source is not schema:
-        found = _Words(schema)
-        with _words_lock:
-            if len(_words) >= _MAX_KEPT:
-                del _words[next(iter(_words))]
-            _words[id(schema)] = found
-    return found
+# Turns follow each other with the same tools, whose schemas are the same objects for as long as a
+# room client knows their definition. Not by its digest, which another server may claim for others.
+_words = KeptByIdentity(_Words)

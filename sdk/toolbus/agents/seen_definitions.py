@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from toolbus.tools.tool_info import ToolInfo
@@ -54,11 +54,23 @@ class SeenDefinitions:
         """Return the digest of a toolkit as it was last shown; None if it was not."""
         return self._digests.get(key)
 
-    def add(self, key: DefinitionKey, digest: str) -> None:
-        """Note that a definition is shown."""
+    def add(
+        self, key: DefinitionKey, digest: str, shown_with: Collection[DefinitionKey] = ()
+    ) -> None:
+        """Note that a definition is shown.
+
+        Args:
+            key: Its toolkit.
+            digest: The definition.
+            shown_with: The toolkits of the same turn. None of them is forgotten for this one: else
+                whoever adds toolkits to a room could make an agent forget the others.
+        """
         self._digests.pop(key, None)
         if len(self._digests) >= MAX_DEFINITIONS:
-            del self._digests[next(iter(self._digests))]
+            oldest = next(iter(self._digests))
+            if oldest in shown_with:
+                return
+            del self._digests[oldest]
         self._digests[key] = digest
 
     def to_plain(self) -> list[list[str]]:

@@ -200,7 +200,7 @@ class Turn:
         self._groups = ActiveGroups(options.groups, options.state, options.skills)
         self._assembly = TurnAssembly(options, self._groups)
         self._tools = TurnTools({}, self._groups)
-        self._shown = ShownTools((), Trust(), self._tools.provider_names, checked.definitions)
+        self._shown = ShownTools((), Trust(), options.state.definitions, self._tools.provider_name)
         self._stack: AsyncExitStack | None = None
         self._runs: TurnRuns | None = None
         self._is_used = False
@@ -252,10 +252,12 @@ class Turn:
             if runs.has_ended:
                 raise Unavailable(runs.end_text, executed="no", retryable=False)
             stack.push_async_callback(runs.end)
-            self._tools = tools = TurnTools(entries, self._groups)
-            trust = Trust(scope.agent, options.permissions, self._assembly.pinned(scope))
+            self._tools = TurnTools(entries, self._groups)
             self._shown = ShownTools(
-                entries.values(), trust, tools.provider_names, options.state.definitions
+                entries.values(),
+                self._assembly.trust(scope),
+                options.state.definitions,
+                self._tools.provider_name,
             )
             self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
             self._runs = runs

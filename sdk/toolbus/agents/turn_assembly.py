@@ -6,6 +6,7 @@ Every toolkit has one name in the turn, its own or its alias.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from toolbus.agents.builders import (
     run_concurrently,
 )
 from toolbus.agents.tool_groups import ActiveGroups
+from toolbus.agents.tool_origins import Trust
 from toolbus.agents.turn_calls import (
     Dispatch,
     LocalDispatch,
@@ -109,11 +111,6 @@ class TurnAssembly:
             await self._add_remote(scope, rights, proxy)
         return self._entries
 
-    def pinned(self, scope: TurnScope) -> frozenset[str]:
-        """Return the digests of the definitions that somebody has read and pinned."""
-        pins = {needed.pin for needed in self._required if needed.pin is not None}
-        return frozenset(pins if scope.client is None else pins | scope.client._core.caller.pinned)
-
     async def _find_required(self, client: RoomClient) -> list[ToolkitProxy]:
         """Wait for the required toolkits, and learn their owners."""
         rights = ToolRights(client.grants.agents)
@@ -165,6 +162,13 @@ class TurnAssembly:
             target = f"{manifest.name}.{info.tool}"
             dispatch = RemoteDispatch(room, target, participant, proxy.info.digest)
             self._add(info, dispatch)
+
+    def trust(self, scope: TurnScope) -> Trust:
+        """Return whose words are instructions in the turn."""
+        pinned = {each.pin for each in self._required if each.pin is not None}
+        if scope.client is not None:
+            pinned |= scope.client._core.caller.pinned
+        return Trust(scope.agent, self._options.permissions, pinned)
 
     def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
         group = self._groups.of_toolkit(info.toolkit)
@@ -268,7 +272,9 @@ async def _described(
         try:
             proxy: ToolkitProxy = await room.toolkit(listed.name)
         except (NotFound, PermissionDenied, DefinitionChanged) as error:
-            _logger.info("the turn leaves out the toolkit %s: %s", listed.name, error.message)
+            is_changed = "difference" in error.details  # from the lock file
+            level = logging.WARNING if is_changed else logging.INFO
+            _logger.log(level, "the turn leaves out the toolkit %s: %s", listed.name, error.message)
             return None
     return proxy if proxy.info.public and proxy.info.hosts else None
 

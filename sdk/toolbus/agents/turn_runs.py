@@ -145,7 +145,9 @@ class TurnRuns:
         if self._span is None:
             return await self._run(call)
         info = call.entry.info
-        span = call.span = self._span.begin_call(info.toolkit, info.tool, call.id)
+        span = call.span = self._span.begin_call(
+            info.toolkit, info.tool, call.id, mcp_server=info.annotations.get("mcp")
+        )
         try:
             chunk = await self._run(call)
         except BaseException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from toolbus.agents.provider_names import ProviderNames
+from toolbus.agents.provider_names import ProviderNames, without_namespace
 from toolbus.agents.tool_groups import ActiveGroups
 from toolbus.agents.turn_calls import TurnEntry
 from toolbus.chunks.json_values import shown
@@ -63,13 +63,15 @@ class TurnTools:
         return entry
 
     def of_model(self, name: str) -> TurnEntry:
-        """Return the tool that a model names.
+        """Return the tool that a model names, which may put a namespace before the name.
 
         Raises `NotFound` with the names that the model was given: those of active groups, and for
-        providers unless the name has a dot, which no such name has; a model may put `functions.`
-        before one.
+        providers unless the name has a dot, which no such name has.
         """
         entry = self._find(name)
+        if entry is None:  # else a toolkit has the name of the namespace
+            name = without_namespace(name)
+            entry = self._find(name)
         if entry is None:
             known = [each.name for each in self.listed()]
             if "." not in name or "__" in name:

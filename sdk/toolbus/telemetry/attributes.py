@@ -42,6 +42,8 @@ HOST_NODE: Final = "toolbus.host_node"
 """The server that the host is connected to, where it is another one."""
 TOOLKIT: Final = "toolbus.toolkit"
 """The toolkit of a call within a turn, by its name there."""
+MCP_SERVER: Final = "toolbus.mcp_server"
+"""The MCP server that the tool of a call within a turn is of."""
 EXECUTED: Final = "toolbus.executed"
 """Whether the tool's function ran: no, maybe, yes."""
 CAUSE: Final = "toolbus.cause"
@@ -141,16 +143,17 @@ def turn_attributes(agent: str, room: str, on_behalf_of: str | None) -> dict[str
     return attributes if on_behalf_of is None else {**attributes, ON_BEHALF_OF: on_behalf_of}
 
 
-def turn_call_attributes(toolkit: str, tool: str) -> SharedAttributes:
+def turn_call_attributes(toolkit: str, tool: str, mcp_server: object = None) -> SharedAttributes:
     """Build the attributes that all calls of a tool within turns share."""
-    return SharedAttributes(
-        {
-            GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
-            GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS],
-            GEN_AI_TOOL_TYPE: FUNCTION,
-            TOOLKIT: toolkit,
-        }
-    )
+    attributes = {
+        GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
+        GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS],
+        GEN_AI_TOOL_TYPE: FUNCTION,
+        TOOLKIT: toolkit,
+    }
+    if isinstance(mcp_server, str):
+        attributes[MCP_SERVER] = sendable(mcp_server[:MAX_NAME_CHARS])
+    return SharedAttributes(attributes)
 
 
 def permit_attributes(behavior: str, decided_by: str) -> dict[str, str]:

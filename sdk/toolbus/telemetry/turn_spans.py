@@ -98,7 +98,9 @@ class TurnSpan:
         turn._token = otel_context.attach(turn._context)
         return turn
 
-    def begin_call(self, toolkit: str, tool: str, call_id: str) -> TurnCallSpan:
+    def begin_call(
+        self, toolkit: str, tool: str, call_id: str, *, mcp_server: object = None
+    ) -> TurnCallSpan:
         """Start the span of a call and make it current for the rest of this task.
 
         Its parent is the current span if that belongs to the turn, else the turn's own.
@@ -111,7 +113,9 @@ class TurnSpan:
         else:
             shared = self._tools.get((toolkit, tool))
             if shared is None:
-                shared = self._tools[toolkit, tool] = turn_call_attributes(toolkit, tool)
+                shared = self._tools[toolkit, tool] = turn_call_attributes(
+                    toolkit, tool, mcp_server
+                )
             attributes = shared, {GEN_AI_TOOL_CALL_ID: sendable(call_id)}
             name = f"{EXECUTE_TOOL} {tool[:MAX_NAME_CHARS]}"
             span = self._recorder.start_span(name, SpanKind.INTERNAL, attributes, context)

@@ -30,7 +30,7 @@ SEEN = EVIL.replace("\u202e", "\\u202e").replace("\U000e0041", "\\U000e0041")
 class Count(Tool):
     name = "count"
     description = EVIL
-    input_schema = {"properties": {"a\u200b": {"type": "string", "description": "a\u200b"}}}
+    input_schema = {"properties": {"a\u200b": {"type": "string", "description": "a\u200b"}}}  # noqa: RUF012
 
     async def execute(self, context: Any, /, **arguments: Any) -> int:
         return 1

@@ -152,6 +152,12 @@ def test_nulls_of_other_branches_of_the_root_are_removed() -> None:
     whole = {"type": "object", "oneOf": AB}
     assert tool_arguments(whole, {"kind": "a", "x": "1", "y": None}) == {"kind": "a", "x": "1"}
     assert tool_arguments(whole, {"kind": "b", "x": None, "y": None}) == {"kind": "b"}
+    required = {
+        "oneOf": [
+            {**branch, "required": ["kind", name]} for branch, name in zip(AB, "xy", strict=True)
+        ]
+    }
+    assert tool_arguments(required, {"kind": "a", "x": "1", "y": None}) == {"kind": "a", "x": "1"}
 
 
 def test_schema_without_such_nulls_costs_nothing() -> None:

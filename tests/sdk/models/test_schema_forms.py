@@ -18,9 +18,10 @@ from toolbus.models.schema_forms import (
 )
 
 Schema = dict[str, Any]
-TEXT = {"type": "string"}
+TEXT: Schema = {"type": "string"}
 NULL = {"type": "null"}
 OR_NULL = {"anyOf": [TEXT, NULL]}
+NONE_REQUIRED: Schema = {"required": []}
 CLOSED = {"additionalProperties": False}
 SAME = object()
 """The form is the schema."""
@@ -74,7 +75,7 @@ TABLE = [
     ),
     ROW(
         {**TEXT, "pattern": r"\p{L}", "format": "x", "default": "a", "title": "T"},
-        *[{**TEXT, "description": r'(pattern: "\\p{L}"; format: "x"; default: "a")'}] * 3,
+        *[{**TEXT, "description": r'T (pattern: "\\p{L}"; format: "x"; default: "a")'}] * 3,
         id="what not all take",
     ),
     ROW(
@@ -84,7 +85,7 @@ TABLE = [
         id="const",
     ),
     ROW(
-        {"enum": ["a", 1, None]},
+        {"enum": ["a", 1, None, "a"]},
         *[{"type": ["string", "integer", "null"], "enum": ["a", 1, None]}] * 2,
         {"anyOf": [{**TEXT, "enum": ["a"]}, {"type": "integer", "enum": [1]}, NULL]},
         id="enum of several types",
@@ -186,7 +187,7 @@ TABLE = [
                     some("a", description="(maxProperties: 0)", **rest, **CLOSED),
                 ]
             }
-            for rest in ({"required": []}, {})
+            for rest in (NONE_REQUIRED, {})
         ],
         id="union beside properties",
     ),
@@ -195,6 +196,31 @@ TABLE = [
         *[some(required=["a"], **CLOSED) | {"properties": {"a": {**TEXT, "enum": ["x"]}}}] * 2,
         some(required=["a"]) | {"properties": {"a": {**TEXT, "enum": ["x"]}}},
         id="allOf",
+    ),
+    ROW(
+        {"allOf": [{"minimum": 1, "maximum": 5}, {"type": ["integer", "null"], "minimum": 2}]}
+        | {"maximum": 4, "type": ["string", "number"]},
+        {"type": "integer", "minimum": 2, "maximum": 4},
+        {"type": "integer", "description": "(minimum: 2; maximum: 4)"},
+        {"type": "integer", "minimum": 2, "maximum": 4},
+        id="allOf of bounds",
+    ),
+    ROW(
+        {**CLOSED, "type": "object", "properties": {"a": OR_NULL, "b": {"$ref": "#/$defs/Word"}}},
+        {
+            "type": "object",
+            "properties": {"a": OR_NULL, "b": {"anyOf": [{"$ref": "#/$defs/Word"}, NULL]}},
+            "required": ["a", "b"],
+            **CLOSED,
+        },
+        {
+            "type": "object",
+            "properties": {"a": OR_NULL, "b": {"$ref": "#/$defs/Word"}},
+            "required": [],
+            **CLOSED,
+        },
+        SAME,
+        id="optional, one takes null",
     ),
     ROW(
         {**TEXT, "not": {"const": "x"}, "if": {"minLength": 1}, "then": False},

@@ -18,6 +18,9 @@ from toolbus.agents.model_arguments import tool_arguments
 from toolbus.models.schema_forms import ANTHROPIC, GEMINI, OPENAI, Dialect, schema_form
 from toolbus.tools.schema_validation import JsonCheck
 
+LIST: Any = list
+DICT: Any = dict
+TUPLE: Any = tuple
 Typed = tuple[Any, Any]
 """A type, and a JSON value of it."""
 
@@ -80,11 +83,11 @@ def composed(draw: Any, inner: st.SearchStrategy[Typed]) -> Typed:
     (kind, value), (other, other_value) = draw(inner), draw(inner)
     shape = draw(st.sampled_from(["list", "dict", "tuple", "optional", "union", "model", "model"]))
     if shape == "list":
-        return list[kind], draw(st.sampled_from([[], [value], [value, value]]))
+        return LIST[kind], draw(st.sampled_from([[], [value], [value, value]]))
     if shape == "dict":
-        return dict[str, kind], draw(st.sampled_from([{}, {"type": value}]))
+        return DICT[str, kind], draw(st.sampled_from([{}, {"type": value}]))
     if shape == "tuple":
-        return tuple[kind, other], [value, other_value]
+        return TUPLE[kind, other], [value, other_value]
     if shape == "optional":
         return kind | None, draw(st.sampled_from([None, value]))
     if shape == "union":

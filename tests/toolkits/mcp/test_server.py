@@ -37,6 +37,8 @@ from toolbus import (
     TextChunk,
     ToolContext,
     ToolFailed,
+    Toolkit,
+    Turn,
     Unavailable,
 )
 from toolbus.chunks.chunk_types import chunks_of
@@ -132,6 +134,26 @@ async def test_the_hints_of_a_server_count_only_if_it_is_trusted(
         *(tool.read_only, tool.idempotent, tool.destructive, tool.open_world),
         tool.is_concurrency_safe,
     )
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_tools_say_which_server_they_are_of_and_its_words_are_data_unless_it_is_trusted(
+    trusted: bool,
+) -> None:
+    async with asyncio.timeout(60), scripted(trusted=trusted) as server:
+        toolkit = server.toolkit()
+        mixed = Toolkit("mixed", [toolkit.get_tool("add")], rules=["Add twice."])
+        one = Toolkit("one", [server.tool("add")])
+        async with Turn(None, always=[toolkit, mixed, one]) as turn:
+            prompt = turn.prompt()
+            for name in ("scripted.add", "mixed.add", "one.add"):
+                (shown,) = [each for each in turn.model_tools if each.tool.name == name]
+                assert shown.tool.annotations["mcp"] == "scripted"
+                is_quoted = shown.description.startswith('Words of the MCP server "scripted" about')
+                assert is_quoted != trusted
+                assert "Add two numbers." in shown.description
+    assert ("- Add before you subtract." in prompt) == trusted
+    assert "- Add twice." in prompt
 
 
 async def test_definitions_become_those_of_tools(server: McpServer) -> None:

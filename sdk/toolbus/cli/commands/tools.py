@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolbus.auth.participant_names import means
+from toolbus.chunks.json_values import shown
 from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.definition_text import reserve_lines
@@ -238,6 +239,9 @@ def _toolkit_lines(
         f"  {visibility}, owner {owner}, hosts {info.hosts}, version {info.version or '-'}",
     )
     yield "dim", f"  digest {info.digest}"
+    server = _mcp_server(manifest)
+    if server:
+        yield "dim", f"  {server}"
     for line in reserve_lines(info):
         yield "dim", f"  {line}"
     yield from _paragraph(manifest.description, "  ")
@@ -248,8 +252,19 @@ def _toolkit_lines(
     for tool in chosen:
         yield "", ""
         yield from _tool_lines(info.name, tool, read)
+        if _mcp_server(tool) not in ("", server):
+            yield "dim", f"  {_mcp_server(tool)}"
     if not is_nested:
         yield from _left_out_line(proxy)
+
+
+def _mcp_server(described: ToolkitManifest | ToolManifest) -> str:
+    """Return which MCP server wrote what is described; empty if none did."""
+    name = described.annotations.get("mcp")
+    if name is None:
+        return ""
+    trust = "trusted" if described.annotations.get("mcp_trusted") is True else "not trusted"
+    return f"of the MCP server {shown(name)}, which its host says is {trust}"
 
 
 def _paragraph(text: str, indent: str) -> Iterator[tuple[str, str]]:
