@@ -6,14 +6,13 @@ Everything is checked here before anything of a call runs.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 from toolbus.agents.model_arguments import tool_arguments
 from toolbus.agents.tool_use import ToolUse, arguments_of
-from toolbus.agents.turn_calls import Judge, TurnCall, TurnEntry
+from toolbus.agents.turn_calls import Judge, TurnCall
 from toolbus.agents.turn_chunks import CollectedChunks
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.agents.turn_tools import TurnTools
@@ -65,49 +64,30 @@ class PreparedCalls:
         Raises `RoomException` for a call that cannot begin.
         """
         call_id = f"{self._prefix}{next(self._numbers):08x}"
-        read = partial(self._read_call, tool, arguments)
-        return self._prepared(call_id, tool, read, given, collected)
+        try:
+            entry = self._tools.of_program(tool)
+            values = argument_object(arguments)
+            options = _call_options(given, self._timeout_s)
+        except RoomException as error:
+            self._runs.refused(tool, call_id, error)
+            raise
+        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
 
     def of_use(
         self, use: ToolUse, given: Mapping[str, Any], collected: CollectedChunks
     ) -> PreparedUse:
         """Prepare the call of a use. What cannot begin has its error."""
         try:
-            read = partial(self._read_use, use)
+            entry = self._tools.of_model(use.name)
+            values = tool_arguments(entry.info.input_schema, arguments_of(use))
             sent = {**given, "attachment": use.attachment, "input": use.input}
-            call = self._prepared(use.id, use.name, read, sent, collected)
-            call.use = use
-            return PreparedUse(use, call)
+            options = _call_options(sent, self._timeout_s)
         except RoomException as error:
+            self._runs.refused(use.name, use.id, error)
             return PreparedUse(use, error=error)
-
-    def _prepared(
-        self,
-        call_id: str,
-        name: str,
-        read: Callable[[], tuple[TurnEntry, dict[str, Any]]],
-        given: Mapping[str, Any],
-        collected: CollectedChunks,
-    ) -> TurnCall:
-        """Make a call, or record that it is refused and raise the `RoomException`."""
-        try:
-            entry, values = read()
-            options = _call_options(given, self._timeout_s)
-        except RoomException as error:
-            self._runs.refused(name, call_id, error)
-            raise
-        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
-
-    def _read_call(
-        self, name: str, arguments: Mapping[str, Any] | None
-    ) -> tuple[TurnEntry, dict[str, Any]]:
-        """Return the tool and the arguments of a program's call."""
-        return self._tools.of_program(name), argument_object(arguments)
-
-    def _read_use(self, use: ToolUse) -> tuple[TurnEntry, dict[str, Any]]:
-        """Return the tool and the arguments of a use."""
-        entry = self._tools.of_model(use.name)
-        return entry, tool_arguments(entry.info.input_schema, arguments_of(use))
+        call = TurnCall(use.id, entry, values, options, collected, judge=self._judge)
+        call.use = use
+        return PreparedUse(use, call)
 
 
 def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:

@@ -57,7 +57,7 @@ class TurnTools:
 
     def of_program(self, name: str) -> TurnEntry:
         """Return the tool that a program names. Raises `NotFound`, with the names of all tools."""
-        entry = self._find(name)
+        entry = self._entries.get(name) or self._find(name)
         if entry is None:
             raise _not_in_turn(name, self._entries)
         return entry

@@ -671,8 +671,10 @@ def bound_room(room: Room, deadline_at: float | None, principal: str | None = No
         deadline_at: When the call has to end, by the loop's clock; None adds no limit.
         principal: On whose behalf its calls are made; by default as those of `room`.
     """
-    ends = [at for at in (deadline_at, room._deadline_at) if at is not None]
-    return Room(room._core, room._parent, min(ends, default=None), principal or room._principal)
+    own = room._deadline_at
+    if own is not None and (deadline_at is None or own < deadline_at):
+        deadline_at = own
+    return Room(room._core, room._parent, deadline_at, principal or room._principal)
 
 
 def client_of(room: Room) -> RoomClient:
