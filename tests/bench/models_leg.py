@@ -15,7 +15,6 @@ from support.models.wire_replies import Says, whole_reply
 from toolbus import FunctionTool, Toolkit, ToolUse, Turn
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
 from toolbus.models.adapter import Adapter
-from toolbus_server.testing import running_server
 
 TOOLS = 200
 SAYS = Says("I add.", tuple((f"demo__add{number}", {"a": 35, "b": 7}) for number in range(4)))
@@ -65,11 +64,7 @@ def steps(turn: Turn) -> dict[str, Callable[[str], Awaitable[dict[str, Any]]]]:
 async def caller(_facts: Facts) -> None:
     """Take the step that an order names, again and again."""
     kit = Toolkit("demo", [FunctionTool(add, name=f"add{number}") for number in range(TOOLS)])
-    async with (
-        running_server() as server,
-        server.room("agent") as room,
-        Turn(room, always=[kit]) as turn,
-    ):
+    async with Turn(None, always=[kit]) as turn:
         made = steps(turn)
 
         async def measure(step: str, api: str, seconds: float, in_flight: int) -> Facts:

@@ -93,13 +93,13 @@ class ArgumentSchema:
     """
 
     def __init__(self, root: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
-        self.root = root
-        self.dropped = dropped
+        self.root: dict[str, Any] = root
+        self.dropped: tuple[str, ...] = dropped
         self._null_fits: dict[int, tuple[Schema, bool]] = {}
         """By the identity of a part, which is kept so that no other one has it."""
-        self.names = tuple(_root_names(self))
+        self.names: tuple[str, ...] = tuple(_root_names(self))
         """All parameters: properties of the root, also of what it applies in place."""
-        self.aliases = parameter_aliases(self.names)
+        self.aliases: dict[str, str] = parameter_aliases(self.names)
         """The alias of each parameter that not every provider takes by its name."""
 
     def target(self, reference: Any) -> Schema | None:
@@ -147,15 +147,15 @@ def _own_keywords_take_null(schema: dict[str, Any]) -> bool:
 
 def _read(schema: dict[str, Any]) -> ArgumentSchema:
     try:
-        JsonCheck(schema)  # a host that is not of this library may have sent anything
+        JsonCheck(schema)
         if _stands_alone(schema):
             return ArgumentSchema(schema)
-    except ValueError:
+    except Exception:
         pass
     return ArgumentSchema(*usable_schema(schema))
 
 
-argument_schema = KeptByIdentity(_read)
+argument_schema: KeptByIdentity[ArgumentSchema] = KeptByIdentity(_read)
 """Read a schema; kept by its identity."""
 
 

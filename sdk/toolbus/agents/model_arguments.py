@@ -21,10 +21,12 @@ from toolbus.tools.schema_parts import IN_PLACE
 
 __all__ = ["tool_arguments"]
 
-# A step takes about 1 us, and the event loop waits.
+# The event loop waits for 200 ms at most: an object or a list takes 1 us, and where several parts
+# say of the same properties, each takes 5 us.
 _MAX_STEPS = 100_000
 """Parts of a schema that are applied to the parts of one value; nulls beyond them stay, and the
 tool's check names them."""
+_STEPS_OF_PART = 5
 _IN_BRANCHES = ("anyOf", "oneOf")
 # Of parts that are made while a value is read; a schema has no such keys.
 _ALL: Any = ("all",)
@@ -162,9 +164,10 @@ class _Way:
         if not isinstance(part, dict) or not _NOT_SIMPLE.isdisjoint(part):
             return None
         properties = part.get("properties", {})
+        optional = properties.keys() - part.get("required", ())
         others = part.get("additionalProperties" if kind == "object" else "items")
         return _Simple(
-            frozenset(name for name in properties if self.own_null(part, name) is _Null.LEFT_OUT),
+            frozenset(each for each in optional if not self._source.takes_null(properties[each])),
             {name: each if self.leads(each) else None for name, each in properties.items()},
             others if isinstance(others, dict) and self.leads(others) else None,
             properties if _is_closed(part) else None,
@@ -200,7 +203,7 @@ def _leading_parts(source: ArgumentSchema) -> set[int]:
         if not isinstance(part, dict) or (id(part), is_branch) in seen:
             continue
         seen.add((id(part), is_branch))
-        required = part.get("required", ())
+        required = {*part.get("required", ())}
         optional = (name for name in part.get("properties", ()) if name not in required)
         # A model may give null to the properties of other branches, where these are written as one.
         forbids = is_branch and _is_closed(part)
@@ -264,7 +267,7 @@ class _Removal:
             return value
 
     def _of(self, value: Any, part: Schema) -> Any:
-        self._step()
+        self._step(1)
         kind = "object" if isinstance(value, dict) else "array"
         made = isinstance(part, dict) and (_ALL in part or _ANY in part)
         simple = None if made else self._way.simple(part, kind)
@@ -301,8 +304,8 @@ class _Removal:
         below = _all([*self._below(part, value, key)])
         return below if self._way.leads(below) else None
 
-    def _step(self) -> None:
-        self._steps_left -= 1
+    def _step(self, steps: int = _STEPS_OF_PART) -> None:
+        self._steps_left -= steps
         if self._steps_left < 0:
             raise _TooManyStepsError
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
-__all__ = ["MAX_PROVIDER_NAME_CHARS", "ProviderNames"]
+__all__ = ["MAX_PROVIDER_NAME_CHARS", "ProviderNames", "without_namespace"]
 
 MAX_PROVIDER_NAME_CHARS = 64
 """The longest name that every provider takes."""
 _HASH_CHARS = 10
+_NAMESPACES = ("functions.", "default_api.", "default_api:")
+"""What models of OpenAI and of Gemini at times put before a name: tools are shown to them so."""
 
 
 class ProviderNames:
@@ -38,6 +40,14 @@ class ProviderNames:
     def tool_of(self, name: str) -> str | None:
         """Return the tool of such a name; None if it is not in the table."""
         return self._by_name.get(name)
+
+
+def without_namespace(name: str) -> str:
+    """Return a name as a model wrote it, without the namespace that some models put before it."""
+    for namespace in _NAMESPACES:
+        if name.startswith(namespace):
+            return name.removeprefix(namespace)
+    return name
 
 
 def _candidates(tool: str) -> Iterator[str]:

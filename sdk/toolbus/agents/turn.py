@@ -85,6 +85,8 @@ _OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 class Turn:
     """The tools of an agent while it answers one message: `async with Turn(room, ...) as turn:`.
 
+    `Turn(None, ...)` needs no room; `Turn(context=context, ...)` is for a tool that is running.
+
     Entering checks the requested configs, waits for required toolkits, builds the requested ones
     concurrently, and starts the local tools. Leaving cancels running calls and stops the tools in
     reverse order, also when entering fails part-way. A toolkit that several turns use at a time is
@@ -102,8 +104,18 @@ class Turn:
     Without a message the agent acts for itself, with all its grants. Then JSON written by others
     is refused: `tools` are configs that this program made.
 
+    Without a room, `Turn(None)`, the caller of the tools is named "local", `context.room` raises
+    `Unavailable`, and tools and builders get None as their room.
+
+    Inside a tool the turn is a part of the tool's own call: its calls have the same parent and
+    principal, no more time, and end with it, so that `act_for` is not needed. The agent is the
+    `caller` of its local tools, and the tool's principal, or else its caller, their
+    `on_behalf_of`. JSON of others is built within `context.builders`.
+
     Args:
-        room: The agent's room, entered; not the `context.room` of a running tool.
+        room: The agent's room, entered; None for a turn without one.
+        context: Inside a running tool, its context, in place of a room. If that has no room, as in
+            `Turn(None)`, the turn has none.
         message: The message to answer; its body's `tools` are the requested configs, as JSON.
         always: Local toolkits that are in every turn; `LocalToolkit(toolkit, alias)` gives one
             another name. Their tools, like those of a toolkit that is its own builder, are started
@@ -113,7 +125,7 @@ class Turn:
         builders: The available builders.
         tools: Without a message, the agent's own requests: objects of its builders' types. With
             one, the requests of the message if they are not its body's `tools`; they too are
-            limited by the sender's grant.
+            limited by the sender's grant. Inside a tool also JSON, within `context.builders`.
         model: Passed to the builders.
         available: Whether to add every public toolkit of the room that has a host and that the
             token may call. They are listed once, when the turn is entered.
@@ -135,10 +147,11 @@ class Turn:
         approval_timeout_s: Seconds that a question is open; 0 never waits.
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
-    `approval_timeout_s` is no time, or `ask` is given without permissions, and `TypeError` for a
-    room that is not a `RoomClient`, a message that is not a `Message`, JSON without a message, and
-    anything but toolkits in `always` and `required`, async generators in `middlewares`, an
-    `AgentState` as `state`, `Permissions` and a function as `ask`.
+    `approval_timeout_s` is no time, `ask` is given without permissions, a message inside a tool,
+    or `required`, `available` or a message without a room, and `TypeError` without room and
+    context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`,
+    JSON without a message, and anything but toolkits in `always` and `required`, async generators
+    in `middlewares`, an `AgentState` as `state`, `Permissions` and a function as `ask`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -200,7 +213,10 @@ class Turn:
             InvalidArguments: A config is invalid, or makes a toolkit whose name is taken; its path
                 begins with `/tools`.
             NotFound: There is no builder for an entry, or a required toolkit is missing.
-            PermissionDenied: The sender may not request it.
+            PermissionDenied: The sender, or somebody behind the call of the tool, may not request
+                it.
+            Unavailable: The call that it serves has ended, or the room is closed.
+            DeadlineExceeded: The time of the call that it serves is over.
             Exception: The exception of a builder, or of the `start` of a tool.
         """
         if self._is_used:

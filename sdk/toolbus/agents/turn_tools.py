@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from toolbus.agents.provider_names import ProviderNames
+from toolbus.agents.provider_names import ProviderNames, without_namespace
 from toolbus.agents.tool_groups import ActiveGroups
 from toolbus.agents.turn_calls import TurnEntry
 from toolbus.chunks.json_values import shown
@@ -33,7 +33,8 @@ class TurnTools:
     def __init__(self, entries: Mapping[str, TurnEntry], groups: ActiveGroups) -> None:
         self._entries = entries
         self._groups = groups
-        self._provider_names = ProviderNames(entries)
+        self.provider_names: ProviderNames = ProviderNames(entries)
+        """The names for providers, also of tools of inactive groups."""
 
     def listed(self) -> tuple[ToolInfo, ...]:
         """Return the tools that can be called now."""
@@ -42,14 +43,14 @@ class TurnTools:
 
     def provider_name(self, name: str) -> str:
         """Return the name of a tool for providers. Raises `NotFound`."""
-        found = self._provider_names.name_of(name)
+        found = self.provider_names.name_of(name)
         if found is None:
             raise _not_in_turn(name, self._entries)
         return found
 
     def named(self, provider_name: str) -> ToolInfo:
         """Return the tool that has a name for providers. Raises `NotFound`."""
-        tool = self._provider_names.tool_of(provider_name)
+        tool = self.provider_names.tool_of(provider_name)
         if tool is None:
             raise _not_in_turn(provider_name, self._entries)
         return self._entries[tool].info
@@ -62,13 +63,15 @@ class TurnTools:
         return entry
 
     def of_model(self, name: str) -> TurnEntry:
-        """Return the tool that a model names.
+        """Return the tool that a model names, which may put a namespace before the name.
 
         Raises `NotFound` with the names that the model was given: those of active groups, and for
-        providers unless the name has a dot, which no such name has; a model may put `functions.`
-        before one.
+        providers unless the name has a dot, which no such name has.
         """
         entry = self._find(name)
+        if entry is None:  # else a toolkit has the name of the namespace
+            name = without_namespace(name)
+            entry = self._find(name)
         if entry is None:
             known = [each.name for each in self.listed()]
             if "." not in name or "__" in name:
@@ -79,7 +82,7 @@ class TurnTools:
     def _find(self, name: str) -> TurnEntry | None:
         """Return a tool by its name, or by that for providers; None if there is none."""
         entry = self._entries.get(name)
-        if entry is None and (tool := self._provider_names.tool_of(name)) is not None:
+        if entry is None and (tool := self.provider_names.tool_of(name)) is not None:
             entry = self._entries[tool]
         return entry
 

@@ -7,7 +7,7 @@ citations included. What the API gives and does not take back is changed, and no
   joins consecutive messages of the user); so is thinking without a signature where a reply was cut;
 - `parsed_output` of a text, `file_id` of a citation and a `caller` that is null are left out;
 - a `tool_use` whose `input` is no object, since the reply broke off within it, has an empty one;
-  one without an id, or with that of another, gets an id; a name has other characters as `_`.
+  one without a valid id of its own gets one; a name has other characters as `_`.
 
 The limits of files are those of https://platform.claude.com/docs/en/build-with-claude/vision and
 https://platform.claude.com/docs/en/build-with-claude/pdf-support.
@@ -15,20 +15,30 @@ https://platform.claude.com/docs/en/build-with-claude/pdf-support.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn import Turn
+from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.results import media_type, paired, result_parts, user_parts
+from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
-from toolbus.models.shared_parts import call_ids, sendable, sent_name, system_text, tool_form
+from toolbus.models.shared_parts import (
+    call_ids,
+    sendable,
+    sent_name,
+    system_text,
+    tool_form,
+    within,
+)
 from toolbus.untrusted_text import one_line
 
 __all__ = [
@@ -52,10 +62,11 @@ _MAX_FILE_BYTES = 22 * 2**20
 """Of all files of a message: the API takes requests of 32 MB, which is 24 MB before Base64."""
 _MAX_TITLE_CHARS = 500
 _MAX_REASON_CHARS = 500
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 
-_CUT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
 _NO_ARGUMENTS = "(cut off)"
 """Arguments of a use that is cut: no JSON, so that the turn makes a failed result of it."""
@@ -147,8 +158,8 @@ def text(reply: Mapping[str, Any]) -> str:
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
     """Return the reply, and in one message of the user the results of all its uses, in order.
 
-    Pictures and PDF files are in the result that they belong to, except of an error: the API takes
-    only text there.
+    Pictures and PDF files are in the result that they belong to, up to 22 MiB together. The API
+    takes only text in a result that is an error.
 
     Raises `ModelError` for what is no reply, and `ValueError` for a result of no use.
     """
@@ -156,8 +167,9 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     reason = _stop_reason(reply)
     said = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
     asked = [use for _, use in blocks if use is not None]
+    takes = within(_MAX_FILE_BYTES, _takes)
     told = [
-        _result_block(use, result, reason)
+        _result_block(use, result, reason, takes)
         for use, result in zip(asked, paired(asked, results), strict=True)
     ]
     made = [("assistant", said), ("user", told)]
@@ -218,19 +230,21 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     if not isinstance(content, list) or not all(map(_is_block, content)):
         raise ModelError("this is no reply of the messages API")
     asked = [block for block in content if block["type"] == "tool_use"]
-    ids = iter(call_ids((block.get("id") for block in asked), found))
-    cut = content[-1] if content and _stop_reason(found) in _CUT else None
-    return [
-        (
-            block,
-            ToolUse(
-                next(ids), block["name"], _NO_ARGUMENTS if block is cut else block.get("input")
-            ),
-        )
-        if block["type"] == "tool_use"
-        else (block, None)
-        for block in content
+    given = (block.get("id") for block in asked)
+    ids = call_ids((each if _is_id(each) else None for each in given), found)
+    uses = [
+        ToolUse(use_id, block["name"], block.get("input"))
+        for use_id, block in zip(ids, asked, strict=True)
     ]
+    if asked and asked[-1] is content[-1] and _stop_reason(found) in _CUT:
+        uses[-1] = replace(uses[-1], arguments=_NO_ARGUMENTS)
+    following = iter(uses)
+    return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
+
+
+def _is_id(value: object) -> bool:
+    """Whether the API takes an id of a use; other servers that speak it may give any text."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def _is_block(block: object) -> bool:
@@ -277,9 +291,9 @@ def _without_file(citation: Any) -> Any:
     return {name: value for name, value in citation.items() if name != "file_id"}
 
 
-def _result_block(use: ToolUse, result: ToolResult, stop_reason: str) -> Plain:
+def _result_block(use: ToolUse, result: ToolResult, stop_reason: str, takes: Takes) -> Plain:
     is_error = result.state != "ok"
-    words, files = result_parts(result, _takes_nothing if is_error else _takes)
+    words, files = result_parts(result, _takes_nothing if is_error else takes)
     if use.arguments is _NO_ARGUMENTS:
         words = f"{words}\nThe reply was cut here ({stop_reason}). Write less at a time."
     content: Any = words if words.strip() else "(only white space)"
@@ -306,8 +320,10 @@ def _user_block(part: str | FileChunk) -> Plain:
     source = {"type": "base64", "media_type": kind, "data": data}
     if kind != _PDF:
         return {"type": "image", "source": source}
-    title = {"title": part.name[:_MAX_TITLE_CHARS]} if part.name.strip() else {}
-    return {"type": "document", "source": source, **title}
+    made: Plain = {"type": "document", "source": source}
+    if part.name.strip():
+        made["title"] = repaired(part.name[:_MAX_TITLE_CHARS])
+    return made
 
 
 def _error(event: Mapping[str, Any]) -> ModelError:
@@ -335,7 +351,7 @@ class _StreamedBlock:
 
     def __init__(self, start: Mapping[str, Any]) -> None:
         self._start = dict(start)
-        # Joined at the end: adding each of 100,000 deltas to a text takes minutes.
+        # Joined at the end: adding each delta to the text would copy all of it each time.
         self._added: dict[str, list[Any]] = {}
 
     def add(self, delta: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ class MessagesClient:
             base_url=base_url,
             timeout=None,
             max_retries=0,
-            http_client=_HttpClient(),
+            http_client=_HttpClient(key),
         )
         self._more: dict[str, Any] = {**options, "model": model}
 

@@ -8,6 +8,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import httpx2
+from pydantic import SecretStr
+
+from toolbus.models.key_redaction import KeyRedaction
 
 __all__ = ["BoundedClient", "responses_of_streams"]
 
@@ -30,14 +33,16 @@ def responses_of_streams() -> Iterator[list[httpx2.Response]]:
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Reads the body of a refusal to a limit, and follows no redirect.
+    """Reads the body of a refusal to a limit, without the key, and follows no redirect.
 
-    A redirect to another host would take the key there: only the header `Authorization` is removed
-    then, and two of three providers have the key in a header of their own.
+    What a client raises, logs and keeps in spans has parts of the refusal. A redirect to another
+    host would take the key there: only the header `Authorization` is removed then, and two of three
+    providers have the key in a header of their own.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(follow_redirects=False, **options)
+    def __init__(self, key: SecretStr) -> None:
+        super().__init__(follow_redirects=False)
+        self._redact = KeyRedaction(key)
 
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **options: Any
@@ -62,9 +67,14 @@ class BoundedClient(httpx2.AsyncClient):
             pass  # the status says more than that its body was cut
         finally:
             await response.aclose()
-        kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        text = self._redact(body.decode("utf-8", "replace"))
+        kept = {
+            name: self._redact(response.headers[name])
+            for name in _KEPT_HEADERS
+            if name in response.headers
+        }
         return httpx2.Response(
-            response.status_code, headers=kept, content=bytes(body), request=request
+            response.status_code, headers=kept, content=text.encode(), request=request
         )
 
 

@@ -36,7 +36,9 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None and (transport := _transport_error(error)) is not None:
         failure = str(transport) or type(transport).__name__
-        return ModelError(_text(f"{provider} cannot be reached: ", failure, redact), retryable=True)
+        is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
+        what = "cannot be reached" if is_away else "broke off"
+        return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)
     if status is None and body is None:
         text = _text(f"{provider} sent what is no reply: ", f"{error}", redact)
         return ModelError(text)

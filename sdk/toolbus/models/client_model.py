@@ -11,6 +11,7 @@ from toolbus.models.adapter import Adapter, Plain
 from toolbus.models.client_errors import model_error, unusable_reply
 from toolbus.models.key_redaction import KeyRedaction
 from toolbus.models.model_error import ModelError
+from toolbus.untrusted_text import one_line
 
 __all__ = ["ClientModel", "ProviderClient"]
 
@@ -81,7 +82,7 @@ class ClientModel:
         reply = await self._retried(lambda: client.reply(request))
         if not isinstance(reply, dict) or not client.is_reply(reply):
             raise unusable_reply(reply, self._name, self._redact)
-        return reply
+        return self._redact.cleaned(reply)
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
         """Ask the model and yield the events of its reply. Raises `ModelError`.
@@ -108,7 +109,12 @@ class ClientModel:
             # Connections of a loop that was closed cannot be used or closed any more.
             for old in [each for each in self._clients if each.is_closed()]:
                 del self._clients[old]
-            self._clients[loop] = self._make_client()
+            try:
+                self._clients[loop] = self._make_client()
+            except Exception as error:  # such as a proxy in a variable that cannot be used
+                told = one_line(self._redact(f"{type(error).__name__}: {error}"), 1_000)
+            if loop not in self._clients:
+                raise ModelError(f"the client for {self._name} cannot be made: {told}")
         return self._clients[loop]
 
     async def _retried(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -149,7 +155,7 @@ class ClientModel:
             failure = self._failure(error, limit)
         else:
             if isinstance(event, dict):
-                return self._redact.event(event)
+                return self._redact.cleaned(event)
             failure = unusable_reply(event, self._name, self._redact)
         raise failure
 

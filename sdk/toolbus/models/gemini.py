@@ -29,7 +29,7 @@ from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import GEMINI
-from toolbus.models.shared_parts import call_ids, sendable, system_text, tool_form
+from toolbus.models.shared_parts import call_ids, sendable, system_text, tool_form, within
 from toolbus.untrusted_text import one_line
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
@@ -108,7 +108,9 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
 
     Raises `ValueError` for any other file, one that is not in memory, and an empty message.
     """
-    parts = user_parts(text, files, lambda file: media_type(file) in _USER_TYPES)
+    parts = user_parts(
+        text, files, lambda file: bool(file.data) and media_type(file) in _USER_TYPES
+    )
     if sum(len(part.data) for part in parts if isinstance(part, FileChunk)) > _MAX_FILE_BYTES:
         raise ValueError(f"the files of a message have at most {_MAX_FILE_BYTES:,} bytes together")
     sent = [{"text": part} if isinstance(part, str) else _inline(part) for part in parts]
@@ -150,9 +152,9 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """Return the model's content, and one of the user with the responses to all its calls.
 
     A response has the text of its result as `output`, or as `error`. JSON is sent as text: numbers
-    of the API's structures are floating-point, which changes large ids. Pictures and PDF files are
-    in the response that they belong to; for models before Gemini 3 they follow all responses, each
-    after a text that names the call.
+    of the API's structures are floating-point, which changes large ids. Pictures and PDF files, up
+    to 15 MiB together, are in the response that they belong to; for models before Gemini 3 they
+    follow all responses, each after a text that names the call.
 
     Raises `ModelError` for what is no reply, and `ValueError` for a result of no use.
     """
@@ -160,10 +162,11 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     asked = [(_field(part, "function_call"), use) for part, use in parts if use is not None]
     told = paired([use for _, use in asked], results)
     takes_files = _FILES_IN_RESPONSE.search(str(_field(reply, "model_version")))
+    takes = within(_MAX_FILE_BYTES, lambda file: media_type(file) in _RESULT_TYPES)
     responses: list[Plain] = []
     beside: list[Plain] = []
     for (call, use), result in zip(asked, told, strict=True):
-        words, files = result_parts(result, _is_for_result)
+        words, files = result_parts(result, takes)
         if use.arguments is _NO_ARGUMENTS:
             words = f"{words}\nThe reply was cut here (MAX_TOKENS). Write less at a time."
         key = "output" if result.state == "ok" else "error"
@@ -208,7 +211,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         if _block_reason(reply) is None:
             raise ModelError("the stream ended before the reply did", retryable=True)
         return reply | {"candidates": []}
-    # Joined at the end: adding each of 100,000 pieces to a text takes minutes.
+    # Joined at the end: adding each piece to the text would copy all of it each time.
     joined = [part | {"text": "".join(texts)} if texts else part for part, texts in parts]
     candidate["content"] = {"role": "model", "parts": joined}
     return reply | {"candidates": [candidate]}
@@ -303,10 +306,6 @@ def _sent(part: Plain, use: ToolUse | None) -> Plain:
         return part
     name = "function_call" if "function_call" in part else "functionCall"
     return {**part, name: {key: value for key, value in call.items() if key != "args"}}
-
-
-def _is_for_result(file: FileChunk) -> bool:
-    return media_type(file) in _RESULT_TYPES
 
 
 def _inline(file: FileChunk) -> Plain:

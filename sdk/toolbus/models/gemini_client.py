@@ -27,7 +27,7 @@ class GeminiClient:
     def __init__(
         self, model: str, base_url: str | None, key: SecretStr, options: Mapping[str, Any]
     ) -> None:
-        self._http_client = BoundedClient()
+        self._http_client = BoundedClient(key)
         self._client = genai.Client(
             api_key=key.get_secret_value(),
             vertexai=False,  # else a variable for another program could make it Vertex AI

@@ -46,12 +46,12 @@ class KeyRedaction:
             text = text.replace(form, "[key]")
         return text
 
-    def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event of a stream, without the key if it tells an error."""
-        kind = str(event.get("type", ""))
-        if not event.get("error") and not kind.endswith(("error", "failed")):
-            return event
-        clean: dict[str, Any] = json.loads(self(json.dumps(event)))
+    def cleaned(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """Return a reply, or an event of a streamed one, without the key if it tells an error."""
+        kind = str(reply.get("type", ""))
+        if not reply.get("error") and not kind.endswith(("error", "failed")):
+            return reply
+        clean: dict[str, Any] = json.loads(self(json.dumps(reply)))
         return clean
 
 

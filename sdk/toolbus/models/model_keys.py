@@ -25,23 +25,25 @@ def find_key(
 
     Raises `ValueError` for a key that cannot be sent, without the key.
     """
-    if given is not None:
-        return _checked(given, "api_key")
-    for variable in variables:
-        if value := os.environ.get(variable):
-            return _checked(SecretStr(value), variable)
-    for entry in entry_points(group=STORES):
-        stored: Callable[[str, str], str | None] = entry.load()
-        if value := stored(provider, host):
-            return _checked(SecretStr(value), f"the stored key of {provider}")
+    # A key is never a text in a local variable: frames of tracebacks are shown with them.
+    places = [("api_key", given)] if given is not None else []
+    places += [(name, SecretStr(os.environ[name])) for name in variables if os.environ.get(name)]
+    if not places:
+        for entry in entry_points(group=STORES):
+            stored: Callable[[str, str], str | None] = entry.load()
+            if key := SecretStr(stored(provider, host) or ""):
+                places.append((f"the stored key of {provider}", key))
+    for place, key in places:
+        if not _is_usable(key):
+            raise ValueError(
+                f"{place} is no key: it is empty, or has a space, a line end or a character "
+                "beyond ASCII"
+            )
+        return key
     return None
 
 
-def _checked(key: SecretStr, place: str) -> SecretStr:
+def _is_usable(key: SecretStr) -> bool:
+    """Whether HTTP takes it in a header; the error about another one would show it."""
     text = key.get_secret_value()
-    # What HTTP refuses in a header would be shown by its error.
-    if text and text.isascii() and text.isprintable() and " " not in text:
-        return key
-    raise ValueError(
-        f"{place} is no key: it is empty, or has a space, a line end or a character beyond ASCII"
-    )
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -144,7 +144,7 @@ def text(reply: Mapping[str, Any]) -> str:
 
     Raises `ModelError` without a choice.
     """
-    return _text_of_message(_first_choice(checked_reply(reply))["message"])
+    return _text_of_message(_first_choice(checked_reply(reply, "choices"))["message"])
 
 
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
@@ -185,7 +185,7 @@ def _first_choice(reply: Plain) -> Plain:
 
 def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     """Return the message of a reply as it goes back, and what it asks for."""
-    checked = checked_reply(reply)
+    checked = checked_reply(reply, "choices")
     choice = _first_choice(checked)
     message = choice["message"]
     found = message.get("tool_calls")

@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 50 * 10**6
 """All files of one request together; developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _MAX_ERROR_CHARS = 500
-_MAX_NAME_CHARS = 64
+_MAX_FILE_NAME_CHARS = 64
 _RETRYABLE_STATUS = frozenset({408, 409, 429})
 _RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 
@@ -51,16 +51,22 @@ def is_picture(file: FileChunk) -> bool:
 
 def file_name(file: FileChunk, extension: str) -> str:
     """Return the name that a file is sent with: the API goes by its extension."""
-    name = repaired(file.name).rpartition("/")[2][-_MAX_NAME_CHARS:] or "file"
+    name = repaired(file.name).rpartition("/")[2][-_MAX_FILE_NAME_CHARS:] or "file"
     return name if name.lower().endswith(extension) else f"{name}{extension}"
 
 
-def checked_reply(reply: object) -> Plain:
-    """Return a reply that can be sent as JSON. Raises `ModelError` if it is or has an error."""
-    found = sendable(reply)
-    if error := found.get("error"):
+def checked_reply(reply: object, field: str) -> Plain:
+    """Return a reply whose field `field`, which goes back, can be sent as JSON.
+
+    The rest of a reply may be long: responses have the instructions and tools of their request.
+
+    Raises `ModelError` for what is no object, is nested too deeply, or has an error.
+    """
+    if not isinstance(reply, Mapping):
+        return sendable(reply)  # raises, and says what it is
+    if error := reply.get("error"):
         raise api_error(error)
-    return found
+    return {**reply, **sendable({field: reply.get(field)})}
 
 
 def api_error(error: object) -> ModelError:

@@ -9,8 +9,9 @@
 - The items of a reply go back in their order, each as it is apart from what the API gives and does
   not take: nulls, `created_by`, `status` of reasoning, and `parsed` and `parsed_arguments`, which
   the client makes. Reasoning without encrypted or plain content is left out, since it is only the
-  name of what was not kept ("Items are not persisted when `store` is set to false"). Names and
-  arguments of calls that a server would refuse are repaired.
+  name of what was not kept ("Items are not persisted when `store` is set to false"), and so is
+  reasoning at the end of a reply that was cut ("provided without its required following item").
+  Names and arguments of calls that a server would refuse are repaired.
 - Each result is a `function_call_output` after them, in the order of the calls, errors too: a text,
   or a list with the text, pictures and files (PDF, DOCX, PPTX, XLSX).
 - Calls of custom tools are uses like others; what they get is no JSON, and the result says so.
@@ -64,6 +65,7 @@ _DOCUMENTS = {
 }
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Items that ask for a result, and the field with what the tool gets."""
+_NOT_WHOLE = ("incomplete", "in_progress")
 _ENDED = ("response.completed", "response.incomplete")
 _TEXTS = {"output_text": "text", "refusal": "refusal"}
 _TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
@@ -157,6 +159,8 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """
     read = _read(reply)
     items = [item for item, _ in read]
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
     calls = [(item, use) for item, use in read if use is not None]
     pairs = paired([use for _, use in calls], results)
     for (item, use), result in zip(calls, pairs, strict=True):
@@ -171,7 +175,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
 
 
 def _ended_reply(reply: Mapping[str, Any]) -> Plain:
-    checked = checked_reply(reply)
+    checked = checked_reply(reply, "output")
     status = checked.get("status", "completed")
     if status not in ("completed", "incomplete"):
         raise ModelError(f"the reply is {shown(status)}")
@@ -197,7 +201,7 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
         if field := _CALLS.get(str(item.get("type"))):
             given = item.get(field)
             name = item.get("name")
-            is_cut = "incomplete" in (checked.get("status"), item.get("status"))
+            is_cut = checked.get("status") == "incomplete" or item.get("status") in _NOT_WHOLE
             arguments = call_arguments(given, is_cut)
             use = ToolUse(next(ids), name if isinstance(name, str) else "", arguments)
             back = sent_arguments(given) if field == "arguments" else str(given or "")

@@ -47,13 +47,15 @@ class _Copy:
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source
         self._names: dict[int, str] = {}
-        self._targets: dict[str, Any] = {}
+        self._taken: set[str] = set()
+        self._waiting: dict[str, Any] = {}
 
     def definitions(self) -> dict[str, Any]:
         """Write what the references lead to."""
         written: dict[str, Any] = {}
-        while missing := self._targets.keys() - written.keys():
-            written |= {name: self.part(self._targets[name]) for name in sorted(missing)}
+        while self._waiting:
+            name, target = self._waiting.popitem()
+            written[name] = self.part(target)
         return written
 
     def part(self, schema: Any) -> dict[str, Any]:
@@ -91,7 +93,8 @@ class _Copy:
         target = self._source.target(reference)
         key = id(target)
         if key not in self._names:
-            name = definition_name(reference, self._targets)
+            name = definition_name(reference, self._taken)
+            self._taken.add(name)
             self._names[key] = name
-            self._targets[name] = target
+            self._waiting[name] = target
         return f"#/$defs/{self._names[key]}"

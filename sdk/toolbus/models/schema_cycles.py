@@ -50,8 +50,9 @@ def _required_uses(part: dict[str, Any], owner: dict[str, Any] | None, name: str
     for keyword in ("items", "additionalProperties"):
         if isinstance(part.get(keyword), dict):
             yield from _required_uses(part[keyword], owner, name)
+    required = {*part.get("required", ())}
     for own_name, held in part.get("properties", {}).items():
-        if own_name in part.get("required", ()):
+        if own_name in required:
             yield from _required_uses(held, part, own_name)
 
 

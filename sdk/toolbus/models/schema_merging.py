@@ -39,7 +39,7 @@ _MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
 
 
 _MAX_MERGED = 100_000
-"""Properties of all parts that are merged, each time they are: merging takes 100 ms at most."""
+"""Properties and values of all parts that are merged, each time they are: 100 ms at most."""
 
 
 class NotMergedError(Exception):
@@ -166,8 +166,8 @@ def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
     elif name == "required":
         result[name] = [*dict.fromkeys([*own, *value])]
     elif name == "enum":
-        others = {_json_key(each) for each in value}
-        result[name] = [each for each in own if _json_key(each) in others]
+        others = {json_key(each) for each in value}
+        result[name] = [each for each in own if json_key(each) in others]
     elif name == "allOf":
         result[name] = [*own, *value]
     elif name in _LEAST:
@@ -219,10 +219,11 @@ def _both(first: Schema, second: Schema) -> Schema:
 
 def same_json(first: Any, second: Any) -> bool:
     """Whether two JSON values are the same; true and 1 are not, though Python has them equal."""
-    return first is second or (first == second and _json_key(first) == _json_key(second))
+    return first is second or (first == second and json_key(first) == json_key(second))
 
 
-def _json_key(value: Any) -> tuple[bool, Any]:
+def json_key(value: Any) -> tuple[bool, Any]:
+    """Return a key that two JSON values have in common if they are the same."""
     if isinstance(value, dict | list):
         return False, json.dumps(value, sort_keys=True)
     return isinstance(value, bool), value

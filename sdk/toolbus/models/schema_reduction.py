@@ -19,6 +19,7 @@ from toolbus.models.schema_merging import (
     ImpossiblePart,
     Merger,
     NotMergedError,
+    json_key,
     same_json,
     types_of,
 )
@@ -92,6 +93,7 @@ class Reduction:
         Raises `NoFormError` if the rules are strict.
         """
         written = self._object(schema, names)
+        written.setdefault("properties", {})
         definitions: dict[str, Any] = {}
         while self._waiting:
             name = next(iter(self._waiting))
@@ -120,6 +122,8 @@ class Reduction:
             return self.part({**only, **own} if isinstance(only, dict) else only)
         try:
             flat = self._merger.flat(schema)
+            if flat.get("not", False) in (True, {}):
+                raise ImpossiblePart
             with self._written_in_place(self._merger.targets(schema)):
                 return self._union(flat) if _UNIONS & flat.keys() else self._typed(flat)
         except NotMergedError:
@@ -200,7 +204,7 @@ class Reduction:
         notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
         if keyword == "oneOf" and len(branches) > 1:
             notes.append("exactly one of these")
-        description = described(schema.get("description"), notes)
+        description = described(_text(schema), notes)
         if len(branches) == 1 and not ("$ref" in branches[0] and description):
             return {**branches[0], **description}
         return {**description, "anyOf": branches}
@@ -228,14 +232,14 @@ class Reduction:
             own = {name: schema[name] for name in schema if name not in NOT_ASKING}
             branches = [self.part({**own, "type": kind}) for kind in kinds]
             notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
-            return {**described(schema.get("description"), notes), "anyOf": branches}
+            return {**described(_text(schema), notes), "anyOf": branches}
         kind = kinds[0] if len(kinds) == 1 else kinds
         if kind == "object":
             return self._object(schema)
         if kind == "array":
             return self._array(schema)
         kept = self._kept(schema, kinds)
-        text = described(schema.get("description"), notes_of(schema, kinds, kept))
+        text = described(_text(schema), notes_of(schema, kinds, kept))
         return {"type": kind, **text, **kept}
 
     def _kept(self, schema: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
@@ -254,7 +258,8 @@ class Reduction:
         self._left -= len(values) // _VALUES_OF_PART
         if "const" in schema:
             values = [each for each in values if same_json(each, schema["const"])]
-        values = [each for each in values if not kinds or _is_of(each, kinds)]
+        kept = (each for each in values if not kinds or _is_of(each, kinds))
+        values = [*{json_key(each): each for each in kept}.values()]
         if not values:
             raise ImpossiblePart
         of_values = [*dict.fromkeys(_TYPES[type(each)] for each in values)]
@@ -262,10 +267,10 @@ class Reduction:
         if not {"object", "array"}.isdisjoint(of_values):
             if self._rules.is_strict:
                 raise NoFormError("an enum has objects or lists")
-            return described(schema.get("description"), [note("enum", values), *notes])
+            return described(_text(schema), [note("enum", values), *notes])
         if not self._rules.is_strict:
             return self._listed_by_type(schema, values, notes)
-        text = described(schema.get("description"), notes)
+        text = described(_text(schema), notes)
         kind = of_values[0] if len(of_values) == 1 else of_values
         listed = {"const": values[0]} if "const" in schema else {"enum": values}
         return {"type": kind, **text, **listed}
@@ -283,16 +288,16 @@ class Reduction:
             elif kind == "boolean" and len(same) == 1:
                 branch |= described("", [note("enum", same)])
             branches.append(branch)
-        text = described(schema.get("description"), notes)
+        text = described(_text(schema), notes)
         if len(branches) > 1:
             return {**text, "anyOf": branches}
-        text = described(schema.get("description"), [*notes, *_notes_in(branches[0])])
+        text = described(_text(schema), [*notes, *_notes_in(branches[0])])
         return {**branches[0], **text}
 
     def _untyped(self, schema: dict[str, Any]) -> dict[str, Any]:
         if self._rules.is_strict:
             raise NoFormError("a part has no type")
-        return described(schema.get("description"), notes_of(schema, (), ()))
+        return described(_text(schema), notes_of(schema, (), ()))
 
     def _array(self, schema: dict[str, Any]) -> dict[str, Any]:
         kept = self._kept(schema, ("array",))
@@ -315,7 +320,7 @@ class Reduction:
         if kept.get("minItems", 0) > 1 and "maxItems" not in self._rules.keywords:
             del kept["minItems"]  # Anthropic takes 0 and 1
         notes = notes_of(schema, ("array",), {*kept, *written})
-        return {"type": "array", **described(schema.get("description"), notes), **written, **kept}
+        return {"type": "array", **described(_text(schema), notes), **written, **kept}
 
     def _or_any(self, schema: Schema) -> dict[str, Any]:
         """Write a part; one that no value matches has no strict form, and else is any value."""
@@ -330,23 +335,28 @@ class Reduction:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
+        needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():
+            own = with_note(asked, note("name", name)) if name in names else asked
             try:
-                properties[name] = self._property(name, asked, schema, names)
+                properties[name] = self._property(own, is_required=name in needed)
             except ImpossiblePart:
                 continue  # it can only be left out
         required = [
             names.get(name, name)
             for name in properties
-            if self._rules.requires_all or name in schema.get("required", ())
+            if self._rules.requires_all or name in needed
         ]
         notes = notes_of(schema, ("object",), ())
         written: dict[str, Any] = {
             "type": "object",
-            **described(schema.get("description"), notes),
-            "properties": {names.get(name, name): part for name, part in properties.items()},
+            **described(_text(schema), notes),
         }
+        if properties or self._rules.is_strict:
+            written["properties"] = {
+                names.get(name, name): part for name, part in properties.items()
+            }
         if required or self._rules.is_strict:
             written["required"] = required
         if self._rules.is_strict:
@@ -356,11 +366,8 @@ class Reduction:
             written["additionalProperties"] = self._or_any(others) if is_schema else others
         return written
 
-    def _property(
-        self, name: str, asked: Schema, schema: dict[str, Any], names: Mapping[str, str]
-    ) -> dict[str, Any]:
-        written = self.part(with_note(asked, note("name", name)) if name in names else asked)
-        is_required = name in schema.get("required", ())
+    def _property(self, asked: Schema, *, is_required: bool) -> dict[str, Any]:
+        written = self.part(asked)
         if self._rules.requires_all and not is_required and not self._source.takes_null(asked):
             return _or_null(written)
         return written
@@ -380,6 +387,11 @@ def with_note(schema: Schema, text: str) -> Schema:
         return schema
     own = schema if isinstance(schema, dict) else {}
     return {**own, **described(own.get("description"), [text])}
+
+
+def _text(schema: dict[str, Any]) -> Any:
+    """Return what a part is described by: a title says more than nothing."""
+    return schema.get("description") or schema.get("title")
 
 
 def _joined(branches: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ branches require are required. The description says which belong together.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
         whole, text = _union(branches, "exactly one" if keyword == "oneOf" else "at least one")
         notes.append(text)
         found = _merged_object(merger, rest, whole)
+    if found.get("not", False) in (True, {}) or "object" not in (types_of(found) or ["object"]):
+        raise ImpossiblePart
     found = {**found, "type": "object"}
     notes += [note(name, found.pop(name)) for name in _NOT_AT_ROOT if name in found]
     if notes:
@@ -71,22 +74,20 @@ def _objects(merger: Merger, branches: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str, Any], str]:
     """Return one object for all branches, and a text that tells them apart."""
-    names = dict.fromkeys(name for branch in branches for name in branch.get("properties", {}))
-    properties: dict[str, Any] = {}
-    for name in names:
-        different: list[Any] = []
-        for branch in branches:
-            asked = branch.get("properties", {}).get(name, False)
-            if asked is not False and not any(same_json(asked, each) for each in different):
-                different.append(asked)
-        if different:
-            properties[name] = different[0] if len(different) == 1 else {"anyOf": different}
-    required = [
-        name
-        for name in branches[0].get("required", ())
-        if all(name in branch.get("required", ()) for branch in branches)
-    ]
-    whole: dict[str, Any] = {"properties": properties, "required": required}
+    asked: dict[str, dict[str, Any]] = {}
+    for branch in branches:
+        for name, schema in branch.get("properties", {}).items():
+            if schema is not False:
+                asked.setdefault(name, {})[json.dumps(schema, sort_keys=True)] = schema
+    properties = {
+        name: next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
+        for name, found in asked.items()
+    }
+    in_all = set.intersection(*({*branch.get("required", ())} for branch in branches))
+    required = [name for name in branches[0].get("required", ()) if name in in_all]
+    whole: dict[str, Any] = {"required": required}
+    if any("properties" in branch for branch in branches):
+        whole["properties"] = properties
     others = [branch.get("additionalProperties") for branch in branches]
     if all(each is False for each in others):
         whole["additionalProperties"] = False
@@ -102,7 +103,7 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
 
 def _signature(branch: dict[str, Any]) -> str:
     """Return the parameters of a branch in short: `{kind: "a", path, mode?}`."""
-    required = branch.get("required", ())
+    required = dict.fromkeys(branch.get("required", ()))
     shown: list[str] = []
     properties = branch.get("properties", {})
     for name in dict.fromkeys([*properties, *required]):

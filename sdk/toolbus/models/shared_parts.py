@@ -15,11 +15,13 @@ from typing import Any
 from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.turn import Turn
 from toolbus.chunks.carried_values import repaired
+from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
+from toolbus.models.results import Takes
 from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
 
-__all__ = ["call_ids", "sendable", "sent_name", "system_text", "tool_form"]
+__all__ = ["call_ids", "sendable", "sent_name", "system_text", "tool_form", "within"]
 
 _MAX_NAME_CHARS = 64
 
@@ -38,6 +40,23 @@ def tool_form(tool: ModelTool, dialect: Dialect) -> SchemaForm:
 def system_text(turn: Turn, instructions: str) -> str:
     """Return the instructions and the prompt of the turn; empty if both are blank."""
     return "\n\n".join(text for text in (instructions, turn.prompt()) if text.strip())
+
+
+def within(most: int, takes: Takes) -> Takes:
+    """Return what takes files until they have so many bytes together.
+
+    Results of one reply go into one message: each alone may be within the limits of a request.
+    """
+    left = most
+
+    def takes_more(file: FileChunk) -> bool:
+        nonlocal left
+        if len(file.data) > left or not takes(file):
+            return False
+        left -= len(file.data)
+        return True
+
+    return takes_more
 
 
 def sendable(reply: object) -> Plain:
@@ -87,7 +106,8 @@ def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
     for number, found in enumerate(given):
         if not isinstance(found, str) or not found or found in ids:
             seed = f"{reply.get('id')} {reply.get('created')} {number}"
-            found = f"call_{sha256(seed.encode()).hexdigest()[:24]}"
+            digest = sha256(seed.encode(errors="replace")).hexdigest()
+            found = f"call_{digest[:24]}"
         ids[found] = None
     return list(ids)
 

@@ -433,7 +433,7 @@ async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first
                 ("kit-7__tool7", "kit-7__tool_7"),
                 ("tool_7", "kit-7__tool_7"),
                 ("kit-7.tool7", "kit-7.tool_7"),
-                ("functions.kit-7__tool_7", "kit-7__tool_7"),
+                ("functions.kit-7__tool7", "kit-7__tool_7"),
                 ("hidden__dou", ""),  # near one of an inactive group
                 ("x" * 2**20, ""),
             ):
@@ -446,6 +446,38 @@ async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first
                 assert len(words) < 1_500
             with pytest.raises(NotFound, match=r"did you mean kit-7.tool_7\? Its"):
                 await turn.call("tool_7")
+
+
+async def test_namespace_that_a_model_puts_before_a_name_is_read_unless_a_toolkit_has_it() -> None:
+    async def do(text: str) -> str:
+        return text
+
+    async def other() -> str:
+        return "other"
+
+    kits = [
+        Toolkit("kit", [FunctionTool(do)]),
+        Toolkit("functions", [FunctionTool(other, name="kit__do")]),
+    ]
+    async with agent_and_host() as (_, agent), Turn(agent, always=kits) as turn:
+        names = ["default_api.kit__do", "default_api:kit__do", "functions.kit.do"]
+        results = await turn.run([ToolUse("1", name, {"text": "a"}) for name in names])
+        assert [(each.tool, each.value) for each in results] == [("kit.do", "a")] * 3
+        (result,) = await turn.run([ToolUse("1", "functions.kit__do")])
+        assert (result.tool, result.value) == ("functions.kit__do", "other")
+
+
+async def test_aliases_and_nulls_of_a_model_are_no_change_of_its_arguments() -> None:
+    async def echo(**arguments: Any) -> Any:
+        return arguments
+
+    properties = {"a b": {"type": "string"}, "c": {"type": "string"}}
+    kits = [Toolkit("kit", [FunctionTool(echo, args_schema={"properties": properties})])]
+    async with agent_and_host() as (_, agent), Turn(agent, always=kits) as turn:
+        (result,) = await turn.run([ToolUse("1", "kit__echo", '{"a_b": "x", "c": null}')])
+        assert (result.value, result.changed_arguments) == ({"a b": "x"}, None)
+        with pytest.raises(InvalidArguments, match="/c"):
+            await turn.call("kit.echo", {"c": None})
 
 
 async def test_anything_but_uses_is_a_type_error() -> None:

@@ -20,13 +20,14 @@ import pytest_asyncio
 from support.mcp import scripted_server
 from support.models.model_server import KEY, ModelServer, model_server
 from support.models.wire_replies import APIS, Says
+from support.models.wire_rules import wrongs
 from support.rooms.events import until_hosts
 from support.rooms.turns import agent_and_host
 from support.web.described_api import echo, kit_of
 from support.web.scripted_server import web_server
-from toolbus import FileChunk, ToolFailed, Toolkit, ToolResult, Turn, tool
+from toolbus import FileChunk, FunctionTool, ToolFailed, Toolkit, ToolResult, Turn, tool
+from toolbus.models import open_model
 from toolbus.models.adapter import Model, Plain
-from toolbus.models.open_model import open_model
 from toolbus_toolkits.mcp import McpHub, McpToolkit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -200,3 +201,77 @@ async def test_uses_without_results_are_told_to_be_interrupted(api: str, turn: T
             await one_turn(model, turn, conversation, False)
     assert server.wrongs == []
     assert body_of(server).count("interrupted") == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_hundreds_of_tools_are_shown_and_a_result_of_10_mib_is_cut(api: str) -> None:
+    async def large(kind: str | None = None) -> FileChunk:
+        """Return 10 MiB."""
+        return FileChunk(b"word " * (2 * 1024 * 1024), "words.txt", "text/plain")
+
+    # Some APIs take 128 tools; that is theirs to say, and whoever makes the turn can choose.
+    kit = Toolkit("many", [FunctionTool(large, name=f"large{number}") for number in range(300)])
+    async with Turn(None, always=[kit]) as turn:
+        asked = ask_for(turn, ("many.large299", {"kind": None}))
+        async with model_server(asked, Says("Oh.")) as server:
+            model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
+            async with contextlib.aclosing(model):
+                [result] = await one_turn(model, turn, [model.adapter.user("Look.")], False)
+    assert (result.state, server.wrongs) == ("ok", [])
+    assert body_of(server).count("Return 10 MiB.") >= 300
+    assert 100_000 < len(body_of(server)) < 1_000_000
+
+
+def results_in(api: str, body: Any) -> list[Any]:
+    """Return the list of a request that ends with two results."""
+    if api == "openai-responses":
+        found = body["input"]
+    elif api == "gemini":
+        found = body["contents"][-1]["parts"]
+    else:
+        found = body["messages"] if api == "openai-chat" else body["messages"][-1]["content"]
+    assert isinstance(found, list)
+    return found
+
+
+def rename_tool(body: Any) -> None:
+    tool_ = body["tools"][0]
+    tool_ = tool_.get("functionDeclarations", [tool_])[0]
+    tool_.get("function", tool_)["name"] = "a b"
+
+
+def remove_replies(body: Any) -> None:
+    for key in {"messages", "input", "contents"} & body.keys():
+        body[key] = [
+            each
+            for each in body[key]
+            if each.get("role") in ("system", "user", "tool")
+            or each.get("type") == "function_call_output"
+        ]
+
+
+WRONGS: dict[str, Any] = {
+    "a result is missing": lambda _, found: found.pop(),
+    "a result is there twice": lambda _, found: found.append(found[-1]),
+    "another key": lambda _, found: found[-1].update(surprise=1),
+    "results in another order": lambda _, found: found.insert(-1, found.pop()),
+    "an empty text": lambda _, found: found.append({"role": "user", "content": "", "text": ""}),
+    "a name": lambda body, _: rename_tool(body),
+    "a key of the request": lambda body, _: body.update(surprise=1),
+    "no reply": lambda body, _: remove_replies(body),
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_server_of_these_tests_refuses_what_is_wrong(api: str, turn: Turn) -> None:
+    asked = ask_for(turn, ("desk.greet", {"name": "Ada"}), ("desk.any_of", {"type": "t"}))
+    async with model_server(asked, Says("Oh.")) as server:
+        model = open_model(f"{api}:stub", server.url(api), api_key=KEY, max_retries=0)
+        async with contextlib.aclosing(model):
+            await one_turn(model, turn, [model.adapter.user("Greet.")], False)
+    right = json.dumps(server.requests[-1])
+    assert wrongs(api, json.loads(right), [asked]) == []
+    for name, spoil in WRONGS.items():
+        body = json.loads(right)
+        spoil(body, results_in(api, body))
+        assert wrongs(api, body, [asked]), name

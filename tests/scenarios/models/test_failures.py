@@ -144,17 +144,22 @@ async def test_a_body_that_is_cut_is_an_error_that_may_pass(api: str, is_streame
 
 
 @each_api
-async def test_an_error_within_a_stream_is_told(api: str) -> None:
+async def test_an_error_within_a_stream_is_told_without_the_key(api: str) -> None:
     told = {"message": f"overloaded, {KEY}", "type": "overloaded_error", "code": 503}
-    event = f"data: {json.dumps({'type': 'error', 'error': told, 'message': told['message']})}\n\n"
-    part = Broken(after=Says("a long text"), body=f"event: error\n{event}".encode())
+    head = "" if api == "gemini" else "event: error\n"
+    data = json.dumps({"error": told, "type": "error", "message": told["message"]})
+    part = Broken(after=Says("a long text"), body=f"{head}data: {data}\n\n".encode())
+    seen: list[Any] = []
     async with opened(api, part) as (model, _):
-        seen: list[Any] = []
-        with contextlib.suppress(ModelError):  # of responses, an event that `collect` reads
+
+        async def whole() -> None:
             async for each in model.stream(ASKED[api]):
                 seen.append(each)
-            raise ModelError(json.dumps(seen[-1]), retryable=True)
-        assert seen
+            model.adapter.collect(seen)
+
+        with pytest.raises(ModelError, match=r"overloaded, \[key\]"):
+            await whole()
+    assert seen
 
 
 @each_api
@@ -247,6 +252,25 @@ async def test_a_failure_that_may_pass_is_tried_again(api: str, is_streamed: boo
     async with opened(api, *script, max_retries=2) as (model, server):
         assert "hello" in json.dumps(await asked(model, api, is_streamed)) or is_streamed
     assert (len(server.requests), server.wrongs) == (3, [])
+
+
+@each_api
+async def test_options_are_part_of_each_request(api: str) -> None:
+    name = {"openai-responses": "max_output_tokens", "gemini": "max_output_tokens"}.get(
+        api, "max_tokens"
+    )
+    async with opened(api, Says("a"), options={name: 5}) as (model, server):
+        await asked(model, api)
+    [body] = server.requests
+    assert body.get("generationConfig", {}).get("maxOutputTokens", body.get(name)) == 5
+    assert server.wrongs == []
+
+
+async def test_a_client_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "ftp://nowhere")
+    async with opened("gemini", Says("a")) as (model, _):
+        with pytest.raises(ModelError, match="cannot be made"):
+            await asked(model, "gemini")
 
 
 @each_api

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from itertools import product
 
-from toolbus.agents.provider_names import ProviderNames
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolbus.agents.provider_names import ProviderNames, without_namespace
 
 
 def test_every_tool_has_a_name_of_its_own_that_leads_back_to_it() -> None:
@@ -41,3 +44,25 @@ def test_tool_with_the_hashed_name_of_another_gets_a_different_one() -> None:
 def test_unknown_names_are_in_no_table() -> None:
     assert ProviderNames(["a.b"]).tool_of("a.b") is None
     assert ProviderNames(["a.b"]).name_of("a__b") is None
+
+
+TOOLKITS = st.from_regex(r"[a-z][a-z0-9_-]{0,63}", fullmatch=True)
+TOOLS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+
+
+@given(st.lists(st.tuples(TOOLKITS, TOOLS).map(".".join), unique=True, max_size=6))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_any_names_are_within_the_rules_of_all_providers_and_lead_back(tools: list[str]) -> None:
+    """OpenAI and Anthropic take 64 of these characters; Gemini no digit or dash first."""
+    names = ProviderNames(tools)
+    for tool in tools:
+        name = names.name_of(tool) or ""
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name)
+        assert names.tool_of(name) == tool
+        assert without_namespace(f"functions.{name}") == name
+
+
+def test_only_namespaces_of_models_are_removed() -> None:
+    assert without_namespace("default_api:a__b") == "a__b"
+    assert without_namespace("other.a__b") == "other.a__b"
+    assert without_namespace("functions") == "functions"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -80,16 +81,25 @@ def test_a_message_of_nothing_is_left_out() -> None:
     assert messages(reply({"type": "text", "text": ""}), []) == []
 
 
-def test_uses_with_one_id_get_ids_of_their_own_and_each_its_result() -> None:
-    answer = reply(USE, USE, stop_reason="tool_use")
+def test_uses_without_valid_ids_get_ids_of_their_own_and_each_its_result() -> None:
+    others = (USE | {"id": given} for given in ("u1", "a:1", "", None))
+    answer = reply(USE, *others, stop_reason="tool_use")
     ids = [use.id for use in uses(answer)]
-    assert len(set(ids)) == 2
+    assert len({each for each in ids if re.fullmatch("[A-Za-z0-9_-]+", each)}) == 5
     results = [ToolResult(use_id, "kit.tool", "ok", (TextChunk(use_id),)) for use_id in ids]
     said, told = messages(answer, results[::-1])
     assert [block["id"] for block in said["content"]] == ids
     assert [(block["tool_use_id"], block["content"]) for block in told["content"]] == [
         (use_id, use_id) for use_id in ids
     ]
+
+
+def test_files_of_all_results_together_are_within_the_limit_of_a_request() -> None:
+    files = [FileChunk(b"%PDF-".ljust(size * 2**20), "a.pdf") for size in (12, 12, 9)]
+    answer = reply(*(USE | {"id": str(number)} for number in range(3)))
+    results = [ToolResult(str(n), "kit.tool", "ok", (file,)) for n, file in enumerate(files)]
+    _, told = messages(answer, results)
+    assert [isinstance(block["content"], list) for block in told["content"]] == [True, False, True]
 
 
 def test_an_error_has_no_picture_and_white_space_is_told() -> None:

@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 from toolbus import FileChunk, Permissions, Rule, ToolFailed, Toolkit, Turn, tool
 from toolbus.models import anthropic, gemini
 from toolbus.models.adapter import Adapter, Plain
-from toolbus_server.testing import running_server
 
 PNG = b"\x89PNG\r\n\x1a\n1"
 PDF = b"%PDF-1.7 1"
@@ -84,11 +83,7 @@ async def converse(adapter: Adapter, first: Plain, last: Plain) -> list[Plain]:
 
     rules = [Rule(behavior="deny", tool="kit.secret")]
     kit = Toolkit("kit", [echo, picture, document, broken, secret, wait, stop, lost], rules=["Be"])
-    async with (
-        running_server() as server,
-        server.room("agent") as room,
-        Turn(room, always=[kit], permissions=Permissions("bypass", rules)) as turn,
-    ):
+    async with Turn(None, always=[kit], permissions=Permissions("bypass", rules)) as turn:
         turns.append(turn)
         conversation = [adapter.user("Look", [FileChunk(PNG, "c.png", "image/png")])]
         requests = [adapter.request(turn, conversation, "You help.")]

@@ -180,6 +180,7 @@ def test_a_message_of_the_user() -> None:
     ("said", "files", "error"),
     [
         (" ", (), "needs a text or a file"),
+        ("a", (FileChunk(b"", "a.mp3", "audio/mpeg"),), "does not take"),
         ("a", (FileChunk(b"GIF89a", "a.gif", "image/gif"),), "does not take"),
         ("a", (FileChunk(b"%PDF-" + bytes(8 * 2**20), "a.pdf"),) * 2, "at most 15,728,640 bytes"),
     ],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any
 
 import pytest
 
 from toolbus.errors import ToolFailed
-from toolbus.models import anthropic, gemini, model_keys, openai_chat, openai_responses
-from toolbus.models.open_model import open_model
+from toolbus.models import anthropic, gemini, model_keys, open_model, openai_chat, openai_responses
 from toolbus_toolkits.credentials import CredentialName, CredentialStore
 from toolbus_toolkits.credentials.encrypted_file import create_key_file
 from toolbus_toolkits.credentials.store import KEY_FILE_VARIABLE
@@ -91,8 +91,13 @@ def test_an_address_in_the_variable_counts_as_one_that_is_given(
 def test_a_mistake_is_told(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
         open_model(**{"name": "openai:gpt", "api_key": KEY} | arguments)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    own = [each.locals for each in shown.stack if "/toolbus/" in each.filename]
     assert words in str(caught.value)
     assert KEY not in str(caught.value)
+    if "base_url" not in arguments:  # which has no place for a key
+        assert own
+        assert KEY not in str(own)
 
 
 def test_a_client_that_is_not_installed_is_told_with_its_extra(

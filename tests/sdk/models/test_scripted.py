@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.rooms.turns import agent_and_host
 from toolbus import Toolkit, Turn, tool
-from toolbus.models import scripted
+from toolbus.models import open_model, scripted
 from toolbus.models.adapter import Model
 from toolbus.models.model_error import ModelError
-from toolbus.models.open_model import open_model
 from toolbus.models.scripted_model import ScriptedModel
 
 BROKEN = '{"name": "Bo'
@@ -54,7 +52,7 @@ def people() -> Toolkit:
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_conversation_runs_through_the_file(model: Model, is_streamed: bool) -> None:
     adapter = model.adapter
-    async with agent_and_host() as (_, agent), Turn(agent, always=[people()]) as turn:
+    async with Turn(None, always=[people()]) as turn:
         for _ in range(2):  # each conversation begins at the start
             conversation = [adapter.user("Greet Ada and Bo.")]
             told: list[Any] = []

@@ -170,12 +170,14 @@ def _anthropic(body: Any, said: Sequence[Says]) -> Iterator[str]:
     wanted = [tuple(_anthropic_wanted(each)) for each in said]
     yield from _differences(wanted, (_blocks_essence(message["content"]) for message in own))
     yield from _empty_texts(messages)
-    for message, after in zip(messages, [*messages[1:], {}], strict=True):
-        if message in own:
-            asked = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-            results = _list(after.get("content"))[: len(asked)]
-            if asked != [each.get("tool_use_id") for each in results]:
-                yield f"the uses {asked} have no results at the start of the next message"
+    asked: list[str] = []
+    for message in [*messages, {}]:
+        blocks = _list(message.get("content"))
+        results = [each["tool_use_id"] for each in blocks if each.get("type") == "tool_result"]
+        first = [each.get("tool_use_id") for each in blocks[: len(asked)]]
+        if results != asked or first != asked:
+            yield f"the uses {asked} have the results {results}, which must stand first"
+        asked = [block["id"] for block in blocks if block.get("type") == "tool_use"]
 
 
 def _blocks_essence(blocks: Any) -> tuple[Any, ...]:
