@@ -132,6 +132,16 @@ async def test_calls_are_below_the_turn_and_below_spans_of_the_program() -> None
     ]
 
 
+async def test_span_of_a_call_names_the_mcp_server_of_the_tool() -> None:
+    kit = Toolkit("own", [seen], annotations={"mcp": "files"})
+    async with traced_turn(own=[kit]) as (turn, _, exporter):
+        await turn.call("own.seen")
+        await turn.call("near.seen")
+    spans = [span for span in exporter.get_finished_spans() if span.name == "execute_tool seen"]
+    servers = [(span.attributes or {}).get("toolbus.mcp_server") for span in spans]
+    assert servers == ["files", None]
+
+
 def _set(event: asyncio.Event, *_: Any) -> None:
     event.set()
 
