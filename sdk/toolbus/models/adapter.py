@@ -27,7 +27,8 @@ class Adapter(Protocol):
     def definitions(self, turn: Turn) -> list[Plain]:
         """Return the tools that can be called now, as the provider's tool definitions.
 
-        Raises `ValueError` for a tool whose schema the provider cannot take in any form, by name.
+        A tool whose schema the provider takes in no form is a `ValueError` with its name; one of
+        others is left out, and the log names it.
         """
 
     def request(self, turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:

@@ -33,10 +33,10 @@ from toolbus.models.results import Takes, media_type, paired, result_parts, user
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
     call_ids,
+    formed_tools,
     sendable,
     sent_name,
     system_text,
-    tool_form,
     within,
 )
 from toolbus.untrusted_text import one_line
@@ -88,12 +88,12 @@ def definitions(turn: Turn) -> list[Plain]:
     They are strict if their schemas have strict forms, the first ones within the limits of the API
     for all strict tools of a request.
 
-    Raises `ValueError` for a tool whose schema the API does not take, with its name.
+    Raises `ValueError` as `Adapter.definitions`.
     """
-    tools = turn.model_tools
-    forms = strict_within_limits(tool_form(tool, ANTHROPIC) for tool in tools)
+    tools = formed_tools(turn, ANTHROPIC)
+    forms = strict_within_limits(form for _, form in tools)
     found: list[Plain] = []
-    for tool, form in zip(tools, forms, strict=True):
+    for (tool, _), form in zip(tools, forms, strict=True):
         made: Plain = {"name": tool.name, "input_schema": form.schema}
         if tool.description:
             made["description"] = tool.description

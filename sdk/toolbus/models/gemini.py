@@ -29,7 +29,7 @@ from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import GEMINI
-from toolbus.models.shared_parts import call_ids, sendable, system_text, tool_form, within
+from toolbus.models.shared_parts import call_ids, formed_tools, sendable, system_text, within
 from toolbus.untrusted_text import one_line
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
@@ -77,15 +77,15 @@ _CHANCE = frozenset(
 def definitions(turn: Turn) -> list[Plain]:
     """Return the function declarations of the tools that can be called now.
 
-    Raises `ValueError` for a tool whose schema the API does not take, with its name.
+    Raises `ValueError` as `Adapter.definitions`.
     """
     return [
         {
             "name": tool.name,
             "description": tool.description or tool.name,  # the API requires one
-            "parameters_json_schema": tool_form(tool, GEMINI).schema,
+            "parameters_json_schema": form.schema,
         }
-        for tool in turn.model_tools
+        for tool, form in formed_tools(turn, GEMINI)
     ]
 
 

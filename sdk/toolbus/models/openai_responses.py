@@ -43,7 +43,7 @@ from toolbus.models.openai_parts import (
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
 from toolbus.models.schema_forms import OPENAI
-from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
+from toolbus.models.shared_parts import call_ids, formed_tools, sent_name, system_text
 
 __all__ = [
     "collect",
@@ -83,8 +83,7 @@ _WITH_PARTS = ("content", "summary", "action")
 def definitions(turn: Turn) -> list[Plain]:
     """Return the tools as `tools` of a request; see `Adapter`."""
     found: list[Plain] = []
-    for tool in turn.model_tools:
-        form = tool_form(tool, OPENAI)
+    for tool, form in formed_tools(turn, OPENAI):
         definition: Plain = {"type": "function", "name": tool.name}
         if tool.description:
             definition["description"] = tool.description

@@ -14,6 +14,7 @@ from typing import Any
 
 from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.turn import Turn
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
@@ -21,20 +22,33 @@ from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes
 from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
 
-__all__ = ["call_ids", "sendable", "sent_name", "system_text", "tool_form", "within"]
+__all__ = ["call_ids", "formed_tools", "sendable", "sent_name", "system_text", "within"]
 
+_logger = bounded_logger("toolbus.models")
 _MAX_NAME_CHARS = 64
 
 
-def tool_form(tool: ModelTool, dialect: Dialect) -> SchemaForm:
-    """Return the schema of a tool as a provider takes it.
+def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaForm]]:
+    """Return the tools of a turn with their schemas as a provider takes them.
 
-    Raises `ValueError` with the tool's name if it takes none.
+    A tool of others, MCP servers included, whose schema has no form is left out, and the log
+    names it: else any
+    participant could keep an agent from asking its model.
+
+    Raises `ValueError` for a tool of this process, with its name.
     """
-    try:
-        return schema_form(tool.input_schema, dialect)
-    except ValueError as error:
-        raise ValueError(f"{tool.tool.name}: {error}") from error
+    found: list[tuple[ModelTool, SchemaForm]] = []
+    for tool in turn.model_tools:
+        try:
+            found.append((tool, schema_form(tool.input_schema, dialect)))
+        except ValueError as error:
+            if not (tool.tool.owner or "mcp" in tool.tool.annotations):
+                raise ValueError(f"{tool.tool.name}: {error}") from error
+            _logger.warning(
+                "the request leaves out the tool %s, whose schema has no form for this model: %s",
+                *(tool.tool.name, error),
+            )
+    return found
 
 
 def system_text(turn: Turn, instructions: str) -> str:

@@ -64,6 +64,14 @@ def test_each_example_is_shown_by_a_page_and_run_by_a_page() -> None:
         for step in steps_of(block)
     ] + [command for page in TYPED for command in page.running or ()]
     typed += [text for name, text in examples().items() if name.endswith(".json")]
+    # A block that another test runs is run all the same.
+    typed += [
+        step.command
+        for page in pages()
+        for block in page.of("console")
+        if block.note.startswith("checked by ")
+        for step in steps_of(block)
+    ]
     for name in examples():
         assert name in shown
         module = name.removesuffix(".py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ async def _answered(server: ModelServer, line: _Line) -> bool:
     api = _PATHS.get(path, "gemini")
     is_streamed = bool(body.get("stream")) or ":streamGenerateContent" in path
     found = wrongs(api, body, server.said)
-    if api == "gemini" and not path.startswith("/v1/models/stub:"):
+    if api == "gemini" and not re.match(r"/v1/models/[\w.-]+:\w*enerateContent", path):
         found.append(f"the path {path}")
     server.wrongs += found
     answer = server.script.pop(0) if server.script else Broken(500, b"the script has ended")

@@ -1,0 +1,33 @@
+"""A tool whose schema no provider takes in any form: refused by name, or left out if of others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolbus.agents.model_tools import ModelTool
+from toolbus.models import anthropic, gemini, openai_chat, openai_responses
+from toolbus.tools.tool_info import ToolInfo
+
+ADAPTERS = [openai_chat, openai_responses, anthropic, gemini]
+IMPOSSIBLE: dict[str, Any] = {"type": "object", "not": {}}
+
+
+def turn(owner: str) -> Any:
+    tools = [("kit.none", IMPOSSIBLE), ("kit.good", {"type": "object"})]
+    infos = [ToolInfo(name, "", schema, *name.split("."), owner=owner) for name, schema in tools]
+    shown = [ModelTool(info.name.replace(".", "__"), "", info.input_schema, info) for info in infos]
+    return SimpleNamespace(model_tools=shown)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
+def test_one_of_this_process_is_refused_and_one_of_others_left_out(
+    adapter: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match=r"kit\.none"):
+        adapter.definitions(turn(""))
+    (found,) = adapter.definitions(turn("mallory"))
+    assert found.get("function", found)["name"] == "kit__good"
+    assert "kit.none" in caplog.text
