@@ -39,7 +39,7 @@ from toolbus.models.openai_parts import (
     is_picture,
     sent_arguments,
 )
-from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import call_ids, sent_name, system_text, tool_form
 
@@ -102,9 +102,9 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     """Return a message of the user; see `Adapter`.
 
     Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF and, for models that hear, WAV and
-    MP3, of at most 50 MB. Files of text are part of the text.
+    MP3, of at most 50 MB together. Files of text are part of the text.
     """
-    parts = user_parts(text, files, _takes_of_user)
+    parts = user_parts(text, files, _takes_of_user, MAX_FILE_BYTES)
     if len(parts) == 1 and isinstance(parts[0], str):
         return {"role": "user", "content": parts[0]}
     return {"role": "user", "content": [_part(part) for part in parts]}
@@ -158,6 +158,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """
     message, asked = _read(reply)
     answers: list[Plain] = [message]
+    takes = within(MAX_FILE_BYTES, _takes)
     files: list[Plain] = []
     calls: list[Plain] = message.get("tool_calls", [])
     if len(calls) > _MAX_CALLS:
@@ -166,7 +167,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
         if number and number % _MAX_CALLS == 0:
             more = calls[number : number + _MAX_CALLS]
             answers.append({"role": "assistant", "content": None, "tool_calls": more})
-        parts = result_parts(result, _takes)
+        parts = result_parts(result, takes)
         answers.append({"role": "tool", "tool_call_id": use.id, "content": parts.text})
         for file in parts.files:
             label = f"{file_label(file)} of the result of {result.tool}, call {use.id}:"
