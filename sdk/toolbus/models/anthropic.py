@@ -25,11 +25,10 @@ from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.agents.turn import Turn
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts
+from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
     call_ids,
@@ -37,9 +36,8 @@ from toolbus.models.shared_parts import (
     sendable,
     sent_name,
     system_text,
-    within,
+    told,
 )
-from toolbus.untrusted_text import one_line
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -61,7 +59,6 @@ _MAX_IMAGE_BYTES = 5 * 2**20 * 3 // 4
 _MAX_FILE_BYTES = 22 * 2**20
 """Of all files of a message: the API takes requests of 32 MB, which is 24 MB before Base64."""
 _MAX_TITLE_CHARS = 500
-_MAX_REASON_CHARS = 500
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
@@ -121,9 +118,7 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
 
     Raises `ValueError` for any other file, one that is not in memory, and an empty message.
     """
-    parts = user_parts(text, files, _takes)
-    if sum(len(part.data) for part in parts if isinstance(part, FileChunk)) > _MAX_FILE_BYTES:
-        raise ValueError(f"the files of a message have at most {_MAX_FILE_BYTES:,} bytes together")
+    parts = user_parts(text, files, _takes, _MAX_FILE_BYTES)
     # Models read a text best after the pictures that it is about.
     parts.sort(key=lambda part: isinstance(part, str))
     return {"role": "user", "content": [_user_block(part) for part in parts]}
@@ -143,8 +138,8 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     reason = _stop_reason(reply)
     if reason == "refusal":
         details = reply.get("stop_details")
-        told = details.get("explanation") if isinstance(details, Mapping) else None
-        raise ModelError(f"the model refused: {_told(told or 'it gave no reason')}")
+        why = details.get("explanation") if isinstance(details, Mapping) else None
+        raise ModelError(f"the model refused: {told(why or 'it gave no reason')}")
     if reason in _CUT and not found and not text(reply).strip():
         raise ModelError(f"the reply ended ({reason}) before the model said anything")
     return found
@@ -168,11 +163,11 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     said = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
     asked = [use for _, use in blocks if use is not None]
     takes = within(_MAX_FILE_BYTES, _takes)
-    told = [
+    answers = [
         _result_block(use, result, reason, takes)
         for use, result in zip(asked, paired(asked, results), strict=True)
     ]
-    made = [("assistant", said), ("user", told)]
+    made = [("assistant", said), ("user", answers)]
     return [{"role": role, "content": content} for role, content in made if content]
 
 
@@ -330,12 +325,8 @@ def _error(event: Mapping[str, Any]) -> ModelError:
     error = event.get("error")
     details: Mapping[str, Any] = error if isinstance(error, Mapping) else {}
     status = _STATUS.get(str(details.get("type")))
-    words = f"the model's API failed: {_told(details.get('message') or details.get('type'))}"
+    words = f"the model's API failed: {told(details.get('message') or details.get('type'))}"
     return ModelError(words, status=status, retryable=status is not None)
-
-
-def _told(reason: Any) -> str:
-    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
 
 
 def _input(written: Any, otherwise: Any) -> Any:
@@ -357,7 +348,7 @@ class _StreamedBlock:
     def add(self, delta: Mapping[str, Any]) -> None:
         field = _DELTAS.get(delta["type"])
         if field is None:
-            raise ModelError(f"the stream has a part of unknown type: {_told(delta['type'])}")
+            raise ModelError(f"the stream has a part of unknown type: {told(delta['type'])}")
         self._added.setdefault(field, []).append(delta[field])
 
     def joined(self) -> Plain:

@@ -24,20 +24,17 @@ from typing import Any
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.results import media_type, paired, result_parts, user_parts
+from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
-from toolbus.models.shared_parts import call_ids, formed_tools, sendable, system_text, within
-from toolbus.untrusted_text import one_line
+from toolbus.models.shared_parts import call_ids, formed_tools, sendable, system_text, told
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
 
 _MAX_FILE_BYTES = 15 * 2**20
 """Of all files of a message: the API takes requests of 20 MB with data in them, and Base64 adds a
 third."""
-_MAX_REASON_CHARS = 500
 _RESULT_TYPES = frozenset({"image/jpeg", "image/png", "image/webp", "application/pdf"})
 """Types that a function response may have; text files are part of its text."""
 _USER_TYPES = _RESULT_TYPES | {
@@ -109,10 +106,11 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     Raises `ValueError` for any other file, one that is not in memory, and an empty message.
     """
     parts = user_parts(
-        text, files, lambda file: bool(file.data) and media_type(file) in _USER_TYPES
+        text,
+        files,
+        lambda file: bool(file.data) and media_type(file) in _USER_TYPES,
+        _MAX_FILE_BYTES,
     )
-    if sum(len(part.data) for part in parts if isinstance(part, FileChunk)) > _MAX_FILE_BYTES:
-        raise ValueError(f"the files of a message have at most {_MAX_FILE_BYTES:,} bytes together")
     sent = [{"text": part} if isinstance(part, str) else _inline(part) for part in parts]
     return {"role": "user", "parts": sent}
 
@@ -129,10 +127,10 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     candidate = _candidate(reply)
     reason = _finish_reason(candidate)
     if reason not in _ENDS:
-        told = _field(candidate, "finish_message")
-        words = f"the reply of the model cannot be used: {_told(reason)}"
-        if told:
-            words = f"{words}: {_told(told)}"
+        why = _field(candidate, "finish_message")
+        words = f"the reply of the model cannot be used: {told(reason)}"
+        if why:
+            words = f"{words}: {told(why)}"
         raise ModelError(words, retryable=reason in _CHANCE)
     if reason == "MAX_TOKENS" and not found and not text(reply).strip():
         raise ModelError("the reply ended (MAX_TOKENS) before the model said anything")
@@ -160,12 +158,12 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """
     parts = _parts(reply)
     asked = [(_field(part, "function_call"), use) for part, use in parts if use is not None]
-    told = paired([use for _, use in asked], results)
+    pairs = paired([use for _, use in asked], results)
     takes_files = _FILES_IN_RESPONSE.search(str(_field(reply, "model_version")))
     takes = within(_MAX_FILE_BYTES, lambda file: media_type(file) in _RESULT_TYPES)
     responses: list[Plain] = []
     beside: list[Plain] = []
-    for (call, use), result in zip(asked, told, strict=True):
+    for (call, use), result in zip(asked, pairs, strict=True):
         words, files = result_parts(result, takes)
         if use.arguments is _NO_ARGUMENTS:
             words = f"{words}\nThe reply was cut here (MAX_TOKENS). Write less at a time."
@@ -340,15 +338,11 @@ def _no_reply(reply: Any) -> ModelError:
         case None:
             pass
         case {"code": int(status)} as error:
-            words = f"the model's API failed: {_told(error.get('message') or status)}"
+            words = f"the model's API failed: {told(error.get('message') or status)}"
             return ModelError(words, status=status, retryable=status in _RETRYABLE)
         case error:
-            return ModelError(f"the model's API failed: {_told(error)}")
+            return ModelError(f"the model's API failed: {told(error)}")
     reason = _block_reason(reply)
     if reason is None:
         return ModelError("the model gave no reply", retryable=True)
-    return ModelError(f"the prompt was blocked: {_told(reason)}")
-
-
-def _told(reason: Any) -> str:
-    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
+    return ModelError(f"the prompt was blocked: {told(reason)}")

@@ -16,8 +16,7 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type
-from toolbus.models.shared_parts import sendable
-from toolbus.untrusted_text import one_line
+from toolbus.models.shared_parts import sendable, told
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -30,9 +29,9 @@ __all__ = [
 ]
 
 MAX_FILE_BYTES = 50 * 10**6
-"""All files of one request together; developers.openai.com/api/docs/guides/file-inputs."""
+"""Of all files of one request together, before Base64:
+developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
-_MAX_ERROR_CHARS = 500
 _MAX_FILE_NAME_CHARS = 64
 _RETRYABLE_STATUS = frozenset({408, 409, 429})
 _RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
@@ -75,9 +74,9 @@ def api_error(error: object) -> ModelError:
     code = details.get("code")
     status = code if type(code) is int and 100 <= code < 600 else None
     retryable = status in _RETRYABLE_STATUS or (status or 0) >= 500 or str(code) in _RETRYABLE_CODES
-    told = [str(each) for each in (code, details.get("message")) if each is not None]
-    words = one_line(": ".join(told) or "no words", _MAX_ERROR_CHARS)
-    return ModelError(f"the model's API failed: {words}", status=status, retryable=retryable)
+    words = [str(each) for each in (code, details.get("message")) if each is not None]
+    failure = told(": ".join(words) or "no words")
+    return ModelError(f"the model's API failed: {failure}", status=status, retryable=retryable)
 
 
 def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:

@@ -41,7 +41,7 @@ from toolbus.models.openai_parts import (
     is_picture,
     sent_arguments,
 )
-from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts
+from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import call_ids, formed_tools, sent_name, system_text
 
@@ -107,10 +107,10 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     """Return a message of the user; see `Adapter`.
 
-    Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF, DOCX, PPTX and XLSX of at most 50 MB.
-    Files of text are part of the text.
+    Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF, DOCX, PPTX and XLSX of at most 50 MB
+    together. Files of text are part of the text.
     """
-    parts = user_parts(text, files, _takes)
+    parts = user_parts(text, files, _takes, MAX_FILE_BYTES)
     return {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
 
 
@@ -162,8 +162,9 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
         items.pop()
     calls = [(item, use) for item, use in read if use is not None]
     pairs = paired([use for _, use in calls], results)
+    takes = within(MAX_FILE_BYTES, _takes)
     for (item, use), result in zip(calls, pairs, strict=True):
-        parts = result_parts(result, _takes)
+        parts = result_parts(result, takes)
         output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": parts.text}
         if parts.files:
             output["output"] = [_part(parts.text), *map(_part, parts.files)]

@@ -1,13 +1,14 @@
-"""Opens a model by its name."""
+"""Opens a model by its name, and finds the key of its provider: given, in a variable, or stored."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,6 @@ from pydantic import SecretStr
 
 from toolbus.errors import RoomException
 from toolbus.models.adapter import Model
-from toolbus.models.model_keys import find_key
 
 __all__ = ["open_model"]
 
@@ -66,6 +66,12 @@ _NAMES = (
 )
 _NO_KEY = "no-key"
 """Sent to a server of one's own that was given no key, because the clients need one."""
+_STORES = "toolbus.model_keys"
+"""The entry point group of stores: `(provider, host) -> key or None`.
+
+The host is a name with an optional port. A store gives a key only to a host that the key may go to;
+a `RoomException` says why there is none.
+"""
 _NOT_OPTIONS = frozenset(
     {
         *("contents", "input", "instructions", "messages", "system", "system_instruction", "tools"),
@@ -176,9 +182,10 @@ def _client_class(api: _Api) -> Any:
 def _key(api: _Api, given: SecretStr | None, host: str, *, is_needed: bool) -> SecretStr:
     reason = ""
     try:
-        key = find_key(given, api.provider, api.keys, host)
+        key = _find_key(given, api.provider, api.keys, host)
     except RoomException as error:  # of a store
-        key, reason = None, f" ({error.message})"
+        key = None
+        reason = f" ({error.message})"
     if key is None and is_needed:
         stored = f"`toolbus credential set models/{api.provider}/key --host {host}`"
         raise ValueError(
@@ -186,3 +193,34 @@ def _key(api: _Api, given: SecretStr | None, host: str, *, is_needed: bool) -> S
             f"store one with {stored}{reason}"
         )
     return key or SecretStr(_NO_KEY)
+
+
+def _find_key(
+    given: SecretStr | None, provider: str, variables: Sequence[str], host: str
+) -> SecretStr | None:
+    """Return the key for a provider at a host; None if there is none at all.
+
+    Raises `ValueError` for a key that cannot be sent, without the key.
+    """
+    # A key is never a text in a local variable: frames of tracebacks are shown with them.
+    places = [("api_key", given)] if given is not None else []
+    places += [(name, SecretStr(os.environ[name])) for name in variables if os.environ.get(name)]
+    if not places:
+        for entry in entry_points(group=_STORES):
+            stored: Callable[[str, str], str | None] = entry.load()
+            if key := SecretStr(stored(provider, host) or ""):
+                places.append((f"the stored key of {provider}", key))
+    for place, key in places:
+        if not _is_usable(key):
+            raise ValueError(
+                f"{place} is no key: it is empty, or has a space, a line end or a character "
+                "beyond ASCII"
+            )
+        return key
+    return None
+
+
+def _is_usable(key: SecretStr) -> bool:
+    """Whether HTTP takes it in a header; the error about another one would show it."""
+    text = key.get_secret_value()
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -27,6 +27,7 @@ __all__ = [
     "paired",
     "result_parts",
     "user_parts",
+    "within",
 ]
 
 MAX_RESULT_CHARS = 400_000
@@ -95,6 +96,27 @@ def result_parts(result: ToolResult, takes: Takes) -> ResultParts:
     return ResultParts(text if is_encodable(text) else repaired(text), tuple(files))
 
 
+def within(most: int, takes: Takes) -> Takes:
+    """Return what takes files until they have so many bytes together.
+
+    Results of one reply go into one message: each alone may be within the limits of a request.
+
+    Args:
+        most: The bytes, before Base64.
+        takes: What takes a single file.
+    """
+    left = most
+
+    def takes_more(file: FileChunk) -> bool:
+        nonlocal left
+        if len(file.data) > left or not takes(file):
+            return False
+        left -= len(file.data)
+        return True
+
+    return takes_more
+
+
 def paired(uses: Sequence[ToolUse], results: Iterable[ToolResult]) -> list[ToolResult]:
     """Return one result for each use, in the order of the uses.
 
@@ -117,13 +139,21 @@ def _interrupted(use: ToolUse) -> ToolResult:
     return ToolResult(use.id, use.name, "interrupted", error=error, executed="maybe")
 
 
-def user_parts(text: str, files: Iterable[FileChunk], takes: Takes) -> list[str | FileChunk]:
+def user_parts(
+    text: str, files: Iterable[FileChunk], takes: Takes, most: int | None = None
+) -> list[str | FileChunk]:
     """Return the parts of a user's message, in order: the text, then the files.
 
     A file that the provider does not take, and that is text in UTF-8, is a text with its name.
 
-    Raises `ValueError` for a message without text and files, and for a file that is not in memory
-    or that the provider does not take.
+    Args:
+        text: What the user says.
+        files: What stands beside it.
+        takes: Whether the provider takes a file.
+        most: The bytes of all files that are sent as such, before Base64; None is no limit.
+
+    Raises `ValueError` for a message without text and files, for a file that is not in memory or
+    that the provider does not take, and for files that are too large together.
     """
     parts: list[str | FileChunk] = [repaired(text)] if text.strip() else []
     for file in files:
@@ -136,6 +166,11 @@ def user_parts(text: str, files: Iterable[FileChunk], takes: Takes) -> list[str 
         parts.append(file if takes(file) else f"{file_label(file)}\n{_text_of(file)}")
     if not parts:
         raise ValueError("a message of the user needs a text or a file")
+    if (
+        most is not None
+        and sum(len(each.data) for each in parts if not isinstance(each, str)) > most
+    ):
+        raise ValueError(f"the files of a message have at most {most:,} bytes together")
     return parts
 
 

@@ -2,22 +2,27 @@
 
 Providers take no `allOf`, and nothing beside `$ref` or `anyOf`; what a tool's schema says there is
 merged. What cannot be merged stays in an `allOf` of the result.
+
+The root of a tool's schema becomes one object, as every provider wants it: a union there becomes
+one object with the parameters of all its branches, and the description says which belong together.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.models.schema_notes import described, note
 
 __all__ = [
-    "NOT_ASKING",
     "ImpossiblePart",
     "Merger",
     "NotMergedError",
-    "merged",
+    "json_key",
+    "root_object",
     "same_json",
     "types_of",
 ]
@@ -36,8 +41,9 @@ _MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
     "patternProperties",
     "unevaluatedProperties",
 }
-
-
+_NOT_AT_ROOT = ("anyOf", "oneOf", "not", "enum", "const", "allOf")
+_MAX_UNIONS = 8
+"""Unions of the root that are written as parameters, also those of their branches."""
 _MAX_MERGED = 100_000
 """Properties and values of all parts that are merged, each time they are: 100 ms at most."""
 
@@ -107,7 +113,7 @@ class Merger:
         return self._flat[key][1:]
 
     def merged(self, first: Schema, second: Schema) -> Schema:
-        """Return a part that asks what both ask, as the function does; raises `NotMergedError`."""
+        """Return a part that asks what both ask, or raise `NotMergedError`."""
         for part in (first, second):
             if isinstance(part, dict):
                 self._left -= (
@@ -115,10 +121,10 @@ class Merger:
                 )
         if self._left < 0:
             raise NotMergedError
-        return merged(first, second)
+        return _merged(first, second)
 
 
-def merged(first: Schema, second: Schema) -> Schema:
+def _merged(first: Schema, second: Schema) -> Schema:
     """Return a part that asks what both ask; annotations are those of the first."""
     if first is False or second is False:
         return False
@@ -183,7 +189,8 @@ def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
 
 def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[str, Any]) -> None:
     """Merge the properties of two parts. A property that one forbids is gone."""
-    own, other = first.get("properties", {}), second.get("properties", {})
+    own = first.get("properties", {})
+    other = second.get("properties", {})
     properties: dict[str, Any] = {}
     for name in {**own, **other}:
         in_first = own[name] if name in own else _of_others(first)
@@ -241,3 +248,104 @@ def _common_types(first: list[str], second: list[str]) -> list[str]:
         if "integer" in one and "number" in other and "integer" not in common:
             common.append("integer")
     return common
+
+
+# Roots
+
+
+def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
+    """Return the root without a union, a reference, and what else no provider takes there.
+
+    Raises `ImpossiblePart` if no object matches it.
+    """
+    try:
+        found = merger.flat(root)
+    except NotMergedError:
+        found = {name: root[name] for name in root if name not in ("$ref", "allOf")}
+    notes: list[str] = []
+    for _ in range(_MAX_UNIONS):
+        keyword = next((name for name in ("anyOf", "oneOf") if name in found), None)
+        if keyword is None:
+            break
+        branches = _objects(merger, found[keyword])
+        rest = {name: found[name] for name in found if name != keyword}
+        whole, text = _union(branches, "exactly one" if keyword == "oneOf" else "at least one")
+        notes.append(text)
+        found = _merged_object(merger, rest, whole)
+    if found.get("not", False) in (True, {}) or "object" not in (types_of(found) or ["object"]):
+        raise ImpossiblePart
+    found = {**found, "type": "object"}
+    notes += [note(name, found.pop(name)) for name in _NOT_AT_ROOT if name in found]
+    if notes:
+        found |= described(found.get("description"), notes)
+    return found
+
+
+def _objects(merger: Merger, branches: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the branches that an object may match."""
+    found: list[dict[str, Any]] = []
+    for branch in branches:
+        try:
+            flat = merger.flat(branch)
+        except ImpossiblePart:
+            continue
+        except NotMergedError:
+            flat = {}
+        if "object" in (types_of(flat) or ["object"]):
+            found.append(flat)
+    if not found:
+        raise ImpossiblePart
+    return found
+
+
+def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str, Any], str]:
+    """Return one object for all branches, and a text that tells them apart."""
+    asked: dict[str, dict[str, Any]] = {}
+    for branch in branches:
+        for name, schema in branch.get("properties", {}).items():
+            if schema is not False:
+                asked.setdefault(name, {})[json.dumps(schema, sort_keys=True)] = schema
+    properties = {
+        name: next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
+        for name, found in asked.items()
+    }
+    in_all = set.intersection(*({*branch.get("required", ())} for branch in branches))
+    required = [name for name in branches[0].get("required", ()) if name in in_all]
+    whole: dict[str, Any] = {"required": required}
+    if any("properties" in branch for branch in branches):
+        whole["properties"] = properties
+    others = [branch.get("additionalProperties") for branch in branches]
+    if all(each is False for each in others):
+        whole["additionalProperties"] = False
+    elif open_to := [each for each in others if each not in (None, False)]:
+        whole["additionalProperties"] = open_to[0] if len(open_to) == 1 else True
+    for keyword in {key for branch in branches for key in branch} - NOT_ASKING - {*whole, "type"}:
+        values = [branch[keyword] for branch in branches if keyword in branch]
+        if len(values) == len(branches) and all(same_json(each, values[0]) for each in values):
+            whole[keyword] = values[0]
+    told = " | ".join(_signature(branch) for branch in branches)
+    return whole, f"{how_many} of: {told}"
+
+
+def _signature(branch: dict[str, Any]) -> str:
+    """Return the parameters of a branch in short: `{kind: "a", path, mode?}`."""
+    required = dict.fromkeys(branch.get("required", ()))
+    shown: list[str] = []
+    properties = branch.get("properties", {})
+    for name in dict.fromkeys([*properties, *required]):
+        asked = properties.get(name, True)
+        if isinstance(asked, dict) and "const" in asked:
+            shown.append(note(name, asked["const"]))
+        elif asked is not False:
+            shown.append(name if name in required else f"{name}?")
+    return f"{{{', '.join(shown)}}}"
+
+
+def _merged_object(merger: Merger, base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = merger.merged(base, whole)
+    except NotMergedError:
+        return base
+    if not isinstance(found, dict):
+        raise ImpossiblePart
+    return found

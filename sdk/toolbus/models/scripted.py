@@ -16,12 +16,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.results import paired
+from toolbus.models.results import paired, user_parts
+from toolbus.models.shared_parts import system_text
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
 
@@ -37,21 +38,19 @@ def definitions(turn: Turn) -> list[Plain]:
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return system text, tools and messages."""
     return {
-        "system": "\n\n".join(filter(None, (instructions, turn.prompt()))),
+        "system": system_text(turn, instructions),
         "tools": definitions(turn),
         "messages": list(conversation),
     }
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
-    """Return a message of the user, in which files are named."""
-    named = []
-    for file in files:
-        if not file.is_whole:
-            raise ValueError(f"the file {file.name!r} is not in memory")
-        named.append(f"[file {file.name!r}, {file.mime_type}, {len(file.data)} bytes]")
-    if not text.strip() and not named:
-        raise ValueError("a message of the user must not be empty")
+    """Return a message of the user, in which files are named.
+
+    Raises `ValueError` for a file that is not in memory, and for a message that is empty.
+    """
+    parts = user_parts(text, files, lambda file: True)
+    named = [file_label(part) for part in parts if not isinstance(part, str)]
     return {"role": "user", "text": text, "files": named}
 
 

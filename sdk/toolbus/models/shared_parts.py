@@ -16,24 +16,24 @@ from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.turn import Turn
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
-from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.results import Takes
 from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
+from toolbus.untrusted_text import one_line
 
-__all__ = ["call_ids", "formed_tools", "sendable", "sent_name", "system_text", "within"]
+__all__ = ["call_ids", "formed_tools", "sendable", "sent_name", "system_text", "told"]
 
 _logger = bounded_logger("toolbus.models")
 _MAX_NAME_CHARS = 64
+_MAX_REASON_CHARS = 500
 
 
 def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaForm]]:
     """Return the tools of a turn with their schemas as a provider takes them.
 
     A tool of others, MCP servers included, whose schema has no form is left out, and the log
-    names it: else any
-    participant could keep an agent from asking its model.
+    names it: else any participant could keep an agent from asking its model.
 
     Raises `ValueError` for a tool of this process, with its name.
     """
@@ -54,23 +54,6 @@ def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaFo
 def system_text(turn: Turn, instructions: str) -> str:
     """Return the instructions and the prompt of the turn; empty if both are blank."""
     return "\n\n".join(text for text in (instructions, turn.prompt()) if text.strip())
-
-
-def within(most: int, takes: Takes) -> Takes:
-    """Return what takes files until they have so many bytes together.
-
-    Results of one reply go into one message: each alone may be within the limits of a request.
-    """
-    left = most
-
-    def takes_more(file: FileChunk) -> bool:
-        nonlocal left
-        if len(file.data) > left or not takes(file):
-            return False
-        left -= len(file.data)
-        return True
-
-    return takes_more
 
 
 def sendable(reply: object) -> Plain:
@@ -133,3 +116,8 @@ def sent_name(name: object) -> str:
     with other characters than its own definitions may have.
     """
     return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"
+
+
+def told(reason: object) -> str:
+    """Return the words of a provider about a failure, in one line of at most 500 characters."""
+    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)

@@ -296,6 +296,16 @@ def test_a_file_of_the_user_goes_as_the_api_takes_it(
             assert accepted(adapter, adapter.request(turn_with(), [message]))
 
 
+@BOTH
+def test_files_are_within_the_limit_of_a_request_together(adapter: Adapter) -> None:
+    large = FileChunk(b"%PDF-" + bytes(15 * 2**20 - 5), name="a.pdf", mime_type="application/pdf")
+    reply = reply_of(adapter, *((f"c{number}", "kit.read", "{}") for number in range(4)))
+    results = [ToolResult(f"c{number}", "kit.read", "ok", (large,)) for number in range(4)]
+    assert json.dumps(adapter.messages(reply, results)).count(";base64,") == 3
+    with pytest.raises(ValueError, match="the files of a message have at most 50,000,000 bytes"):
+        adapter.user("Read them.", [large] * 4)
+
+
 # Replies of other servers, and broken ones
 
 
