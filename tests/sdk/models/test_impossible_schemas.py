@@ -16,8 +16,11 @@ IMPOSSIBLE: dict[str, Any] = {"type": "object", "not": {}}
 
 
 def turn(owner: str) -> Any:
-    tools = [("kit.none", IMPOSSIBLE), ("kit.good", {"type": "object"})]
-    infos = [ToolInfo(name, "", schema, *name.split("."), owner=owner) for name, schema in tools]
+    schemas = {"none": IMPOSSIBLE, "good": {"type": "object"}}
+    infos = [
+        ToolInfo(f"kit.{name}", "", schema, "kit", name, owner=owner)
+        for name, schema in schemas.items()
+    ]
     shown = [ModelTool(info.name.replace(".", "__"), "", info.input_schema, info) for info in infos]
     return SimpleNamespace(model_tools=shown)
 

@@ -246,9 +246,7 @@ def test_instructions_and_prompt_come_first_and_nothing_empty_is_sent(adapter: A
 
 
 @BOTH
-def test_a_schema_without_strict_form_is_plain_and_without_any_form_refused_by_name(
-    adapter: Adapter,
-) -> None:
+def test_a_schema_without_strict_form_is_plain(adapter: Adapter) -> None:
     open_object = {"type": "object", "properties": {"a": {"type": "object"}}}
     closed = {"type": "object", "properties": {}, "additionalProperties": False}
     definitions = adapter.definitions(turn_with(closed, open_object))
@@ -257,8 +255,6 @@ def test_a_schema_without_strict_form_is_plain_and_without_any_form_refused_by_n
         ("kit__t0", True),
         ("kit__t1", False),
     ]
-    with pytest.raises(ValueError, match=r"^kit\.t1: "):
-        adapter.definitions(turn_with(closed, {"allOf": [False]}))
 
 
 @BOTH
