@@ -231,7 +231,8 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         ToolUse(use_id, block["name"], block.get("input"))
         for use_id, block in zip(ids, asked, strict=True)
     ]
-    if asked and asked[-1] is content[-1] and _stop_reason(found) in _CUT:
+    said = [block for block in content if block["type"] != "text" or block["text"].strip()]
+    if asked and asked[-1] is said[-1] and _stop_reason(found) in _CUT:
         uses[-1] = replace(uses[-1], arguments=_NO_ARGUMENTS)
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]

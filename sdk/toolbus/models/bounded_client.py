@@ -12,13 +12,19 @@ from pydantic import SecretStr
 
 from toolbus.models.key_redaction import KeyRedaction
 
-__all__ = ["BoundedClient", "responses_of_streams"]
+__all__ = ["BoundedClient", "TooLongReplyError", "responses_of_streams"]
 
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_BYTES = 64 * 1024
 """What is read of the body of a refusal. Its text is cut to far less; a proxy may send any page."""
+_MAX_REPLY_BYTES = 256 * 2**20
+"""What is read of a whole reply, after decompression: the largest have some pictures in Base64."""
 _KEPT_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("responses", default=None)
+
+
+class TooLongReplyError(httpx2.HTTPError):
+    """A whole reply has more bytes than are read."""
 
 
 @contextmanager
@@ -33,7 +39,7 @@ def responses_of_streams() -> Iterator[list[httpx2.Response]]:
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Reads the body of a refusal to a limit, without the key, and follows no redirect.
+    """Reads whole replies and refusals to a limit, the latter without the key; follows no redirect.
 
     What a client raises, logs and keeps in spans has parts of the refusal. A redirect to another
     host would take the key there: only the header `Authorization` is removed then, and two of three
@@ -79,8 +85,15 @@ class BoundedClient(httpx2.AsyncClient):
 
 
 async def _read_whole(response: httpx2.Response) -> None:
+    pieces: list[bytes] = []
+    left = _MAX_REPLY_BYTES
     try:
-        await response.aread()
+        async for piece in response.aiter_bytes():
+            left -= len(piece)
+            if left < 0:
+                raise TooLongReplyError(f"a reply of more than {_MAX_REPLY_BYTES:,} bytes")
+            pieces.append(piece)
     except BaseException:
         await response.aclose()
         raise
+    response._content = b"".join(pieces)  # as `aread` keeps it, which has no limit

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 
+from toolbus.models.bounded_client import TooLongReplyError
 from toolbus.models.model_error import ModelError
 from toolbus.untrusted_text import one_line
 
@@ -36,6 +37,8 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None and (transport := _transport_error(error)) is not None:
         failure = str(transport) or type(transport).__name__
+        if isinstance(transport, TooLongReplyError):
+            return ModelError(_text(f"{provider} sent what is no reply: ", failure, redact))
         is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
         what = "cannot be reached" if is_away else "broke off"
         return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)

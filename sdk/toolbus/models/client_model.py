@@ -131,6 +131,8 @@ class ClientModel:
             try:
                 async with limit:
                     return await ask()
+            except asyncio.CancelledError as error:
+                raise _without_frames(error) from None
             except Exception as error:
                 failure = self._failure(error, limit)
             # Here, outside of `except`: what a client raised must not become the context.
@@ -151,6 +153,8 @@ class ClientModel:
                 event = await anext(events)
         except StopAsyncIteration:
             return None
+        except asyncio.CancelledError as error:
+            raise _without_frames(error) from None
         except Exception as error:
             failure = self._failure(error, limit)
         else:
@@ -165,3 +169,9 @@ class ClientModel:
                 f"{self._name} did not answer within {self._timeout_s:g} s", retryable=True
             )
         return model_error(error, self._name, self._redact)
+
+
+def _without_frames(error: asyncio.CancelledError) -> asyncio.CancelledError:
+    """Return a cancellation without the frames of the client: their variables have the key."""
+    error.__context__ = None
+    return error.with_traceback(None)

@@ -245,12 +245,14 @@ def _parts(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     given = [call.get("id") for call in calls if call is not None]
     ids = iter(call_ids(given, {"id": _field(found, "response_id")}))
     is_cut = _finish_reason(candidate) == "MAX_TOKENS"
+    # The last chunk of a stream may have nothing but a text that is empty.
+    end = max((number for number, part in enumerate(parts, 1) if part.get("text") != ""), default=0)
     uses: list[ToolUse | None] = []
     for number, call in enumerate(calls, 1):
         if call is None:
             uses.append(None)
             continue
-        arguments = _NO_ARGUMENTS if is_cut and number == len(calls) else call.get("args")
+        arguments = _NO_ARGUMENTS if is_cut and number == end else call.get("args")
         uses.append(ToolUse(next(ids), call["name"], arguments))
     return list(zip(parts, uses, strict=True))
 

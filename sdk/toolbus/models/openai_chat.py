@@ -64,8 +64,9 @@ _AUDIO = {
 _MAX_CALLS = 128
 """How many calls OpenAI takes in one message, of which a model may write more
 (openai/openai-dotnet#317)."""
-_CUT = ("length", "content_filter")
-"""Why a reply may end within the arguments of a call."""
+_CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abort")
+"""Why a reply may end within the arguments of a call: the first two by OpenAI; others by Mistral,
+vLLM, OpenRouter and gateways to other APIs."""
 _READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
 _WHOLE = frozenset({"role", "id", "type", "name", "index", "format"})

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolbus.tools.schema_parts import UNEVALUATED
+from toolbus.untrusted_text import visible
 
 __all__ = ["described", "note", "notes_of"]
 
@@ -53,7 +54,10 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 def note(name: str, value: Any) -> str:
-    """Return a note about a keyword: its value is cut if it is long."""
+    """Return a note about a keyword: its value is cut if it is long.
+
+    Hidden characters are visible: a value of arguments has become words for a reader here.
+    """
     if not isinstance(value, dict | list):
         pieces: Iterable[str] = [json.dumps(value, ensure_ascii=False)]
     else:
@@ -62,8 +66,8 @@ def note(name: str, value: Any) -> str:
     for piece in pieces:
         text += piece
         if len(text) > _MAX_NOTE_CHARS:
-            return f"{name}: {text[:_MAX_NOTE_CHARS]}..."
-    return f"{name}: {text}"
+            return f"{name}: {visible(text[:_MAX_NOTE_CHARS])}..."
+    return f"{name}: {visible(text)}"
 
 
 def described(description: Any, notes: Iterable[str]) -> dict[str, str]:

@@ -306,3 +306,25 @@ def test_a_model_is_used_in_one_event_loop_after_the_other(api: str) -> None:
         assert server.connections == 2
 
     asyncio.run(both())
+
+
+@each_api
+async def test_a_whole_reply_is_read_to_a_limit(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.models.bounded_client._MAX_REPLY_BYTES", 100_000)
+    long = Broken(body=json.dumps({"filler": "x" * 100_000}).encode())
+    error = await failure(api, False, long)
+    assert "a reply of more than 100,000 bytes" in str(error)
+    assert not error.retryable
+
+
+@each_api
+@both_ways
+async def test_the_frames_of_a_cancelled_reply_have_no_key(api: str, is_streamed: bool) -> None:
+    async with opened(api, Broken(waits=True)) as (model, server):
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(10) as limit:
+                waiting = asyncio.create_task(server.waiting.wait())
+                waiting.add_done_callback(lambda _: limit.reschedule(0))
+                await asked(model, api, is_streamed)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert KEY not in "".join(shown.format())

@@ -124,6 +124,12 @@ NO_REPLIES: tuple[Any, ...] = (
 )
 
 
+def test_a_use_that_was_cut_may_be_followed_by_an_empty_text() -> None:
+    answer = reply(USE, {"type": "text", "text": ""}, stop_reason="max_tokens")
+    with pytest.raises(InvalidArguments):
+        arguments_of(uses(answer)[0])
+
+
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "model_context_window_exceeded"])
 def test_a_use_that_was_cut_does_not_run(stop_reason: str) -> None:
     answer = reply(USE, USE | {"id": "u2", "input": {}}, stop_reason=stop_reason)

@@ -116,8 +116,9 @@ def test_files_are_in_the_response_or_follow_all_responses(
 # Replies that cannot be used
 
 
-def test_a_call_that_may_be_cut_does_not_run() -> None:
-    first, cut = uses(reply(CALL, CALL, finish_reason="MAX_TOKENS"))
+@pytest.mark.parametrize("after", [(), ({"text": ""},)], ids=["last", "before no text"])
+def test_a_call_that_may_be_cut_does_not_run(after: tuple[Plain, ...]) -> None:
+    first, cut = uses(reply(CALL, CALL, *after, finish_reason="MAX_TOKENS"))
     assert arguments_of(first) == {"a": 1}
     with pytest.raises(InvalidArguments):
         arguments_of(cut)

@@ -326,6 +326,13 @@ def test_ids_that_are_missing_or_repeat_are_made_and_stay_the_same(adapter: Adap
         assert [each["output"] for each in sent[5:]] == ids
 
 
+@pytest.mark.parametrize("reason", ["max_tokens", "model_length", "error", "abort"])
+def test_compatible_servers_have_other_words_for_a_reply_that_was_cut(reason: str) -> None:
+    answer = reply_of(CHAT, ("a", "kit__t", ""))
+    answer["choices"][0]["finish_reason"] = reason
+    assert CHAT.uses(answer)[0].arguments == "{"
+
+
 @BOTH
 @pytest.mark.parametrize(
     ("written", "is_cut", "used", "sent"),

@@ -522,3 +522,15 @@ def test_forms_are_kept_by_the_identity_of_the_schema() -> None:
     assert schema_form(whole, OPENAI) is schema_form(whole, OPENAI)
     assert schema_form(equal, OPENAI) is not schema_form(whole, OPENAI)
     assert whole == equal, "not changed"
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC, GEMINI], ids=lambda each: each.name)
+def test_notes_have_no_hidden_characters(dialect: Dialect) -> None:
+    hidden = "a\u200b\u202eb"
+    asked = {"type": "string", "default": hidden, "pattern": f"(?:{hidden})"}
+    properties = {hidden: asked, "map": {"type": "object", "patternProperties": {hidden: True}}}
+    whole = {"type": "object", "properties": properties, "additionalProperties": False}
+    form = schema_form(whole, dialect).schema
+    words = [part.get("description", "") for part in form["properties"].values()]
+    assert "a\\u200b\\u202eb" in words[0]
+    assert "\u200b" not in "".join(words)
