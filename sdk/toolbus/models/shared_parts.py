@@ -14,6 +14,7 @@ from typing import Any
 
 from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.turn import Turn
+from toolbus.agents.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Plain
@@ -23,7 +24,6 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["call_ids", "sendable", "sent_name", "system_text", "told", "tool_form"]
 
-_MAX_NAME_CHARS = 64
 _MAX_REASON_CHARS = 500
 
 
@@ -102,7 +102,7 @@ def sent_name(name: object) -> str:
     Models call what is not there, such as `multi_tool_use.parallel`, and the API refuses a name
     with other characters than its own definitions may have.
     """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:MAX_PROVIDER_NAME_CHARS] or "unnamed"
 
 
 def told(reason: object) -> str:
