@@ -94,7 +94,9 @@ def _is_hidden(character: str) -> bool:
 
 def _has_effect(text: str, at: int) -> bool:
     """Whether a character without a shape changes how those beside it are read."""
-    character, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
+    character = text[at]
+    before = text[at - 1 : at]
+    after = text[at + 1 : at + 2]
     if character in (_TEXT_STYLE, _EMOJI_STYLE):
         return _is_symbol(before) or before in {*"#*0123456789\u2139"}
     if character not in (_ZWNJ, _ZWJ) or not before or not after:

@@ -150,7 +150,7 @@ def _read(schema: dict[str, Any]) -> ArgumentSchema:
         JsonCheck(schema)
         if _stands_alone(schema):
             return ArgumentSchema(schema)
-    except Exception:
+    except Exception:  # others wrote it: whatever is wrong with it, it is read in the usual way
         pass
     return ArgumentSchema(*usable_schema(schema))
 

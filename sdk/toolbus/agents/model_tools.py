@@ -72,8 +72,9 @@ class ShownTools:
             tool = entry.info
             if tool.toolkit in self._definitions or not (tool.owner or "mcp" in tool.annotations):
                 continue  # others of this process are the program's own
-            key, digest = definition_key(tool), entry.dispatch.digest
-            self._definitions[tool.toolkit] = key, digest
+            key = definition_key(tool)
+            digest = entry.dispatch.digest
+            self._definitions[tool.toolkit] = (key, digest)
             if seen.get(key) not in (None, digest) and not trust.is_pinned(digest):
                 changed[tool.toolkit] = f"{tool.toolkit} of {tool.owner or 'this process'}"
         self._keys = {key for key, _ in self._definitions.values()}
@@ -82,7 +83,8 @@ class ShownTools:
         if changed:
             _logger.warning(
                 "definitions that have changed since an earlier turn with this state (%d): %s",
-                *(len(changed), ", ".join([*changed.values()][:_MAX_LOGGED])),
+                len(changed),
+                ", ".join([*changed.values()][:_MAX_LOGGED]),
             )
 
     def of(self, tool: ToolInfo) -> ModelTool:
@@ -128,7 +130,8 @@ class _Words:
         described = (tool.description, None if is_trusted else author)
         if self._described != described:  # tools may share a schema
             text = visible(tool.description) if is_trusted else quoted(tool.description, tool)
-            self._description, self._described = text, described
+            self._description = text
+            self._described = described
         return self._description
 
 

@@ -84,7 +84,8 @@ class TurnAssembly:
 
         Raises what entering a `Turn` raises.
         """
-        options, client = self._options, scope.client
+        options = self._options
+        client = scope.client
         wanted = read_configs(
             self._builders,
             options.tools,
@@ -145,7 +146,8 @@ class TurnAssembly:
         needed: RequiredToolkit | None = None,
     ) -> None:
         """List the tools of a toolkit elsewhere."""
-        client, room = scope.client, scope.view()
+        client = scope.client
+        room = scope.view()
         assert client is not None, "as the toolkit was found"
         assert room is not None
         assert rights is not None

@@ -63,7 +63,7 @@ class TurnScope:
 
     @property
     def wants_error_text(self) -> Callable[[], bool]:
-        """Whether the room's server asks for the texts of exceptions."""
+        """Tells, each time it is called, whether the room's server asks for texts of exceptions."""
         return _never if self.client is None else self.client._wants_error_text
 
     @asynccontextmanager
@@ -84,8 +84,7 @@ def end_with(served: ToolRun, runs: TurnRuns) -> Callable[[], None]:
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        what = "was cancelled" if served.cancelled else "has ended"
-        text = f"the call that this turn serves {what}"
+        text = _end_of(served)
         if running_loop() is loop:
             runs.end_at_once(text)
             return
@@ -94,6 +93,11 @@ def end_with(served: ToolRun, runs: TurnRuns) -> Callable[[], None]:
 
     served.follow(end)
     return partial(served.unfollow, end)
+
+
+def _end_of(served: ToolRun) -> str:
+    what = "was cancelled" if served.cancelled else "has ended"
+    return f"the call that this turn serves {what}"
 
 
 def scope_of(options: TurnOptions) -> TurnScope:
@@ -139,9 +143,7 @@ def _inside(context: ToolContext) -> TurnScope:
     """
     run = run_of(context)
     if run.ended or run.cancelled:
-        what = "was cancelled" if run.cancelled else "has ended"
-        text = f"the call that this turn serves {what}"
-        raise Unavailable(text, executed="no", retryable=False)
+        raise Unavailable(_end_of(run), executed="no", retryable=False)
     deadline_at = None
     left = context.deadline
     if left is not None:

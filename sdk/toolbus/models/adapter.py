@@ -52,16 +52,25 @@ class Adapter(Protocol):
         """
 
     def uses(self, reply: Mapping[str, Any]) -> list[ToolUse]:
-        """Return what the model asks for, in order; empty if this reply ends the loop."""
+        """Return what the model asks for, in order; empty if this reply ends the loop.
+
+        Raises `ModelError` for what is no reply of this API, and for one that says it failed.
+        """
 
     def text(self, reply: Mapping[str, Any]) -> str:
-        """Return what the model says to the user; thoughts are no part of it."""
+        """Return what the model says to the user; thoughts are no part of it.
+
+        Raises `ModelError` as `uses`.
+        """
 
     def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
         """Return the reply and the results of its uses, to append to the conversation.
 
         Each use gets a result, in the order of the uses; one that has none in `results` is told to
         be interrupted, since providers refuse a use without a result.
+
+        Raises `ModelError` for what is no reply of this API, and `ValueError` for a result whose id
+        no use of the reply has.
         """
 
     def collect(self, events: Iterable[Mapping[str, Any]]) -> Plain:

@@ -15,7 +15,8 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["ClientModel", "ProviderClient"]
 
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 8.0
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 8.0
 """Pauses before retries grow from the first to the second by doubling, as those of the clients."""
 _Answer = TypeVar("_Answer")
 
@@ -113,6 +114,7 @@ class ClientModel:
                 self._clients[loop] = self._make_client()
             except Exception as error:  # such as a proxy in a variable that cannot be used
                 told = one_line(self._redact(f"{type(error).__name__}: {error}"), 1_000)
+            # Outside of `except`, as in `_retried`.
             if loop not in self._clients:
                 raise ModelError(f"the client for {self._name} cannot be made: {told}")
         return self._clients[loop]

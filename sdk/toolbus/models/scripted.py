@@ -75,7 +75,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
 
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
-    """Put a streamed reply together."""
+    """Put a streamed reply together. Raises `ModelError` if it ended early."""
     said: list[str] = []
     for event in events:
         if "uses" in event:

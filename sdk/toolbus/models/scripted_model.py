@@ -111,7 +111,8 @@ def _reply_of(line: str) -> _Written:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     _check_keys(reply, "a reply", {"text", "uses"})
-    text, uses = reply.get("text", ""), reply.get("uses", [])
+    text = reply.get("text", "")
+    uses = reply.get("uses", [])
     if not isinstance(text, str) or not isinstance(uses, list):
         raise ValueError("text must be text, and uses must be a list")
     if not text and not uses:

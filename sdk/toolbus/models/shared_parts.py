@@ -14,6 +14,7 @@ from typing import Any
 
 from toolbus.agents.model_tools import ModelTool
 from toolbus.agents.turn import Turn
+from toolbus.agents.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.json_values import shown
@@ -25,7 +26,6 @@ from toolbus.untrusted_text import one_line
 __all__ = ["call_ids", "formed_tools", "sendable", "sent_name", "system_text", "told"]
 
 _logger = bounded_logger("toolbus.models")
-_MAX_NAME_CHARS = 64
 _MAX_REASON_CHARS = 500
 
 
@@ -115,7 +115,7 @@ def sent_name(name: object) -> str:
     Models call what is not there, such as `multi_tool_use.parallel`, and the API refuses a name
     with other characters than its own definitions may have.
     """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:_MAX_NAME_CHARS] or "unnamed"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:MAX_PROVIDER_NAME_CHARS] or "unnamed"
 
 
 def told(reason: object) -> str:

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolbus.agents.provider_names import ProviderNames, without_namespace
+from toolbus.agents.turn_tools import ProviderNames, without_namespace
 
 
 def test_every_tool_has_a_name_of_its_own_that_leads_back_to_it() -> None:
