@@ -306,3 +306,11 @@ def test_a_model_is_used_in_one_event_loop_after_the_other(api: str) -> None:
         assert server.connections == 2
 
     asyncio.run(both())
+
+
+@pytest.mark.parametrize("api", ["anthropic", "gemini"])
+async def test_a_request_of_another_api_is_told(api: str) -> None:
+    async with opened(api) as (model, server):
+        with pytest.raises(ModelError, match=r"does not take this request, .*adapter\.request"):
+            await model.reply({"input": [{"role": "user", "content": "Hello"}]})
+    assert server.requests == []
