@@ -81,6 +81,8 @@ TurnTool = ToolInfo
 _OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 """The options of `Turn.invoke`."""
 
+_NOT_ENTERED = "the turn is not entered: async with Turn(...) as turn"
+
 
 class Turn:
     """The tools of an agent while it answers one message: `async with Turn(room, ...) as turn:`.
@@ -292,7 +294,12 @@ class Turn:
 
     @property
     def model_tools(self) -> tuple[ModelTool, ...]:
-        """The tools of `tools`, as a model is shown them."""
+        """The tools of `tools`, as a model is shown them.
+
+        Raises `Unavailable` before the turn is entered: a model would be shown no tool.
+        """
+        if not self._is_used:
+            raise Unavailable(_NOT_ENTERED, executed="no", retryable=False)
         return tuple(map(self._shown.of, self.tools))
 
     @property
@@ -507,7 +514,7 @@ class Turn:
 
     def _entered(self) -> TurnRuns:
         if self._stack is None or self._runs is None:
-            text = "the turn has ended" if self._is_used else "the turn is not entered"
+            text = "the turn has ended" if self._is_used else _NOT_ENTERED
             raise Unavailable(text, executed="no", retryable=False)
         if self._runs.has_ended:
             raise Unavailable(self._runs.end_text, executed="no", retryable=False)

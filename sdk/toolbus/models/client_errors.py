@@ -42,6 +42,10 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
         is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
         what = "cannot be reached" if is_away else "broke off"
         return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)
+    if isinstance(error, TypeError) and status is None and body is None:
+        what = "does not take this request, or sent what is no reply"
+        hint = "model.adapter.request makes requests that it takes"
+        return ModelError(_text(f"{provider} {what} ({hint}): ", f"{error}", redact))
     if status is None and body is None:
         text = _text(f"{provider} sent what is no reply: ", f"{error}", redact)
         return ModelError(text)

@@ -63,8 +63,8 @@ class ScriptedModel:
         number = sum(message.get("role") == "model" for message in request["messages"])
         if number >= len(self._replies):
             raise ModelError(
-                f"{self._path} has {len(self._replies)} replies, and the conversation asks for "
-                "one more"
+                f"the conversation asks for reply {number + 1}, and {self._path} has "
+                f"{len(self._replies)}: add a line for it"
             )
         written = self._replies[number]
         # The ids differ within a conversation, and are the same each time.

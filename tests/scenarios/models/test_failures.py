@@ -328,3 +328,11 @@ async def test_the_frames_of_a_cancelled_reply_have_no_key(api: str, is_streamed
                 await asked(model, api, is_streamed)
     shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
     assert KEY not in "".join(shown.format())
+
+
+@pytest.mark.parametrize("api", ["anthropic", "gemini"])
+async def test_a_request_of_another_api_is_told(api: str) -> None:
+    async with opened(api) as (model, server):
+        with pytest.raises(ModelError, match=r"does not take this request, .*adapter\.request"):
+            await model.reply({"input": [{"role": "user", "content": "Hello"}]})
+    assert server.requests == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import Toolkit, Turn, tool
+from toolbus import Toolkit, Turn, Unavailable, tool
 from toolbus.models import open_model, scripted
 from toolbus.models.adapter import Model
 from toolbus.models.model_error import ModelError
@@ -80,7 +80,7 @@ async def test_a_conversation_runs_through_the_file(model: Model, is_streamed: b
             assert conversation[2]["results"][0]["text"] == "hello Ada"
             assert asked["system"].startswith("Be kind.")
             assert [each["name"] for each in asked["tools"]] == ["people__greet"]
-        with pytest.raises(ModelError, match="has 3 replies, and the conversation asks for one"):
+        with pytest.raises(ModelError, match=r"asks for reply 4, and .* has 3: add a line"):
             await model.reply(adapter.request(turn, [*conversation, adapter.user("More.")]))
     await model.aclose()
 
@@ -117,3 +117,9 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_stream_that_ended_early_is_an_error() -> None:
     with pytest.raises(ModelError, match="ended before"):
         scripted.collect([{"text": "a"}])
+
+
+async def test_a_turn_that_is_not_entered_has_no_definitions() -> None:
+    turn = Turn(None, always=[Toolkit("people")])
+    with pytest.raises(Unavailable, match=r"not entered: async with Turn\(...\) as turn"):
+        scripted.request(turn, [scripted.user("Hello")])
