@@ -320,11 +320,14 @@ async def test_a_whole_reply_is_read_to_a_limit(api: str, monkeypatch: pytest.Mo
 @each_api
 @both_ways
 async def test_the_frames_of_a_cancelled_reply_have_no_key(api: str, is_streamed: bool) -> None:
+    async def cancelled(model: Model, server: ModelServer) -> None:
+        async with asyncio.timeout(10) as limit:
+            waiting = asyncio.create_task(server.waiting.wait())
+            waiting.add_done_callback(lambda _: limit.reschedule(0))
+            await asked(model, api, is_streamed)
+
     async with opened(api, Broken(waits=True)) as (model, server):
         with pytest.raises(TimeoutError) as caught:
-            async with asyncio.timeout(10) as limit:
-                waiting = asyncio.create_task(server.waiting.wait())
-                waiting.add_done_callback(lambda _: limit.reschedule(0))
-                await asked(model, api, is_streamed)
+            await cancelled(model, server)
     shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
     assert KEY not in "".join(shown.format())
