@@ -32,6 +32,7 @@ from toolbus.models.results import Takes, media_type, paired, result_parts, user
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
     call_ids,
+    checked_conversation,
     formed_tools,
     sendable,
     sent_name,
@@ -69,6 +70,7 @@ _NO_ARGUMENTS = "(cut off)"
 """Arguments of a use that is cut: no JSON, so that the turn makes a failed result of it."""
 _STATUS = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 """The errors after which the same request may succeed, and their status."""
+_BROKEN_OFF = "the stream ended before the reply did"
 _DELTAS = {
     "text_delta": "text",
     "thinking_delta": "thinking",
@@ -102,7 +104,7 @@ def definitions(turn: Turn) -> list[Plain]:
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, `system`, `tools` and `max_tokens` of a request; see `Adapter.request`."""
-    made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": list(conversation)}
+    made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": checked_conversation(conversation)}
     if system := system_text(turn, instructions):
         made["system"] = system
     if tools := definitions(turn):
@@ -176,8 +178,9 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
 
     The input of a use that is not one JSON object stays the text that came: see `uses`.
 
-    Raises `ModelError` for an `error`, for a stream that ends before `message_stop`, and for a
-    delta of an unknown type, since a part of the reply would be lost.
+    Raises `ModelError` for an `error`, for a stream that ends before `message_stop`, or without a
+    reason to stop or the end of a block, and for a delta of an unknown type, since a part of the
+    reply would be lost.
     """
     message: Plain | None = None
     blocks: dict[int, _StreamedBlock] = {}
@@ -188,19 +191,20 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                     message = dict(event["message"])
                 case "content_block_start":
                     blocks[event["index"]] = _StreamedBlock(event["content_block"])
+                case "content_block_stop":
+                    blocks[event["index"]].is_whole = True
                 case "content_block_delta":
                     blocks[event["index"]].add(event["delta"])
                 case "message_delta" if message is not None:
                     usage = {**(message.get("usage") or {}), **(event.get("usage") or {})}
                     message |= {**event["delta"], "usage": usage}
                 case "message_stop" if message is not None:
-                    content = [blocks[index].joined() for index in sorted(blocks)]
-                    return message | {"content": content}
+                    return _ended(message, [blocks[index] for index in sorted(blocks)])
                 case "error":
                     raise _error(event)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError("the stream has an event that is not of the messages API") from error
-    raise ModelError("the stream ended before the reply did", retryable=True)
+    raise ModelError(_BROKEN_OFF, retryable=True)
 
 
 def text_of(event: Mapping[str, Any]) -> str:
@@ -338,10 +342,19 @@ def _input(written: Any, otherwise: Any) -> Any:
         return otherwise
 
 
+def _ended(message: Plain, blocks: Sequence[_StreamedBlock]) -> Plain:
+    # A proxy may close a stream that broke off: a use without its input would run.
+    if message.get("stop_reason") is None or not all(block.is_whole for block in blocks):
+        raise ModelError(_BROKEN_OFF, retryable=True)
+    return message | {"content": [block.joined() for block in blocks]}
+
+
 class _StreamedBlock:
     """A block of a stream: what it began with, and what was added."""
 
     def __init__(self, start: Mapping[str, Any]) -> None:
+        self.is_whole = False
+        """Whether its end has come."""
         self._start = dict(start)
         # Joined at the end: adding each delta to the text would copy all of it each time.
         self._added: dict[str, list[Any]] = {}

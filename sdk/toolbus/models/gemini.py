@@ -28,7 +28,14 @@ from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
-from toolbus.models.shared_parts import call_ids, formed_tools, sendable, system_text, told
+from toolbus.models.shared_parts import (
+    call_ids,
+    checked_conversation,
+    formed_tools,
+    sendable,
+    system_text,
+    told,
+)
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
 
@@ -94,7 +101,7 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
         config["system_instruction"] = system
     if tools := definitions(turn):
         config["tools"] = [{"function_declarations": tools}]
-    return {"contents": list(conversation), "config": config}
+    return {"contents": checked_conversation(conversation), "config": config}
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:

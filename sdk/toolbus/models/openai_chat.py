@@ -41,7 +41,13 @@ from toolbus.models.openai_parts import (
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
-from toolbus.models.shared_parts import call_ids, formed_tools, sent_name, system_text
+from toolbus.models.shared_parts import (
+    call_ids,
+    checked_conversation,
+    formed_tools,
+    sent_name,
+    system_text,
+)
 
 __all__ = [
     "collect",
@@ -92,7 +98,7 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
     """Return `messages`, and `tools` where there are any; see `Adapter`."""
     system = system_text(turn, instructions)
     first = [{"role": "system", "content": system}] if system else []
-    made: Plain = {"messages": [*first, *conversation]}
+    made: Plain = {"messages": [*first, *checked_conversation(conversation)]}
     if tools := definitions(turn):
         made["tools"] = tools
     return made

@@ -43,7 +43,13 @@ from toolbus.models.openai_parts import (
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
-from toolbus.models.shared_parts import call_ids, formed_tools, sent_name, system_text
+from toolbus.models.shared_parts import (
+    call_ids,
+    checked_conversation,
+    formed_tools,
+    sent_name,
+    system_text,
+)
 
 __all__ = [
     "collect",
@@ -96,7 +102,7 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
 
     See `Adapter`.
     """
-    made: Plain = {"input": [*conversation], "store": False}
+    made: Plain = {"input": checked_conversation(conversation), "store": False}
     if system := system_text(turn, instructions):
         made["instructions"] = system
     if tools := definitions(turn):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -139,7 +139,7 @@ def open_model(
     if unknown := [each for each in further if each not in client.OPTIONS - _NOT_OPTIONS]:
         possible = ", ".join(sorted(client.OPTIONS - _NOT_OPTIONS))
         raise TypeError(f"{unknown[0]!r} is no option of {prefix}: there are {possible}")
-    key = _key(api, given, host, is_needed=address is None)
+    key = _key(api, given, host, address)
     from toolbus.models.client_model import ClientModel
     from toolbus.models.key_redaction import KeyRedaction
 
@@ -179,14 +179,16 @@ def _client_class(api: _Api) -> Any:
         ) from None
 
 
-def _key(api: _Api, given: SecretStr | None, host: str, *, is_needed: bool) -> SecretStr:
+def _key(api: _Api, given: SecretStr | None, host: str, address: str | None) -> SecretStr:
     reason = ""
+    # Anybody on the way reads what goes over HTTP: a stored key is not sent so.
+    stores = () if address is not None and _is_readable(address) else entry_points(group=_STORES)
     try:
-        key = _find_key(given, api.provider, api.keys, host)
+        key = _find_key(given, api.provider, api.keys, host, stores)
     except RoomException as error:  # of a store
         key = None
         reason = f" ({error.message})"
-    if key is None and is_needed:
+    if key is None and address is None:
         stored = f"`toolbus credential set models/{api.provider}/key --host {host}`"
         raise ValueError(
             f"there is no key for {api.provider}: give api_key, set {' or '.join(api.keys)}, or "
@@ -195,8 +197,19 @@ def _key(api: _Api, given: SecretStr | None, host: str, *, is_needed: bool) -> S
     return key or SecretStr(_NO_KEY)
 
 
+def _is_readable(address: str) -> bool:
+    """Whether requests to an address go over a network without TLS."""
+    parts = urlsplit(address)
+    name = parts.hostname or ""
+    return parts.scheme == "http" and name not in ("localhost", "::1") and name[:4] != "127."
+
+
 def _find_key(
-    given: SecretStr | None, provider: str, variables: Sequence[str], host: str
+    given: SecretStr | None,
+    provider: str,
+    variables: Sequence[str],
+    host: str,
+    stores: Iterable[EntryPoint],
 ) -> SecretStr | None:
     """Return the key for a provider at a host; None if there is none at all.
 
@@ -206,7 +219,7 @@ def _find_key(
     places = [("api_key", given)] if given is not None else []
     places += [(name, SecretStr(os.environ[name])) for name in variables if os.environ.get(name)]
     if not places:
-        for entry in entry_points(group=_STORES):
+        for entry in stores:
             stored: Callable[[str, str], str | None] = entry.load()
             if key := SecretStr(stored(provider, host) or ""):
                 places.append((f"the stored key of {provider}", key))

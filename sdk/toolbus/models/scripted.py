@@ -22,7 +22,7 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import paired, user_parts
-from toolbus.models.shared_parts import system_text
+from toolbus.models.shared_parts import checked_conversation, system_text
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
 
@@ -40,7 +40,7 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
     return {
         "system": system_text(turn, instructions),
         "tools": definitions(turn),
-        "messages": list(conversation),
+        "messages": checked_conversation(conversation),
     }
 
 

@@ -18,12 +18,20 @@ from toolbus.agents.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.json_values import shown
-from toolbus.models.adapter import Plain
+from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
 from toolbus.untrusted_text import one_line
 
-__all__ = ["call_ids", "formed_tools", "sendable", "sent_name", "system_text", "told"]
+__all__ = [
+    "call_ids",
+    "checked_conversation",
+    "formed_tools",
+    "sendable",
+    "sent_name",
+    "system_text",
+    "told",
+]
 
 _logger = bounded_logger("toolbus.models")
 _MAX_REASON_CHARS = 500
@@ -54,6 +62,18 @@ def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaFo
 def system_text(turn: Turn, instructions: str) -> str:
     """Return the instructions and the prompt of the turn; empty if both are blank."""
     return "\n\n".join(text for text in (instructions, turn.prompt()) if text.strip())
+
+
+def checked_conversation(conversation: Conversation) -> list[Mapping[str, Any]]:
+    """Return the messages as a new list. Raises `TypeError` for what is no list of messages."""
+    is_one = isinstance(conversation, str | Mapping)
+    found = [] if is_one else list(conversation)
+    if is_one or not all(isinstance(message, Mapping) for message in found):
+        raise TypeError(
+            "a conversation is a list of messages, such as [adapter.user(text)], not"
+            f" {shown(conversation)}"
+        )
+    return found
 
 
 def sendable(reply: object) -> Plain:

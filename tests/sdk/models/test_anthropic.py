@@ -261,6 +261,8 @@ def test_arguments_that_are_no_object_become_a_failed_result(pieces: tuple[str, 
     [
         ([], "ended before", True),
         (stream()[:-1], "ended before", True),
+        ([*stream()[:-2], {"type": "message_stop"}], "ended before", True),
+        ([each for each in stream((USE, [])) if "block_stop" not in each["type"]], "ended", True),
         (
             [{"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}],
             "busy",

@@ -139,6 +139,7 @@ def test_a_key_comes_from_the_variables_of_the_provider(
     [
         (None, KEY),
         ("https://api.openai.com/v1", KEY),
+        ("http://api.openai.com/v1", "no-key"),
         ("https://other.example/v1", "no-key"),
         ("https://api.openai.com.example/v1", "no-key"),
     ],

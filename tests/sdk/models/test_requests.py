@@ -1,4 +1,4 @@
-"""A tool whose schema no provider takes in any form: refused by name, or left out if of others."""
+"""What no adapter puts into a request: impossible schemas, and what is no conversation."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ def test_one_of_this_process_is_refused_and_one_of_others_left_out(
     (found,) = adapter.definitions(turn("mallory"))
     assert found.get("function", found)["name"] == "kit__good"
     assert "kit.none" in caplog.text
+
+
+@pytest.mark.parametrize("conversation", ["hello", ["hello"], {"role": "user", "content": "hello"}])
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
+def test_what_is_no_conversation_is_refused(adapter: Any, conversation: Any) -> None:
+    nothing = SimpleNamespace(model_tools=[], prompt=lambda: "")
+    with pytest.raises(TypeError, match=r"such as \[adapter\.user\(text\)\]"):
+        adapter.request(nothing, conversation)
