@@ -375,7 +375,7 @@ def test_a_call_that_is_no_stream_accepts_the_chunks_of_a_file(harness: RouterHa
     host, alice = harness.host("host", "t"), harness.connection("alice")
     harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
-    assert dispatch.header == {"caller": alice.participant.packed_info}
+    assert dispatch.header == alice.participant.call_header
     streams = harness.router.streams
     streams.chunk(host, StreamChunk(dispatch.id, 1, BODY))
     assert port_of(alice).take(StreamChunk) == StreamChunk(1, 1, BODY)
