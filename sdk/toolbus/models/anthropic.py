@@ -31,8 +31,11 @@ from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
+    CUT_ARGUMENTS,
+    broken_off,
     call_ids,
     checked_conversation,
+    cut_words,
     formed_tools,
     sendable,
     sent_name,
@@ -66,11 +69,8 @@ _PDF = "application/pdf"
 
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
-_NO_ARGUMENTS = "(cut off)"
-"""Arguments of a use that is cut: no JSON, so that the turn makes a failed result of it."""
 _STATUS = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 """The errors after which the same request may succeed, and their status."""
-_BROKEN_OFF = "the stream ended before the reply did"
 _DELTAS = {
     "text_delta": "text",
     "thinking_delta": "thinking",
@@ -204,7 +204,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                     raise _error(event)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError("the stream has an event that is not of the messages API") from error
-    raise ModelError(_BROKEN_OFF, retryable=True)
+    raise broken_off()
 
 
 def text_of(event: Mapping[str, Any]) -> str:
@@ -237,7 +237,7 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     ]
     said = [block for block in content if block["type"] != "text" or block["text"].strip()]
     if asked and asked[-1] is said[-1] and _stop_reason(found) in _CUT:
-        uses[-1] = replace(uses[-1], arguments=_NO_ARGUMENTS)
+        uses[-1] = replace(uses[-1], arguments=CUT_ARGUMENTS)
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
 
@@ -294,8 +294,7 @@ def _without_file(citation: Any) -> Any:
 def _result_block(use: ToolUse, result: ToolResult, stop_reason: str, takes: Takes) -> Plain:
     is_error = result.state != "ok"
     words, files = result_parts(result, _takes_nothing if is_error else takes)
-    if use.arguments is _NO_ARGUMENTS:
-        words = f"{words}\nThe reply was cut here ({stop_reason}). Write less at a time."
+    words = cut_words(use, words, stop_reason)
     content: Any = words if words.strip() else "(only white space)"
     if files:
         content = [_user_block(content), *(_user_block(file) for file in files)]
@@ -345,7 +344,7 @@ def _input(written: Any, otherwise: Any) -> Any:
 def _ended(message: Plain, blocks: Sequence[_StreamedBlock]) -> Plain:
     # A proxy may close a stream that broke off: a use without its input would run.
     if message.get("stop_reason") is None or not all(block.is_whole for block in blocks):
-        raise ModelError(_BROKEN_OFF, retryable=True)
+        raise broken_off()
     return message | {"content": [block.joined() for block in blocks]}
 
 

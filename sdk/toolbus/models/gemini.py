@@ -29,8 +29,11 @@ from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
 from toolbus.models.shared_parts import (
+    CUT_ARGUMENTS,
+    broken_off,
     call_ids,
     checked_conversation,
+    cut_words,
     formed_tools,
     sendable,
     system_text,
@@ -70,8 +73,6 @@ _FILES_IN_RESPONSE = re.compile(r"gemini-(?:[3-9]|[1-9]\d)(?!\d)")
 _ENDS = frozenset({"STOP", "MAX_TOKENS", "FINISH_REASON_UNSPECIFIED", ""})
 """Finish reasons of a reply that can be used; after any other one it was filtered or is broken."""
 _RETRYABLE = frozenset({429, 500, 502, 503, 504})
-_NO_ARGUMENTS = "(cut off)"
-"""Arguments of a use that may be cut: no JSON, so that the turn makes a failed result of it."""
 _CHANCE = frozenset(
     {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"}
 )
@@ -172,8 +173,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     beside: list[Plain] = []
     for (call, use), result in zip(asked, pairs, strict=True):
         words, files = result_parts(result, takes)
-        if use.arguments is _NO_ARGUMENTS:
-            words = f"{words}\nThe reply was cut here (MAX_TOKENS). Write less at a time."
+        words = cut_words(use, words, "MAX_TOKENS")
         key = "output" if result.state == "ok" else "error"
         response: Plain = {"name": call["name"], "response": {key: words}}
         if isinstance(call.get("id"), str) and call["id"]:
@@ -214,7 +214,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                 parts.append((part, [part["text"]] if is_text else []))
     if not _finish_reason(candidate):
         if _block_reason(reply) is None:
-            raise ModelError("the stream ended before the reply did", retryable=True)
+            raise broken_off()
         return reply | {"candidates": []}
     # Joined at the end: adding each piece to the text would copy all of it each time.
     joined = [part | {"text": "".join(texts)} if texts else part for part, texts in parts]
@@ -259,7 +259,7 @@ def _parts(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         if call is None:
             uses.append(None)
             continue
-        arguments = _NO_ARGUMENTS if is_cut and number == end else call.get("args")
+        arguments = CUT_ARGUMENTS if is_cut and number == end else call.get("args")
         uses.append(ToolUse(next(ids), call["name"], arguments))
     return list(zip(parts, uses, strict=True))
 

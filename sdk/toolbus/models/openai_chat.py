@@ -42,6 +42,7 @@ from toolbus.models.openai_parts import (
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import (
+    broken_off,
     call_ids,
     checked_conversation,
     formed_tools,
@@ -288,7 +289,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     except RecursionError:
         raise ModelError("the reply is nested too deeply") from None
     if not choices or reply["choices"][0].get("finish_reason") is None:
-        raise ModelError("the stream ended before the reply did", retryable=True)
+        raise broken_off()
     return reply | {"object": "chat.completion"}
 
 

@@ -44,6 +44,7 @@ from toolbus.models.openai_parts import (
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import (
+    broken_off,
     call_ids,
     checked_conversation,
     formed_tools,
@@ -284,4 +285,4 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
             raise api_error(failed or "the response failed")
         elif kind == "error" or event.get("error"):
             raise api_error(event.get("error") or event)
-    raise ModelError("the stream ended before the reply did", retryable=True)
+    raise broken_off()

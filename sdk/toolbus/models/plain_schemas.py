@@ -7,7 +7,7 @@ from typing import Any
 from toolbus.agents.argument_schemas import ArgumentSchema
 from toolbus.models.schema_merging import types_of
 from toolbus.models.schema_notes import note
-from toolbus.models.schema_reduction import definition_name, with_note
+from toolbus.models.schema_reduction import Definitions, with_note
 from toolbus.tools.schema_parts import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
 
 __all__ = ["plain_object"]
@@ -38,7 +38,7 @@ def plain_object(
     }
     if "required" in written:
         written["required"] = [names.get(name, name) for name in written["required"]]
-    if definitions := copy.definitions():
+    if definitions := copy.definitions.written(copy.part):
         written["$defs"] = definitions
     return written
 
@@ -46,17 +46,7 @@ def plain_object(
 class _Copy:
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source
-        self._names: dict[int, str] = {}
-        self._taken: set[str] = set()
-        self._waiting: dict[str, Any] = {}
-
-    def definitions(self) -> dict[str, Any]:
-        """Write what the references lead to."""
-        written: dict[str, Any] = {}
-        while self._waiting:
-            name, target = self._waiting.popitem()
-            written[name] = self.part(target)
-        return written
+        self.definitions = Definitions()
 
     def part(self, schema: Any) -> dict[str, Any]:
         """Write a part: an object, with `items` for an array, and references to definitions."""
@@ -77,7 +67,8 @@ class _Copy:
 
     def _value(self, keyword: str, value: Any) -> Any:
         if keyword == "$ref":
-            return self._reference(value)
+            target = self._source.target(value)
+            return self.definitions.reference(True if target is None else target, value)
         if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
             return value
         holds = Holds.ONE if keyword in UNEVALUATED else SUBSCHEMAS.get(keyword)
@@ -88,13 +79,3 @@ class _Copy:
         if holds is Holds.NAMED:
             return {name: self.part(each) for name, each in value.items()}
         return value
-
-    def _reference(self, reference: str) -> str:
-        target = self._source.target(reference)
-        key = id(target)
-        if key not in self._names:
-            name = definition_name(reference, self._taken)
-            self._taken.add(name)
-            self._names[key] = name
-            self._waiting[name] = target
-        return f"#/$defs/{self._names[key]}"

@@ -18,7 +18,7 @@ from toolbus.agents.argument_schemas import KeptByIdentity, argument_schema
 from toolbus.models.plain_schemas import plain_object
 from toolbus.models.schema_merging import ImpossiblePart, Merger, root_object
 from toolbus.models.schema_notes import described
-from toolbus.models.schema_reduction import NoFormError, Reduction
+from toolbus.models.schema_reduction import DEFINITION_PREFIX, NoFormError, Reduction
 from toolbus.models.schema_rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
 
 __all__ = [
@@ -35,7 +35,6 @@ MAX_STRICT_TOOLS = 20
 MAX_OPTIONAL_PARAMETERS = 24
 MAX_UNIONS = 16
 """Of all strict tools in one request to Anthropic: "Explicit limits" of its structured outputs."""
-_PREFIX = "#/$defs/"
 _MANY_VALUES = 250
 
 
@@ -78,7 +77,10 @@ def schema_form(schema: dict[str, Any], dialect: Dialect) -> SchemaForm:
 
     Raises `ValueError` if no call can be written in any form.
     """
-    return _FORMS[dialect](schema)
+    found = _FORMS[dialect](schema)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
 
 
 def strict_within_limits(forms: Iterable[SchemaForm]) -> list[SchemaForm]:
@@ -99,6 +101,14 @@ def strict_within_limits(forms: Iterable[SchemaForm]) -> list[SchemaForm]:
             unions -= cost.unions
         found.append(form if fits or form.plain is None else form.plain)
     return found
+
+
+def _form_or_refusal(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm | str:
+    """Return the form, or why there is none: else each request would read the schema anew."""
+    try:
+        return _form(dialect, schema)
+    except ValueError as error:
+        return str(error)
 
 
 def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
@@ -167,7 +177,7 @@ def _in_order(definitions: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _uses(part: dict[str, Any]) -> Iterator[str]:
     if "$ref" in part:
-        yield part["$ref"].removeprefix(_PREFIX)
+        yield part["$ref"].removeprefix(DEFINITION_PREFIX)
     for held in _held(part):
         yield from _uses(held)
 
@@ -175,7 +185,7 @@ def _uses(part: dict[str, Any]) -> Iterator[str]:
 def _size(part: dict[str, Any], known: dict[str, _Size]) -> _Size:
     """Return the size of a written part; a definition that is not known is within itself."""
     if "$ref" in part:
-        return known.get(part["$ref"].removeprefix(_PREFIX), _Size())
+        return known.get(part["$ref"].removeprefix(DEFINITION_PREFIX), _Size())
     held = [_size(each, known) for each in _held(part)]
     properties = part.get("properties", {})
     optional = len(properties.keys() - part.get("required", ()))
@@ -222,5 +232,6 @@ def _require(count: int, limit: int | None, what: str) -> None:
 
 
 _FORMS = {
-    dialect: KeptByIdentity(partial(_form, dialect)) for dialect in (OPENAI, ANTHROPIC, GEMINI)
+    dialect: KeptByIdentity(partial(_form_or_refusal, dialect))
+    for dialect in (OPENAI, ANTHROPIC, GEMINI)
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from toolbus.models.schema_merging import (
 from toolbus.models.schema_notes import described, note, notes_of
 from toolbus.models.schema_rules import Rules
 
-__all__ = ["NoFormError", "Reduction", "definition_name", "with_note"]
+__all__ = ["DEFINITION_PREFIX", "Definitions", "NoFormError", "Reduction", "with_note"]
 
 _MAX_PARTS = 5_000
 """Parts of a reduced schema: branches and merged parts can multiply those of the schema."""
@@ -53,12 +53,46 @@ _TYPED_BY = (
 """The type of a part that names none, by its keywords."""
 _NOT_SIMPLE = re.compile(r"\(\?|\\[^dDwWsSnrtfv0.*+?^$|(){}\[\]/\\-]|[*+?}]\+")
 """Syntax of patterns that not every provider knows: groups with options, properties, and others."""
-_PREFIX = "#/$defs/"
+DEFINITION_PREFIX = "#/$defs/"
+"""How references to definitions begin in what is written."""
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class NoFormError(Exception):
     """A schema has no strict form; the text says why."""
+
+
+class Definitions:
+    """The definitions of a written schema: what its references lead to, each under one name."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        """The name of each definition by the identity of its part."""
+        self._taken: set[str] = set()
+        self._waiting: dict[str, Schema] = {}
+
+    def reference(self, target: Schema, reference: str) -> str:
+        """Return the reference to a part, which is written later.
+
+        Args:
+            target: The part.
+            reference: How the schema itself refers to it.
+        """
+        key = id(target)
+        if key not in self._names:
+            name = _definition_name(reference, self._taken)
+            self._taken.add(name)
+            self._names[key] = name
+            self._waiting[name] = target
+        return f"{DEFINITION_PREFIX}{self._names[key]}"
+
+    def written(self, write: Callable[[Schema], dict[str, Any]]) -> dict[str, Any]:
+        """Write all parts that were referred to, and those that these refer to, by name."""
+        found: dict[str, Any] = {}
+        while self._waiting:
+            name = next(iter(self._waiting))
+            found[name] = write(self._waiting.pop(name))
+        return found
 
 
 class Reduction:
@@ -73,11 +107,7 @@ class Reduction:
         self._source = source
         self._rules = rules
         self._merger = Merger(source)
-        self._names: dict[int, str] = {}
-        """The name of each definition by the identity of its part."""
-        self._taken: set[str] = set()
-        self._waiting: dict[str, Schema] = {}
-        """Definitions that are still to be written."""
+        self._definitions = Definitions()
         self._in_place: list[frozenset[int]] = []
         """The parts, by identity, that are being written where a reference to them stands."""
         self._left = _MAX_PARTS
@@ -93,10 +123,7 @@ class Reduction:
         """
         written = self._object(schema, names)
         written.setdefault("properties", {})
-        definitions: dict[str, Any] = {}
-        while self._waiting:
-            name = next(iter(self._waiting))
-            definitions[name] = self._or_any(self._waiting.pop(name))
+        definitions = self._definitions.written(self._or_any)
         if self._rules.has_optional_cycles:
             _loosen_cycles(definitions)
         if definitions:
@@ -161,8 +188,7 @@ class Reduction:
                     return {**self.part(target), **description}
             except NotMergedError:
                 return self._untyped(schema)
-        name = self._defined(target, reference)
-        found = {"$ref": f"{_PREFIX}{name}"}
+        found = {"$ref": self._definitions.reference(target, reference)}
         return {"anyOf": [found], **description} if description else found
 
     def _end_of(self, reference: str) -> tuple[Schema, str]:
@@ -175,16 +201,6 @@ class Reduction:
                 return (True if target is None else target), reference
             reference = target["$ref"]
         return True, reference  # the chain is a circle, so it asks nothing
-
-    def _defined(self, target: dict[str, Any], reference: str) -> str:
-        """Return the name of a definition, which is written later."""
-        key = id(target)
-        if key not in self._names:
-            name = definition_name(reference, self._taken)
-            self._taken.add(name)
-            self._names[key] = name
-            self._waiting[name] = target
-        return self._names[key]
 
     # Unions
 
@@ -451,7 +467,7 @@ def _notes_in(branch: dict[str, Any]) -> list[str]:
     return [text[1:-1]] if text else []
 
 
-def definition_name(reference: str, taken: Collection[str]) -> str:
+def _definition_name(reference: str, taken: Collection[str]) -> str:
     """Return a name for what a reference leads to: its last key, in plain characters."""
     last = pointer_keys(reference[1:])[-1:] or ["root"]
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last[0])[:64] or "part"
@@ -476,7 +492,7 @@ class _Use(NamedTuple):
 
     @property
     def target(self) -> str:
-        found: str = self.part["$ref"].removeprefix(_PREFIX)
+        found: str = self.part["$ref"].removeprefix(DEFINITION_PREFIX)
         return found
 
 

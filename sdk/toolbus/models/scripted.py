@@ -20,9 +20,8 @@ from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
-from toolbus.models.model_error import ModelError
 from toolbus.models.results import paired, user_parts
-from toolbus.models.shared_parts import checked_conversation, system_text
+from toolbus.models.shared_parts import broken_off, checked_conversation, system_text
 
 __all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
 
@@ -81,7 +80,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         if "uses" in event:
             return {"role": "model", "text": "".join(said), "uses": event["uses"]}
         said.append(text_of(event))
-    raise ModelError("the stream ended before the reply did", retryable=True)
+    raise broken_off()
 
 
 def text_of(event: Mapping[str, Any]) -> str:

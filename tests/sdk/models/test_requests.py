@@ -9,6 +9,7 @@ import pytest
 
 from toolbus.agents.model_tools import ModelTool
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
+from toolbus.models.schema_forms import GEMINI, schema_form
 from toolbus.tools.tool_info import ToolInfo
 
 ADAPTERS = [openai_chat, openai_responses, anthropic, gemini]
@@ -42,3 +43,11 @@ def test_what_is_no_conversation_is_refused(adapter: Any, conversation: Any) -> 
     nothing = SimpleNamespace(model_tools=[], prompt=lambda: "")
     with pytest.raises(TypeError, match=r"such as \[adapter\.user\(text\)\]"):
         adapter.request(nothing, conversation)
+
+
+def test_a_schema_without_a_form_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {**IMPOSSIBLE}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no object matches"):
+            schema_form(schema, GEMINI)
+        monkeypatch.setattr("toolbus.models.schema_forms._form", None)
