@@ -32,6 +32,11 @@ _MODULES = {
         "Chunk EmptyChunk FileChunk JsonChunk LinkChunk MixedChunk TextChunk"
     ),
     "toolbus.client.chunk_stream": "ChunkStream",
+    "toolbus.conversations.agent": "Agent",
+    "toolbus.conversations.agent_events": "AgentEvent",
+    "toolbus.conversations.loop": "answer",
+    "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.state_store": "SqliteStates StateStore",
     "toolbus.errors": (
         "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "
         "DefinitionChanged DefinitionConflict DuplicateCallId Executed HostLost Internal "

@@ -431,6 +431,7 @@ class Turn:
         timeout_s: float | None = None,
         caller_context: Mapping[str, Any] | None = None,
         on_progress: Callable[[ToolUse, Any], None] | None = None,
+        on_result: Callable[[ToolResult], None] | None = None,
     ) -> list[ToolResult]:
         """Run what a model asks for and return one result for each use, in the order asked.
 
@@ -446,6 +447,8 @@ class Turn:
             timeout_s: Seconds for each call; those of the turn by default.
             caller_context: What the tools find as `context.caller_context`.
             on_progress: A plain function that gets the use and the value of each progress.
+            on_result: A plain function that gets each result as soon as its call has ended, in the
+                order of the ends.
 
         Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but uses.
         """
@@ -462,7 +465,7 @@ class Turn:
                 "on_progress": progress,
             }
             prepared.append(self._calls.of_use(use, given, CollectedChunks(use.name)))
-        return await runs.run(prepared)
+        return await runs.run(prepared, on_result)
 
     def stream(
         self,

@@ -7,7 +7,7 @@ call begins in `_begin`; the end of one around which something stands is known i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -208,17 +208,25 @@ class TurnRuns:
 
     # Uses
 
-    async def run(self, uses: Sequence[PreparedUse]) -> list[ToolResult]:
+    async def run(
+        self,
+        uses: Sequence[PreparedUse],
+        on_result: Callable[[ToolResult], None] | None = None,
+    ) -> list[ToolResult]:
         """Run uses, side by side where that is safe, and return a result for each, in order.
 
         If this task is cancelled the calls are interrupted, and their results are kept too.
+
+        Args:
+            uses: What to run.
+            on_result: Gets the result of each use as soon as there is one.
         """
         calls = [each.call for each in uses if each.call is not None]
         self._waiting.update(calls)
         results: list[ToolResult] = []
         try:
             for batch in _batches(uses):
-                await self._run_batch(batch)
+                await self._run_batch(batch, on_result)
         except asyncio.CancelledError:
             await self._stop(calls)
             raise
@@ -228,17 +236,24 @@ class TurnRuns:
             self.results += results
         return results
 
-    async def _run_batch(self, batch: Iterable[PreparedUse]) -> None:
-        started: list[TurnCall] = []
+    async def _run_batch(
+        self, batch: Sequence[PreparedUse], on_result: Callable[[ToolResult], None] | None
+    ) -> None:
+        ends: dict[asyncio.Future[None], PreparedUse] = {}
         for each in batch:
-            if each.call is None:
-                continue
-            if self._may_begin(each.call):
+            if each.call is not None and self._may_begin(each.call):
                 self._start(each.call)
-                started.append(each.call)
-        ends = [each.ended for each in started if each.ended is not None]
-        if ends:
-            await asyncio.wait(ends)
+                assert each.call.ended is not None, "as it was started"
+                ends[each.call.ended] = each
+            elif on_result is not None:
+                on_result(self._result_of(each))
+        left = set(ends)
+        while left:
+            when = asyncio.ALL_COMPLETED if on_result is None else asyncio.FIRST_COMPLETED
+            done, left = await asyncio.wait(left, return_when=when)
+            if on_result is not None:
+                for ended in done:
+                    on_result(self._result_of(ends[ended]))
 
     def _may_begin(self, call: TurnCall) -> bool:
         """Take a call that waits; return whether it may begin."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.token_usage import TokenUsage
 
 __all__ = ["Adapter", "Conversation", "Model", "Plain"]
 
@@ -62,6 +63,9 @@ class Adapter(Protocol):
 
         Raises `ModelError` as `uses`.
         """
+
+    def usage(self, reply: Mapping[str, Any]) -> TokenUsage:
+        """Return how many tokens the request and this reply had; 0 where the server counts none."""
 
     def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
         """Return the reply and the results of its uses, to append to the conversation.

@@ -42,6 +42,7 @@ from toolbus.models.shared_parts import (
     system_text,
     told,
 )
+from toolbus.models.token_usage import TokenUsage, count_of
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -51,6 +52,7 @@ __all__ = [
     "request",
     "text",
     "text_of",
+    "usage",
     "user",
     "uses",
 ]
@@ -150,6 +152,13 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
 def text(reply: Mapping[str, Any]) -> str:
     """Return the text of the reply. Raises `ModelError` for what is no reply."""
     return "".join(block["text"] for block, _ in _blocks(reply) if block["type"] == "text")
+
+
+def usage(reply: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted; it tells those of its cache apart."""
+    counts = reply.get("usage")
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    return TokenUsage(count_of(counts, "input_tokens", *cached), count_of(counts, "output_tokens"))
 
 
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:

@@ -39,8 +39,19 @@ from toolbus.models.shared_parts import (
     system_text,
     told,
 )
+from toolbus.models.token_usage import TokenUsage, count_of
 
-__all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
+__all__ = [
+    "collect",
+    "definitions",
+    "messages",
+    "request",
+    "text",
+    "text_of",
+    "usage",
+    "user",
+    "uses",
+]
 
 _MAX_FILE_BYTES = 15 * 2**20
 """Of all files of a message: the API takes requests of 20 MB with data in them, and Base64 adds a
@@ -151,6 +162,15 @@ def text(reply: Mapping[str, Any]) -> str:
         part["text"]
         for part, _ in _parts(reply)
         if isinstance(part.get("text"), str) and not part.get("thought")
+    )
+
+
+def usage(reply: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted; it tells thoughts apart."""
+    counts = reply.get("usage_metadata")
+    return TokenUsage(
+        count_of(counts, "prompt_token_count", "tool_use_prompt_token_count"),
+        count_of(counts, "candidates_token_count", "thoughts_token_count"),
     )
 
 

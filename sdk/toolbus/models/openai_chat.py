@@ -49,6 +49,7 @@ from toolbus.models.shared_parts import (
     sent_name,
     system_text,
 )
+from toolbus.models.token_usage import TokenUsage, count_of
 
 __all__ = [
     "collect",
@@ -57,6 +58,7 @@ __all__ = [
     "request",
     "text",
     "text_of",
+    "usage",
     "user",
     "uses",
 ]
@@ -156,6 +158,12 @@ def text(reply: Mapping[str, Any]) -> str:
     Raises `ModelError` without a choice.
     """
     return _text_of_message(_first_choice(checked_reply(reply, "choices"))["message"])
+
+
+def usage(reply: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the server counted; many count none in a stream."""
+    counts = reply.get("usage")
+    return TokenUsage(count_of(counts, "prompt_tokens"), count_of(counts, "completion_tokens"))
 
 
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:

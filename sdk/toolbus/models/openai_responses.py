@@ -51,6 +51,7 @@ from toolbus.models.shared_parts import (
     sent_name,
     system_text,
 )
+from toolbus.models.token_usage import TokenUsage, count_of
 
 __all__ = [
     "collect",
@@ -59,6 +60,7 @@ __all__ = [
     "request",
     "text",
     "text_of",
+    "usage",
     "user",
     "uses",
 ]
@@ -156,6 +158,12 @@ def text(reply: Mapping[str, Any]) -> str:
     Raises `ModelError` for a reply that failed or has not ended.
     """
     return "".join(each for item in _items(_ended_reply(reply)) for each in _texts_of(item))
+
+
+def usage(reply: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted."""
+    counts = reply.get("usage")
+    return TokenUsage(count_of(counts, "input_tokens"), count_of(counts, "output_tokens"))
 
 
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:

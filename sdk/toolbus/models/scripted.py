@@ -22,8 +22,19 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.results import paired, user_parts
 from toolbus.models.shared_parts import broken_off, checked_conversation, system_text
+from toolbus.models.token_usage import TokenUsage
 
-__all__ = ["collect", "definitions", "messages", "request", "text", "text_of", "user", "uses"]
+__all__ = [
+    "collect",
+    "definitions",
+    "messages",
+    "request",
+    "text",
+    "text_of",
+    "usage",
+    "user",
+    "uses",
+]
 
 
 def definitions(turn: Turn) -> list[Plain]:
@@ -61,6 +72,11 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
 def text(reply: Mapping[str, Any]) -> str:
     """Return the text of the reply."""
     return str(reply["text"])
+
+
+def usage(reply: Mapping[str, Any]) -> TokenUsage:
+    """Return no tokens: nobody counts them."""
+    return TokenUsage(0, 0)
 
 
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:

@@ -1,0 +1,128 @@
+"""The loop of an agent: the model is asked, its calls run, their results go back, until it answers.
+
+This file uses public names of toolbus alone, so that a program with other needs can begin with a
+copy of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn import Turn
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.conversations.agent_events import AgentEvent, result_event, use_event
+from toolbus.conversations.model_calls import RESTART, ModelCall, ModelMiddleware, model_events
+from toolbus.models.adapter import Model, Plain
+
+__all__ = ["answer"]
+
+
+async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
+    turn: Turn,
+    model: Model,
+    conversation: list[Plain],
+    *,
+    instructions: str = "",
+    max_steps: int = 20,
+    max_tokens: int | None = None,
+    middlewares: Sequence[ModelMiddleware] = (),
+) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+    """Let a model answer the end of a conversation with the tools of a turn; yield what happens.
+
+    Each step adds the reply, and the results of all its uses, to the conversation, also where it
+    ends early: a tool that ran is never forgotten. Leave the loop over it with
+    `contextlib.aclosing`; that ends the request or the calls that run.
+
+    Args:
+        turn: Its tools; it is entered.
+        model: The model.
+        conversation: The messages so far, in the words of the model's adapter, ending with one of
+            the user. It is added to.
+        instructions: What the model is told before everything else.
+        max_steps: How many replies the model gives at most.
+        max_tokens: After how many tokens of requests and replies, as the provider counts them, the
+            model is not asked again.
+        middlewares: What stands around each request to the model, the first outermost.
+
+    Raises `ModelError` if the model gives no reply.
+    """
+    adapter = model.adapter
+    tokens = {"input": 0, "output": 0}
+    reason = "max_steps"
+    text = ""
+    step = 0
+    while step < max_steps:
+        step += 1
+        call = ModelCall(model, adapter.request(turn, conversation, instructions), turn, step)
+        events: list[Plain] = []
+        async with aclosing(model_events(call, middlewares)) as replied:
+            async for event in replied:
+                if event is RESTART:
+                    events.clear()
+                    yield {"type": "restart"}
+                    continue
+                events.append(dict(event))
+                if piece := adapter.text_of(event):
+                    yield {"type": "text", "text": piece}
+        reply = adapter.collect(events)
+        text = adapter.text(reply)
+        usage = adapter.usage(reply)
+        tokens["input"] += usage.input
+        tokens["output"] += usage.output
+        uses = adapter.uses(reply)
+        known = len(turn.results)
+        try:
+            async with aclosing(_run(turn, uses)) as happening:
+                async for happened in happening:
+                    yield happened
+        finally:
+            conversation += adapter.messages(reply, turn.results[known:])
+        if not uses:
+            reason = "done"
+            break
+        if max_tokens is not None and sum(tokens.values()) >= max_tokens:
+            reason = "max_tokens"
+            break
+    yield {"type": "end", "reason": reason, "text": text, "steps": step, "tokens": tokens}
+
+
+async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+    """Run what the model asks for; yield each result as soon as there is one."""
+    for use in uses:
+        yield use_event(use, _tool_of(turn, use))
+    happened: asyncio.Queue[ToolResult | AgentEvent | None] = asyncio.Queue()
+
+    def progress(use: ToolUse, value: Any) -> None:
+        tool = _tool_of(turn, use)
+        happened.put_nowait({"type": "progress", "id": use.id, "tool": tool, "value": value})
+
+    running = asyncio.create_task(
+        turn.run(uses, on_progress=progress, on_result=happened.put_nowait)
+    )
+    running.add_done_callback(lambda _: happened.put_nowait(None))
+    try:
+        while (each := await happened.get()) is not None:
+            if not isinstance(each, ToolResult):
+                yield each
+                continue
+            yield result_event(each)
+            for chunk in each.chunks:
+                if isinstance(chunk, FileChunk):
+                    yield chunk
+        await running
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def _tool_of(turn: Turn, use: ToolUse) -> str:
+    """Return the tool that a use names, as people write it."""
+    for tool in turn.tools:
+        if use.name in (tool.name, turn.provider_name(tool)):
+            return tool.name
+    return use.name

@@ -1,0 +1,1 @@
+"""Finding tools where a room has more of them than a prompt holds."""
