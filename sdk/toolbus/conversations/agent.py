@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from opentelemetry import trace
+
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import (
     AnyBuilder,
@@ -31,6 +33,7 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
+from toolbus.conversations.asked_agents import AskedAgents
 from toolbus.conversations.conversation import Conversation, Conversations, conversation_key
 from toolbus.conversations.loop import answer
 from toolbus.conversations.model_calls import ModelMiddleware
@@ -194,7 +197,8 @@ class Agent:
         try:
             async with AsyncExitStack() as stack:
                 self._room = room
-                self._turn(AgentState(), (), None)  # raises for two toolkits of one name
+                # Raises for two toolkits of one name.
+                self._turn(Conversation("", AgentState()), (), None)
                 groups = self._choices["groups"]
                 local = [*self._always, *(each for group in groups for each in group.toolkits)]
                 required = [*self._required, *(each for group in groups for each in group.required)]
@@ -302,7 +306,7 @@ class Agent:
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
         async with self._conversations.using(self._key(name, context)) as conversation:
-            async with self._turn(conversation.state, tools, context) as turn:
+            async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()
                 yield turn, conversation
@@ -329,16 +333,20 @@ class Agent:
         except ValueError as error:
             raise _invalid("/text", str(error)) from error
 
-    def _turn(self, state: AgentState, tools: Sequence[Any], context: ToolContext | None) -> Turn:
+    def _turn(
+        self, conversation: Conversation, tools: Sequence[Any], context: ToolContext | None
+    ) -> Turn:
         choices = {
             "always": self._always,
             "required": self._required,
             "builders": self.builders,
             "available": self._available and self._room is not None,
             "model": self.model,
-            "state": state,
+            "state": conversation.state,
             "permissions": self.permissions,
             **self._choices,
+            # The innermost: what other middlewares see of an answer is what the model reads.
+            "middlewares": (*self._choices["middlewares"], AskedAgents(conversation.key)),
         }
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
@@ -366,6 +374,8 @@ class Agent:
                     if said[-1] is not saved:  # a reply has come, or its results
                         saved = said[-1]
                         await self._conversations.save(conversation)
+                    if isinstance(event, dict) and event["type"] == "end":
+                        event["trace"] = _trace_id()
                     yield event
         finally:
             if said[-1] is question:
@@ -384,6 +394,12 @@ async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> As
             error.add_note(f"raised by the start of toolkit {toolkit.name}")
             raise
         yield
+
+
+def _trace_id() -> str | None:
+    """Return the id of the trace that this belongs to; None if none is recorded."""
+    span = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(span.trace_id) if span.trace_flags.sampled else None
 
 
 def _checked_model(model: object) -> Model:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.conversations.agent_events import AgentEvent
+from toolbus.conversations.asked_agents import AGENT
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.models.model_error import ModelError
 from toolbus.room.room_client import RoomClient
@@ -138,7 +139,7 @@ class AgentToolkit(RemoteToolkit):
             agent.name,
             [_Ask(agent), _About(agent), _Forget(agent)],
             description="An agent: ask it.",
-            annotations={"agent": True},
+            annotations={AGENT: True},
             public=False,
             shared_with=["*"],
         )
