@@ -19,6 +19,7 @@ from toolbus.agents.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.call_questions import Asking
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ToolGroup, checked_groups
@@ -128,7 +129,7 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = room
+        self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
@@ -142,6 +143,7 @@ class Agent:
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }
+        Asking(ask, 0)  # raises for what is no function
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
@@ -150,7 +152,7 @@ class Agent:
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
-        self._available = available
+        self._available = _checked_flag("available", available)
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
         self._hosting: AsyncExitStack | None = None
@@ -433,6 +435,18 @@ def _checked_model(model: object) -> Model:
         return cast("Model", model)
     text = f"model must be a Model, with adapter and stream, not {shown(model)}"
     raise TypeError(f'{text}: open_model("...") makes one')
+
+
+def _checked_room(room: object) -> RoomClient | None:
+    if not isinstance(room, RoomClient | None):
+        raise TypeError(f"an agent is made with a toolbus.RoomClient or None, not {shown(room)}")
+    return room
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{option} must be True or False, not {shown(value)}")
+    return value
 
 
 def _checked_text(option: str, text: object) -> str:
