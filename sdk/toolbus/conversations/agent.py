@@ -58,8 +58,9 @@ __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
 """Of a file for the model; no provider takes more in one request."""
-_MAX_DESCRIPTION_CHARS = 1_000
-"""Of each tool's description in `about`: 10,000 tools fit a frame then."""
+_MAX_TOOLS = 1_000
+_MAX_DESCRIPTION_CHARS = 200
+"""Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
 
 class Agent:
@@ -278,8 +279,9 @@ class Agent:
         """Return what a question would have: name, mode, tools, builders and the conversation.
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
-        {"messages", "bytes"}}`; `mode` is None without permissions. The toolkits of `tools` are
-        built, and no model is asked. Raises as `answer`.
+        {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
+        as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
             messages = found.state.conversation
@@ -288,7 +290,7 @@ class Agent:
                 "mode": None if turn.permissions is None else turn.permissions.mode,
                 "tools": [
                     {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
-                    for tool in turn.tools
+                    for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
