@@ -48,6 +48,9 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.client.chunk_stream import ChunkStream as ChunkStream
     from toolbus.conversations.agent import Agent as Agent
     from toolbus.conversations.agent_events import AgentEvent as AgentEvent
+    from toolbus.conversations.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
     from toolbus.conversations.loop import answer as answer
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware

@@ -34,6 +34,7 @@ _MODULES = {
     "toolbus.client.chunk_stream": "ChunkStream",
     "toolbus.conversations.agent": "Agent",
     "toolbus.conversations.agent_events": "AgentEvent",
+    "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
     "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
