@@ -1,52 +1,83 @@
-"""The toolkit of an agent: `ask` streams an answer, `forget` begins a conversation anew."""
+"""The toolkit of an agent: `ask` streams an answer, `about` describes, `forget` begins anew."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.conversations.agent_events import AgentEvent
+from toolbus.conversations.asked_agents import AGENT
+from toolbus.errors import RoomException, ToolFailed
+from toolbus.models.model_error import ModelError
 from toolbus.room.room_client import RoomClient
 from toolbus.service.remote_toolkit import RemoteToolkit
-from toolbus.tools.context import ToolContext
+from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 
 if TYPE_CHECKING:
     from toolbus.conversations.agent import Agent
 
-__all__ = ["AgentToolkit"]
+__all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
 
-_ASK_SCHEMA: Mapping[str, Any] = {
-    "properties": {
-        "text": {"type": "string", "description": "The question or the task."},
-        "tools": {
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "Toolkits to build for it: objects with `name` and its configuration.",
-            "default": [],
-        },
-        "conversation": {
-            "type": "string",
-            "maxLength": 200,
-            "description": "The name of the conversation that it belongs to.",
-            "default": "",
-        },
-    },
-    "required": ["text"],
+MAX_NAME_CHARS: Final = 200
+"""Of the name of a conversation."""
+_MAX_NAMES_CHARS = 1_000
+"""Of the names of builders in a description."""
+_CONVERSATION = {
+    "type": "string",
+    "maxLength": MAX_NAME_CHARS,
+    "description": "The name of the conversation that it belongs to; each asker has its own.",
+    "default": "",
 }
+
+
+def _tools(agent: Agent) -> dict[str, Any]:
+    """Return the schema of what a question may ask to be built."""
+    names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
+    return {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "Toolkits to build for it: objects with `name` and its configuration."
+        f" There are: {names}.",
+        "default": [],
+    }
+
+
+def _words(text: str, agent: Agent) -> str:
+    return f"{text} {agent.description}".strip()
+
+
+@contextmanager
+def _refusing(context: ToolContext) -> Iterator[None]:
+    """Tell the asker what was refused before anything was asked, and why a model gave no reply."""
+    try:
+        yield
+    except ModelError as error:
+        raise ToolFailed(
+            str(error), retryable=error.retryable, retry_after_s=error.retry_after_s
+        ) from error
+    except RoomException as error:
+        if error.executed == "no" and not run_of(context).entered:
+            context.refuse(error)
+        raise
 
 
 class _Ask(Tool):
     """Streams an answer."""
 
     name = "ask"
-    description = "Ask the agent, and get its answer as a stream of events."
     marks_entry = True
+    concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
 
     def __init__(self, agent: Agent) -> None:
-        super().__init__(input_schema=dict(_ASK_SCHEMA))
+        text = {"type": "string", "description": "The question or the task, with all it needs."}
+        properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
+        super().__init__(
+            input_schema={"properties": properties, "required": ["text"]},
+            description=_words(f"Ask the agent {agent.name}, and get its answer.", agent),
+        )
         self._agent = agent
 
     async def start(self, room: Any) -> None:
@@ -62,12 +93,58 @@ class _Ask(Tool):
         text: str,
         tools: Sequence[Any] = (),
         conversation: str = "",
+        attachment: FileChunk | None = None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         """Yield the events of the answer."""
-        events = self._agent.answer(text, tools=tools, conversation=conversation, context=context)
-        async with aclosing(events):
-            async for event in events:
-                yield event
+        with _refusing(context):
+            answer = self._agent.answer(
+                text,
+                tools=tools,
+                files=() if attachment is None else (attachment,),
+                conversation=conversation,
+                context=context,
+            )
+            async with aclosing(answer) as events:
+                async for event in events:
+                    yield event
+
+
+class _About(Tool):
+    """Tells what a question would have."""
+
+    name = "about"
+    description = "Name, mode, tools, builders and size of the conversation; asks no model."
+    read_only = True
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
+        super().__init__(input_schema={"properties": properties})
+        self._agent = agent
+
+    async def execute(
+        self, context: ToolContext, /, tools: Sequence[Any] = (), conversation: str = ""
+    ) -> dict[str, Any]:
+        with _refusing(context):
+            return await self._agent.about(tools, conversation, context)
+
+
+class _Forget(Tool):
+    """Begins a conversation anew."""
+
+    name = "forget"
+    description = "Begin a conversation anew: the agent forgets what was said in it."
+    idempotent = True
+    destructive = True
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(input_schema={"properties": {"conversation": _CONVERSATION}})
+        self._agent = agent
+
+    async def execute(self, context: ToolContext, /, conversation: str = "") -> None:
+        with _refusing(context):
+            await self._agent.forget(conversation, context)
 
 
 class AgentToolkit(RemoteToolkit):
@@ -80,9 +157,9 @@ class AgentToolkit(RemoteToolkit):
     def __init__(self, agent: Agent) -> None:
         super().__init__(
             agent.name,
-            [_Ask(agent)],
-            description="An agent: ask it.",
-            annotations={"agent": True},
+            [_Ask(agent), _About(agent), _Forget(agent)],
+            description=_words("An agent.", agent),
+            annotations={AGENT: True},
             public=False,
             shared_with=["*"],
         )
