@@ -43,6 +43,8 @@ _MAX_BYTES = 64 * 1024 * 1024
 """Of all definitions that are kept, as a model would be shown them."""
 _MAX_COMPARED = 1_000
 """Names that an unknown one is compared with, 10 us for each."""
+_MAX_COMPARED_CHARS = 129
+"""Of an unknown name: two names of 64 and a dot."""
 _MAX_NEAR = 3
 
 
@@ -199,7 +201,7 @@ class RoomTools:
         found = None if names is None else self._info(*names, is_usable=True)
         if found is None:
             near = self._near(index, name)
-            hint = f"did you mean {' or '.join(near)}?" if near else "search for it"
+            hint = f"near names: {', '.join(near)}" if near else "search for it"
             asked = one_line(name, 140)
             raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
         return found
@@ -211,11 +213,11 @@ class RoomTools:
         return [tool for tool in tools if tool is not None]
 
     def _near(self, index: ToolIndex, name: str) -> list[str]:
-        found = [f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _MAX_NEAR)]
-        if len(found) < _MAX_NEAR:
-            every = (f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools)
-            names = list(islice(every, _MAX_COMPARED))
-            found += get_close_matches(name[:140], names, n=_MAX_NEAR, cutoff=0.7)
+        """Return names that a wrong one may mean: written nearly so, or with the same words."""
+        every = (f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools)
+        names = list(islice(every, _MAX_COMPARED))
+        found = get_close_matches(name[:_MAX_COMPARED_CHARS], names, n=_MAX_NEAR, cutoff=0.75)
+        found += (f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _MAX_NEAR))
         return list(dict.fromkeys(found))[:_MAX_NEAR]
 
     def _info(self, toolkit: str, tool: str, *, is_usable: bool = False) -> ToolInfo | None:
