@@ -49,6 +49,7 @@ from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.room.room_client import RoomClient
+from toolbus.tool_search.tool_budget import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
@@ -165,6 +166,8 @@ class Agent:
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
         self._available = _checked_flag("available", available)
+        self._budget: ToolBudget | None = None
+        """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
         self._hosting: AsyncExitStack | None = None
@@ -225,6 +228,7 @@ class Agent:
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
         self._room = room
+        self._budget = None
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
@@ -235,6 +239,10 @@ class Agent:
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
                 await run_concurrently([each.find(room) for each in required])
+            if room is not None and self._available:
+                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                await stack.enter_async_context(budget.following(room))
+                self._budget = budget
             return stack.pop_all()
 
     async def stop(self) -> None:
@@ -373,7 +381,6 @@ class Agent:
             "always": self._always,
             "required": self._required,
             "builders": self.builders,
-            "available": self._available and self._room is not None,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -381,6 +388,8 @@ class Agent:
             # The innermost: what other middlewares see of an answer is what the model reads.
             "middlewares": (*self._choices["middlewares"], AskedAgents(conversation.key)),
         }
+        if self._budget is not None:
+            choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
         own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
