@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -31,9 +30,14 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
-from toolbus.conversations.conversation import Conversation, Conversations, conversation_key
+from toolbus.conversations.conversation import (
+    MAX_CONVERSATION_BYTES,
+    Conversation,
+    Conversations,
+    conversation_key,
+)
 from toolbus.conversations.loop import answer
-from toolbus.conversations.model_calls import ModelMiddleware
+from toolbus.conversations.model_calls import ModelCall, ModelMiddleware, NextModel
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
 from toolbus.errors import InvalidArguments, Unavailable
@@ -87,6 +91,10 @@ class Agent:
         tool_budget_tokens: How many tokens the definitions of the room's toolkits may take; above
             it the model gets `tools.search`, `tools.describe` and `tools.call` in their place.
         available: Whether the model gets the public toolkits of the room that are not required.
+        max_conversation_bytes: How large the messages of a conversation are at most, as JSON; then
+            the oldest questions are left out, with what followed them. A question is asked also if
+            it is larger alone, and left out before the next one. Four bytes of text are about one
+            token: choose less for a model that reads less.
 
     Raises `ValueError` and `TypeError` as `Turn` does.
     """
@@ -113,6 +121,7 @@ class Agent:
         max_tokens: int | None = None,
         tool_budget_tokens: int = 8_000,
         available: bool = True,
+        max_conversation_bytes: int = MAX_CONVERSATION_BYTES,
     ) -> None:
         self.name: str = name
         self.model: Model = _checked_model(model)
@@ -133,7 +142,10 @@ class Agent:
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
         self._model_middlewares = _checked_model_middlewares(model_middlewares)
-        self._conversations = Conversations(_checked_store(store))
+        self._conversations = Conversations(
+            _checked_store(store),
+            _at_least(1, "max_conversation_bytes", max_conversation_bytes),
+        )
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
@@ -241,11 +253,13 @@ class Agent:
             context: Inside a running tool, its context: then the question is asked by its caller.
 
         Raises:
-            InvalidArguments: Text, files or an entry of `tools` cannot be used, or the state of the
-                conversation cannot be read.
+            InvalidArguments: Text, files or an entry of `tools` cannot be used.
             PermissionDenied: The asker may not have a toolkit of `tools` built.
             NotFound: There is no builder for an entry, or a required toolkit is missing.
             Unavailable: The agent is not started, or the call of `context` has ended.
+            ConversationUnavailable: The state of the conversation cannot be read, such as that of a
+                newer version of toolbus.
+            Overloaded: 16 questions wait for the conversation already.
             ModelError: The model gives no reply.
         """
         return with_waiting(self._answer(text, tools, files, conversation, context))
@@ -263,7 +277,6 @@ class Agent:
         built, and no model is asked. Raises as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
-            messages = found.state.conversation
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -273,14 +286,18 @@ class Agent:
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
-                    "messages": len(messages),
-                    "bytes": len(json.dumps(messages, ensure_ascii=False).encode()),
+                    "messages": len(found.state.conversation),
+                    "bytes": found.bytes,
                 },
             }
 
     async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
-        """Begin a conversation anew, also what people have granted in it. Raises as `answer`."""
-        async with self._conversations.using(self._key(conversation, context)) as found:
+        """Begin a conversation anew, also what people have granted in it.
+
+        A state that cannot be read can be forgotten. Raises as `answer`, and what the store raises.
+        """
+        key = self._key(conversation, context)
+        async with self._conversations.using(key, load=False) as found:
             if context is not None:
                 context.enter()
             await self._conversations.forget(found)
@@ -348,28 +365,32 @@ class Agent:
     async def _events(
         self, turn: Turn, conversation: Conversation, question: Plain
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        said: list[Plain] = conversation.state.conversation
-        said.append(question)
-        saved = question
-        happening = answer(
-            turn,
-            self.model,
-            said,
-            instructions=self.instructions,
-            max_steps=self._max_steps,
-            max_tokens=self._max_tokens,
-            middlewares=self._model_middlewares,
-        )
+        async def saving(
+            call: ModelCall, next: NextModel
+        ) -> AsyncGenerator[Mapping[str, Any], None]:
+            await self._conversations.save(conversation)  # what the step before has added
+            async with aclosing(next(call)) as events:
+                async for event in events:
+                    yield event
+
         try:
+            conversation.begin(self.model.adapter, question)
+            if conversation.dropped:
+                yield {"type": "dropped", "reason": conversation.dropped}
+            happening = answer(
+                turn,
+                self.model,
+                conversation.state.conversation,
+                instructions=self.instructions,
+                max_steps=self._max_steps,
+                max_tokens=self._max_tokens,
+                middlewares=(saving, *self._model_middlewares),
+            )
             async with aclosing(happening) as events:
                 async for event in events:
-                    if said[-1] is not saved:  # a reply has come, or its results
-                        saved = said[-1]
-                        await self._conversations.save(conversation)
                     yield event
         finally:
-            if said[-1] is question:
-                said.pop()  # nothing answers it: it is not asked
+            conversation.end()
             await self._conversations.save(conversation)
 
 
