@@ -157,7 +157,10 @@ class RemoteAgent:
         # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
         patience: dict[str, Any] = {"retry": False, "wait_for_host_s": 0} if self._waits else {}
         async with self._room.stream(
-            f"{self.name}.{_ASK}", {"text": text, **self._about}, participant=self._owner, **patience
+            f"{self.name}.{_ASK}",
+            {"text": text, **self._about},
+            participant=self._owner,
+            **patience,
         ) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, FileChunk):

@@ -57,10 +57,14 @@ def run_command(session: Session, line: str) -> None:
 
 
 def _help(session: Session, _: str) -> None:
-    shown = [(f"{name} {command.usage}".rstrip(), command.help) for name, command in COMMANDS.items()]
+    shown = [
+        (f"{name} {command.usage}".rstrip(), command.help) for name, command in COMMANDS.items()
+    ]
     width = max(len(typed) for typed, _ in shown)
     lines = [f"{typed.ljust(width)}  {text}" for typed, text in shown]
-    lines.append("Ctrl-C interrupts an answer, Ctrl-D ends the chat; a line that ends with \\ goes on")
+    lines.append(
+        "Ctrl-C interrupts an answer, Ctrl-D ends the chat; a line that ends with \\ goes on"
+    )
     session.screen.notice("\n".join(lines))
 
 

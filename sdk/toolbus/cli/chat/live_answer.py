@@ -10,16 +10,16 @@ import asyncio
 import queue
 import signal
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from toolbus.agents.questions import Answer, Ask, Question
 from toolbus.diagnostics.exit_codes import Terminated
 from toolbus.errors import Cancelled
 
-__all__ = ["Interrupted", "Interrupts", "Live", "Pause"]
+__all__ = ["Interrupted", "Interrupts", "Live", "Pause", "once"]
 
 T = TypeVar("T")
 _MAX_UNREAD = 256
@@ -121,7 +121,7 @@ class Live(Generic[T]):
         self._cancels = 0
         loop.call_soon_threadsafe(self._begin)
 
-    def read(self, interrupts: Interrupts) -> Iterator[T | Pause | None]:
+    def read(self, interrupts: Interrupts) -> Generator[T | Pause | None, None, None]:
         """Yield what happens, and None from time to time. Raises what the generator raises.
 
         Raises:
@@ -198,10 +198,10 @@ class Live(Generic[T]):
             raise error
 
 
-def once(work: Callable[[], Awaitable[Any]]) -> Callable[[], AsyncGenerator[Any, None]]:
-    """Return the source of a `Live` that yields the result of one piece of work."""
+def once(work: Callable[[], Awaitable[T]]) -> Callable[[], AsyncGenerator[list[T], None]]:
+    """Return the source of a `Live` that yields the result of one piece of work, in a list."""
 
-    async def source() -> AsyncGenerator[Any, None]:
-        yield await work()
+    async def source() -> AsyncGenerator[list[T], None]:
+        yield [await work()]
 
     return source

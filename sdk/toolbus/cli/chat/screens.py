@@ -78,12 +78,15 @@ class TerminalScreen:
         inner = inner_event(event)
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
-            return
-        if kind == "text" and depth:
+        elif kind == "text" and depth:
             self._show_inner_text(text_in(event, "text"), depth)
-            return
-        if self._inner_text and kind != "waiting":
+        elif kind != "waiting":
             self._end_inner_text(depth or 1)
+            self._show_own(kind, event, result, depth)
+
+    def _show_own(
+        self, kind: Any, event: Mapping[str, Any], result: KeptResult | None, depth: int
+    ) -> None:
         if kind == "text":
             self._write(prose(text_in(event, "text")))
         elif kind == "restart":
@@ -108,8 +111,7 @@ class TerminalScreen:
 
     def pause(self) -> None:
         """Leave the terminal to somebody else: a question or the next line that is typed."""
-        if self._inner_text:
-            self._end_inner_text(1)
+        self._end_inner_text(1)
         self._fresh_line()
 
     def notice(self, text: str) -> None:
@@ -139,7 +141,8 @@ class TerminalScreen:
     def _end_inner_text(self, depth: int) -> None:
         text = self._inner_text
         self._inner_text = ""
-        self._inner_line(text, depth)
+        if text:
+            self._inner_line(text, depth)
 
     def _inner_line(self, text: str, depth: int) -> None:
         self._line(f"| {prose(text[:_MAX_INNER_CHARS])}", _DIM, depth)

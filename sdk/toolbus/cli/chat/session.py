@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, closing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -20,7 +20,7 @@ from toolbus.cli.chat.live_answer import Interrupts, Live, Pause, once
 from toolbus.cli.chat.screens import Screen
 from toolbus.cli.chat.transcript import KeptFile, Transcript
 from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of
-from toolbus.diagnostics.exit_codes import Terminated, UsageError, failure_lines
+from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
 
 __all__ = ["Session", "on_background_loop"]
@@ -62,13 +62,15 @@ class Session:
         self.transcript.begin(began_at)
         left_bytes = self.transcript.left_bytes()
         try:
-            for happened in self._follow(partial(self._happening, text, left_bytes)):
-                if happened is None:
-                    self.screen.wait(monotonic() - last_at)
-                    continue
-                if not isinstance(happened, dict) or happened.get("type") != "waiting":
-                    last_at = monotonic()
-                self._show(happened)
+            asking = self._follow(partial(self._happening, text, left_bytes))
+            with closing(asking):
+                for happened in asking:
+                    if happened is None:
+                        self.screen.wait(monotonic() - last_at)
+                        continue
+                    if not isinstance(happened, dict) or happened.get("type") != "waiting":
+                        last_at = monotonic()
+                    self._show(happened)
         except RoomException as error:
             self.transcript.fail(f"{error.code}, executed: {error.executed}", monotonic())
             raise
@@ -77,8 +79,11 @@ class Session:
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run something on the loop and return its result; raises what `ask` raises."""
-        (result,) = [each for each in self._follow(once(work)) if each is not None]
-        return result
+        found: list[T] = []
+        with closing(self._follow(once(work))) as happening:
+            for results in happening:
+                found += results or ()
+        return found[0]
 
     def fail(self, error: RoomException) -> None:
         """Show an error."""
@@ -93,7 +98,9 @@ class Session:
             return await ask_in_terminal(question)
         return await live.ask(question, ask_in_terminal)
 
-    def _follow(self, source: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T | None]:
+    def _follow(
+        self, source: Callable[[], AsyncGenerator[T, None]]
+    ) -> Generator[T | None, None, None]:
         live = self._live = Live(self.loop, source)
         try:
             with closing(live.read(self.interrupts)) as happening:
@@ -145,11 +152,11 @@ class Session:
         return KeptFile(file.name, len(data), bytes(data))
 
 
-Work: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
+_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
 
 
 @contextmanager
-def on_background_loop(session: Session, enter: Work) -> Iterator[None]:
+def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     """Give a session its loop and its agent during the block.
 
     Args:
@@ -159,33 +166,33 @@ def on_background_loop(session: Session, enter: Work) -> Iterator[None]:
     Raises what entering raises.
     """
     thread = LoopThread("chat", _nothing)
-    ready: concurrent.futures.Future[tuple[Asked, asyncio.Event]] = concurrent.futures.Future()
+    ready: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    stop = asyncio.Event()
 
     async def live() -> None:
-        stop = asyncio.Event()
-        session.loop = asyncio.get_running_loop()
         async with enter() as agent:
-            ready.set_result((agent, stop))
+            ready.set_result(agent)
             await stop.wait()
 
     session.loop = thread.run(_running_loop)
     living = begin_on(session.loop, live)
+    living.add_done_callback(lambda _: ready.cancel())
     try:
         try:
-            concurrent.futures.wait({ready, living}, return_when="FIRST_COMPLETED")
-            if living.done():
-                living.result()
-            session.agent, stop = ready.result()
-        except BaseException:
-            living.cancel()
-            raise
+            session.agent = result_of(ready, session.loop)
+        except concurrent.futures.CancelledError:
+            living.result()  # raises why it has not entered
         with session.interrupts.handled():
             yield
-        session.loop.call_soon_threadsafe(stop.set)
-        with suppress(TimeoutError):
-            living.result(_LEAVE_S)
+    except BaseException:
+        if not ready.done():
+            living.cancel()
+        raise
     finally:
+        session.loop.call_soon_threadsafe(stop.set)
         thread.stop(_LEAVE_S)
+    if not living.cancelled():
+        living.result(0)  # raises what leaving has raised
 
 
 async def _nothing() -> None:

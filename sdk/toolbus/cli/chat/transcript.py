@@ -194,7 +194,9 @@ class Transcript:
             text = f"  text of {step.text_chars:,} characters" if step.text_chars else ""
             yield f"  step {number}  {seconds(step.ended_at - step.began_at)}{text}"
             for call in step.calls:
-                took = "not ended" if call.took_s is None else f"{seconds(call.took_s)}  {call.state}"
+                took = (
+                    "not ended" if call.took_s is None else f"{seconds(call.took_s)}  {call.state}"
+                )
                 indent = "  " * call.depth
                 yield one_line(f"    {indent}{call.tool}  {took}")
         if self.trace:
