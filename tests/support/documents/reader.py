@@ -15,7 +15,7 @@ from support.rooms.events import next_toolkit_event
 from toolbus import RoomClient
 
 _SERVICES = ("toolbus serve", "toolbus host", "toolbus agent", "toolbus trace", "toolbus listen")
-_RUNS = re.compile(r"^    \w+\.run\(\)$", re.MULTILINE)
+_RUNS = re.compile(r"^    [\w.]+\.run\(\)$", re.MULTILINE)
 """Hosts until SIGTERM, which it handles."""
 _STAYS = re.compile(r"^ +await room\.closed\(\)$", re.MULTILINE)
 """Stays in the room until SIGTERM, which ends it."""
