@@ -36,7 +36,7 @@ _MODULES = {
     "toolbus.conversations.agent_events": "AgentEvent",
     "toolbus.conversations.loop": "answer",
     "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
-    "toolbus.conversations.state_store": "SqliteStates StateStore",
+    "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (
         "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "
         "DefinitionChanged DefinitionConflict DuplicateCallId Executed HostLost Internal "

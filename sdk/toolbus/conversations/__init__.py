@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.conversations.model_calls import NextModel as NextModel
     from toolbus.conversations.state_store import SqliteStates as SqliteStates
     from toolbus.conversations.state_store import StateStore as StateStore
+    from toolbus.conversations.state_store import StatesUnavailable as StatesUnavailable
 
 _names = PublicNames(__name__)
 
