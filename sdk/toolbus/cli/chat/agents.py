@@ -149,9 +149,9 @@ class RemoteAgent:
             else:
                 return
             if not was_there:
-                yield Notice(f"{self.name} is not there: waiting for it (Ctrl-C gives up)")
+                yield Notice(f"({self.name} is not there: waiting for it; Ctrl-C gives up)")
                 await self._returned()
-                yield Notice(f"{self.name} is back")
+                yield Notice(f"({self.name} is back)")
 
     async def _events(self, text: str) -> AsyncGenerator[Happened, None]:
         # Without the waits of a call: they end after seconds, and tell nothing meanwhile.

@@ -30,7 +30,7 @@ from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 
-_DIM, _RED, _YELLOW = "2", "31", "33"
+_DIM, _RED = "2", "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
 _MAX_INNER_CHARS = 2_000
@@ -66,7 +66,8 @@ class TerminalScreen:
         self._has_colors = not is_plain
         self._can_erase = os.environ.get("TERM", "dumb") != "dumb"
         self._is_mid_line = False
-        self._has_status = False
+        self._drawn = ""
+        """The line that the next one takes the place of."""
         self._inner_text = ""
 
     def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
@@ -118,7 +119,7 @@ class TerminalScreen:
         """Show words of this program."""
         self._fresh_line()
         for line in text.split("\n"):
-            self._line(line, _YELLOW, 0)
+            self._line(line, "", 0)
 
     def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
         """Show why a question has no answer."""
@@ -152,7 +153,7 @@ class TerminalScreen:
 
     def _line(self, line: str, color: str, depth: int) -> None:
         self._fresh_line()
-        styled = f"\x1b[{color}m{line}\x1b[0m" if self._has_colors else line
+        styled = f"\x1b[{color}m{line}\x1b[0m" if color and self._has_colors else line
         write_stdout(f"{'  ' * depth}{styled}\n".encode())
 
     def _write(self, text: str) -> None:
@@ -170,16 +171,16 @@ class TerminalScreen:
 
     def _status(self, text: str) -> None:
         """Draw a line that the next one takes the place of."""
-        if not self._can_erase:
+        shown = fitted(text, self._width(0))
+        if not self._can_erase or shown == self._drawn:
             return
         self._fresh_line()
-        self._has_status = True
-        shown = fitted(text, self._width(0))
+        self._drawn = shown
         write_stdout((f"\x1b[{_DIM}m{shown}\x1b[0m" if self._has_colors else shown).encode())
 
     def _erase_status(self) -> None:
-        if self._has_status:
-            self._has_status = False
+        if self._drawn:
+            self._drawn = ""
             write_stdout(b"\r\x1b[K")
 
 

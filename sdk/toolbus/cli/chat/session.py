@@ -87,7 +87,8 @@ class Session:
 
     def fail(self, error: RoomException) -> None:
         """Show an error."""
-        lines = failure_lines(error, self.agent.target)
+        is_local = isinstance(error, UsageError)  # of a command of the chat: no call has failed
+        lines = failure_lines(error, self.agent.target, local=is_local)
         facts = {"code": error.code, "message": error.message, "executed": error.executed}
         self.screen.fail(lines, {"type": "error", **facts, "retryable": error.retryable})
 

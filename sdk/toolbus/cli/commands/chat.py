@@ -6,21 +6,25 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.arguments import read_json
-from toolbus.cli.chat.agents import Asked, RemoteAgent, find_agent
+from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.files import checked_folder
 from toolbus.cli.chat.line_input import History, LineInput
+from toolbus.cli.chat.live_answer import Interrupted
 from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScreen
 from toolbus.cli.chat.session import Session, on_background_loop
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
-from toolbus.cli.room_options import Locked, RoomOptions, joined_room, joins_a_room
+from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
+from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
 from toolbus.errors import RoomException
 from toolbus.settings import home_of
@@ -32,11 +36,14 @@ __all__ = ["chat"]
 _MAX_QUESTION_BYTES = 1024 * 1024
 """A frame takes no more, and a question is no file."""
 _STDIN = "-"
+_LOCAL_NAME = "agent"
 
 
 @joins_a_room
+@chooses_an_agent
 def chat(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
+    choices: AgentChoices,
     agent: Annotated[
         str | None,
         typer.Argument(
@@ -76,13 +83,13 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
 
     In the chat /help lists commands. Ctrl-C interrupts an answer; Ctrl-D ends the chat. Without a
     terminal stdin is the question, with --json one in each line. With --json each event is a line
-    of JSON.
+    of JSON. With --model the agent runs in this process, and asks in the terminal what its
+    permissions do not decide.
 
     Exit codes: those of `toolbus call`; a chat in a terminal ends with 0.
     """
-    configs = _read_tools(tools)
-    if agent is None:
-        raise UsageError("name an agent: toolbus chat AGENT")
+    chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
+    chosen.check(choices)
     is_interactive = once is None and sys.stdin.isatty()
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(
@@ -93,12 +100,17 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
     @asynccontextmanager
     async def entered() -> AsyncIterator[Asked]:
         async with joined_room(options, locked=locked) as room:
-            found = await find_agent(room, agent, participant)
-            yield RemoteAgent(
-                room, found, tools=configs, conversation=conversation, waits=is_interactive
-            )
+            if choices.model is None:
+                yield await chosen.remote(room, waits=is_interactive)
+                return
+            made = agent_of(room, choices, name=agent or _LOCAL_NAME, ask=session.ask_person)
+            await made.start(room)
+            try:
+                yield chosen.local(made)
+            finally:
+                await made.stop()
 
-    target = CallTarget(agent, "ask", participant)
+    target = None if agent is None else CallTarget(agent, "ask", participant)
     with (
         reporting(as_json=options.as_json, target=target),
         recorded("toolbus-cli"),
@@ -110,6 +122,38 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
             _ask_once(session, text)
         else:
             _ask_lines(session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Who is asked, and what each question takes along."""
+
+    name: str | None
+    participant: str | None
+    tools: Sequence[Any]
+    conversation: str
+
+    def check(self, choices: AgentChoices) -> None:
+        """Raise UsageError for flags that do not fit together."""
+        if choices.model is not None:
+            if self.participant is not None:
+                raise UsageError("--participant is for an agent in the room, without --model")
+            return
+        if given := choices.given():
+            raise UsageError(f"{', '.join(given)} configure an agent of this process: add --model")
+        if self.name is None:
+            raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
+
+    async def remote(self, room: CommandRoom, *, waits: bool) -> Asked:
+        """Find the agent in the room."""
+        found = await find_agent(room, self.name or "", self.participant)
+        return RemoteAgent(
+            room, found, tools=self.tools, conversation=self.conversation, waits=waits
+        )
+
+    def local(self, agent: Agent) -> Asked:
+        """Return an agent of this process."""
+        return LocalAgent(agent, tools=self.tools, conversation=self.conversation)
 
 
 def _read_tools(typed: str | None) -> Sequence[Any]:
@@ -223,6 +267,8 @@ def _interact(session: Session) -> None:
             _do(session, text)
         except Quit:
             return
+        except Interrupted:
+            session.screen.notice("(interrupted: what ran is cancelled, and may have run)")
         except Terminated:
             raise
         except RoomException as error:
