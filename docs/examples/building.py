@@ -9,6 +9,17 @@ async def upper(text: str) -> str:
     return text.upper()
 
 
+async def ask(ann: RoomClient, text: str, *tools: str) -> str:
+    """Ask the writer, with these toolkits built for it."""
+    arguments = {"text": text, "tools": [{"name": name} for name in tools]}
+    async with ann.stream("writer.ask", arguments, participant="writer") as chunks:
+        async for chunk in chunks:
+            match chunk.value:
+                case {"type": "end", "text": str(answer)}:
+                    return answer
+    return ""
+
+
 async def main() -> None:
     model = open_model("scripted:case.jsonl")
     async with (
@@ -17,15 +28,11 @@ async def main() -> None:
         RoomClient(name="ann") as ann,
     ):
         print(*(builder.name for builder in await ann.list_builders("writer")))
-        arguments = {"text": "Good day, in capital letters.", "tools": [{"name": "case"}]}
-        async with ann.stream("writer.ask", arguments, participant="writer") as chunks:
-            print([chunk.value async for chunk in chunks][-1]["text"])
-        arguments = {"text": "Good day.", "tools": [{"name": "shell"}]}
+        print(await ask(ann, "Good day, in capital letters.", "case"))
         try:
-            async with ann.stream("writer.ask", arguments, participant="writer") as chunks:
-                print([chunk.value async for chunk in chunks])
+            await ask(ann, "List the files.", "shell")
         except NotFound as error:
-            print(error.message, error.executed)
+            print(error.message)
 
 
 asyncio.run(main())

@@ -1,6 +1,6 @@
 import asyncio
 
-from toolbus import Agent, RequiredToolkit, RoomClient, open_model
+from toolbus import Agent, JsonChunk, RequiredToolkit, RoomClient, open_model
 
 
 async def main() -> None:
@@ -13,8 +13,12 @@ async def main() -> None:
         ann.stream("editor.ask", {"text": "Ask the helper."}, participant="editor") as chunks,
     ):
         async for chunk in chunks:
-            event = chunk.value
-            print(event["type"], event.get("tool", event.get("text")))
+            assert isinstance(chunk, JsonChunk)
+            match chunk.json:
+                case {"type": "tool_result", "tool": tool, "text": text}:
+                    print(tool, "returned", text)
+                case {"type": "end", "text": text}:
+                    print(text)
 
 
 asyncio.run(main())

@@ -1,17 +1,19 @@
 import asyncio
+import sys
 
 from toolbus import Agent, SqliteStates, open_model
 
 
-async def main() -> None:
-    model, store = open_model("scripted:names.jsonl"), SqliteStates("helper.db")
-    async with Agent(None, model, name="helper", store=store) as agent:
-        for text, name in [("I am Ann.", ""), ("Who am I?", ""), ("I am Ann.", "work")]:
-            async for event in agent.answer(text, conversation=name):
-                match event:
-                    case {"type": "end", "text": answer}:
-                        print(answer)
-    await store.aclose()
+async def main(text: str, conversation: str = "") -> None:
+    model = open_model("scripted:names.jsonl")
+    async with (
+        SqliteStates("helper.db") as store,
+        Agent(None, model, name="helper", store=store) as agent,
+    ):
+        async for event in agent.answer(text, conversation=conversation):
+            match event:
+                case {"type": "end", "text": answer}:
+                    print(answer)
 
 
-asyncio.run(main())
+asyncio.run(main(*sys.argv[1:]))
