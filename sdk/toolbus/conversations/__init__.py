@@ -21,6 +21,9 @@ from toolbus.public_names import PublicNames
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.conversations.agent import Agent as Agent
     from toolbus.conversations.agent_events import AgentEvent as AgentEvent
+    from toolbus.conversations.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
     from toolbus.conversations.loop import answer as answer
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware

@@ -8,39 +8,39 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from toolbus.agents.turn_tools import ProviderNames, without_namespace
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
-from toolbus.tool_search.search_words import Word, name_words, words_of
+from toolbus.tool_search.search_words import name_words, words_of
 
 __all__ = ["Found", "IndexedTool", "ToolIndex"]
 
 _logger = bounded_logger(__name__)
 _TABLE = """
 CREATE VIRTUAL TABLE tools USING fts5(name, title, tags, description, about, tokenize='ascii');
-INSERT INTO tools(tools, rank) VALUES ('rank', 'bm25(10.0, 5.0, 5.0, 1.0, 0.5)');
 """
 _INSERT = "INSERT INTO tools(rowid, name, title, tags, description, about) VALUES (?,?,?,?,?,?)"
-_RANKED = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?"
-_UNRANKED = "SELECT rowid FROM tools WHERE tools MATCH ? LIMIT ?"
+_UNRANKED = "SELECT rowid FROM tools WHERE tools MATCH ?"
+_RANKED = f"{_UNRANKED} ORDER BY bm25(tools, 10.0, 5.0, 5.0, 1.0, 0.5)"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM tools WHERE tools MATCH ? LIMIT ?)"
-_MAX_RANKED = 4_000
-"""Tools that are ranked at a time, 2.5 us for each."""
+_MAX_RANKED = 3_000
+"""Of a query that is ranked, its words times the tools that have all of them: 2 us for each."""
+_MAX_RANKED_ANY = 1_200
+"""The same for tools that have some of the words: the rarest words decide."""
 _MAX_QUERY_CHARS = 1_000
-_MAX_QUERY_WORDS = 12
-"""Of a query; what is longer is read so far. Each costs the time of a count."""
+_MAX_QUERY_WORDS = 8
+"""Of a query; what is longer is read so far."""
 _MAX_TEXT_CHARS = 2_000
 """Of a description that is indexed."""
 _MAX_ABOUT_CHARS = 300
 """Of the description of its toolkit, which each of its tools has in the index."""
 _MAX_TAGS = 32
 _SHORT_WORD_CHARS = 2
-"""A word as short as this begins very many others: it is looked for in names alone."""
+"""A word as short as this begins very many others, which are costly to go through."""
 _QUOTES = "`'\"“”"
 
 
@@ -61,19 +61,6 @@ class Found(NamedTuple):
     """Toolkit and tool of each, the best first."""
     more: int
     """How many further ones there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Clause:
-    """What a word, or a phrase, of a query asks for."""
-
-    columns: str
-    """The columns to look in, as FTS5 writes them; empty for all."""
-    words: tuple[Word, ...]
-
-    def __str__(self) -> str:
-        # The words are of `a-z 0-9`: nothing in them could be syntax.
-        return f'{self.columns}"{" ".join(self.words)}"*'
 
 
 class ToolIndex:
@@ -106,9 +93,7 @@ class ToolIndex:
             self._of_toolkit.clear()
             self._named.clear()
 
-    def put(
-        self, toolkit: str, title: str, description: str, tools: Sequence[IndexedTool]
-    ) -> None:
+    def put(self, toolkit: str, title: str, description: str, tools: Sequence[IndexedTool]) -> None:
         """Index the tools of a toolkit, in place of those that it had.
 
         Args:
@@ -179,7 +164,7 @@ class ToolIndex:
         Raises `Unavailable` without FTS5, unless the query is a name or lists all.
         """
         asked = query[:_MAX_QUERY_CHARS]
-        clauses = list(islice(_clauses(asked), _MAX_QUERY_WORDS))
+        clauses = _clauses(asked)
         with self._lock:
             named = self._named.get(_as_name(asked), {})
             found = dict(islice(named.items(), limit))
@@ -194,13 +179,26 @@ class ToolIndex:
                 raise Unavailable(f"{text}; name a tool or a toolkit", retryable=False)
             return Found([self._rows[row] for row in found], max(0, total - len(found)))
 
+    def named(self, name: str) -> tuple[str, str] | None:
+        """Return the tool, toolkit and tool, that has a full name; None if there is none.
+
+        Args:
+            name: `toolkit.tool`, or the name for a provider.
+        """
+        asked = _as_name(name[:_MAX_QUERY_CHARS])
+        with self._lock:
+            for row in self._named.get(asked, ()):
+                names = self._rows[row]
+                if asked in _full_names(*names):
+                    return names
+        return None
+
     def near(self, name: str, limit: int) -> list[tuple[str, str]]:
         """Return the tools whose names have words of a name; none without FTS5."""
         with self._lock:
             if not self._has_words:
                 return []
-            words = islice(_clauses(name[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS)
-            clauses = [_Clause("name : ", clause.words) for clause in words]
+            clauses = [f"name : ({clause})" for clause in _clauses(name[:_MAX_QUERY_CHARS])]
             found: dict[int, None] = {}
             self._add_any(found, clauses, limit)
             return [self._rows[row] for row in found]
@@ -213,43 +211,43 @@ class ToolIndex:
             names += (self._rows[row] for row in self._of_toolkit[toolkit])
         return Found(names[:limit], len(self._rows) - min(limit, len(self._rows)))
 
-    def _add_ranked(self, found: dict[int, None], clauses: list[_Clause], limit: int) -> int:
+    def _add_ranked(self, found: dict[int, None], clauses: list[str], limit: int) -> int:
         """Add the tools of a query to those found; return how many there are."""
-        everywhere = " AND ".join(map(str, clauses))
+        everywhere = " AND ".join(clauses)
         total = self._count(everywhere, len(self._rows))
-        self._add(found, f"{{name title tags}} : ({everywhere})", limit)
-        if len(found) < limit:
-            self._add(found, everywhere, limit)
+        # Where so many fit a query equally, their order says little, and it takes long.
+        of_names = f"{{name title tags}} : ({everywhere})"
+        most = _MAX_RANKED // len(clauses)
+        for query in (of_names, everywhere):
+            if total and len(found) < limit:
+                is_ranked = total <= most or self._count(query, most + 1) <= most
+                self._add(found, _RANKED if is_ranked else _UNRANKED, query, limit)
         if len(found) < limit and len(clauses) > 1:
             total = max(total, self._add_any(found, clauses, limit))
         return total
 
-    def _add_any(self, found: dict[int, None], clauses: list[_Clause], limit: int) -> int:
-        """Add the tools with some of the words, the rarest words first; return how many there are.
+    def _add_any(self, found: dict[int, None], clauses: list[str], limit: int) -> int:
+        """Add the tools with some of the words; return how many there are.
 
-        Words that very many tools have say little about any of them, and cost most.
+        The rarest words count: those that very many tools have say little about any of them.
         """
-        counted = [(self._count(str(clause), _MAX_RANKED + 1), clause) for clause in clauses]
+        counted = [(self._count(clause, _MAX_RANKED_ANY), clause) for clause in clauses]
         chosen: list[str] = []
-        left = _MAX_RANKED
+        left = _MAX_RANKED_ANY
         for count, clause in sorted(counted, key=lambda each: each[0]):
             left -= count
-            if left < 0:
+            if left < 0 and chosen:
                 break
             if count:
-                chosen.append(str(clause))
+                chosen.append(clause)
         if not chosen:
             return 0
         query = " OR ".join(chosen)
-        self._add(found, query, limit)
+        self._add(found, _RANKED if left >= 0 or len(chosen) > 1 else _UNRANKED, query, limit)
         return self._count(query, len(self._rows))
 
-    def _add(self, found: dict[int, None], query: str, limit: int) -> None:
-        # Where so many fit a query equally, their order says nothing, and it takes long.
-        is_many = self._count(query, _MAX_RANKED + 1) > _MAX_RANKED
-        # Those that were found before may be among the first.
-        wanted = limit + len(found)
-        for (row,) in self._database.execute(_UNRANKED if is_many else _RANKED, (query, wanted)):
+    def _add(self, found: dict[int, None], statement: str, query: str, limit: int) -> None:
+        for (row,) in self._database.execute(statement, (query,)):
             if len(found) >= limit:
                 break
             found[row] = None
@@ -263,18 +261,29 @@ def _text(text: str) -> str:
     return " ".join(word for phrase in words_of(text) for word in phrase)
 
 
-def _clauses(query: str) -> Iterator[_Clause]:
-    """Return what the words of a query ask for, each once."""
-    for words in dict.fromkeys(words_of(query)):
-        is_short = len(words) == 1 and len(words[0]) <= _SHORT_WORD_CHARS
-        yield _Clause("name : " if is_short else "", words)
+def _clauses(query: str) -> list[str]:
+    """Return what the words of a query ask for, each once, as FTS5 writes it."""
+    phrases = list(islice(dict.fromkeys(words_of(query)), _MAX_QUERY_WORDS))
+    clauses = []
+    for words in phrases:
+        # The words are of `a-z 0-9`: nothing in them could be syntax.
+        clause = f'"{" ".join(words)}"'
+        if len(words) > 1 or len(words[0]) > _SHORT_WORD_CHARS:
+            clause += "*"
+        elif len(phrases) == 1:
+            clause = f"name : {clause}*"
+        clauses.append(clause)
+    return clauses
 
 
 def _names(toolkit: str, tool: str) -> Iterable[str]:
     """Return the texts that name a tool, in lower case."""
+    return dict.fromkeys((*_full_names(toolkit, tool), toolkit.lower(), tool.lower()))
+
+
+def _full_names(toolkit: str, tool: str) -> tuple[str, str]:
     name = f"{toolkit}.{tool}"
-    provider_name = ProviderNames([name]).name_of(name) or ""
-    return dict.fromkeys(each.lower() for each in (name, provider_name, toolkit, tool))
+    return name.lower(), (ProviderNames([name]).name_of(name) or "").lower()
 
 
 def _as_name(query: str) -> str:
