@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from toolbus.agents.agent_state import AgentState
-from toolbus.agents.builders import AnyBuilder, ToolkitConfig, builder_infos, read_configs
+from toolbus.agents.builders import (
+    AnyBuilder,
+    ToolkitConfig,
+    builder_infos,
+    read_configs,
+    run_concurrently,
+)
 from toolbus.agents.questions import Ask
-from toolbus.agents.skill_listing import SkillListing
-from toolbus.agents.tool_groups import ToolGroup
+from toolbus.agents.skill_listing import SkillListing, checked_listings
+from toolbus.agents.tool_groups import ToolGroup, checked_groups
 from toolbus.agents.turn import Turn
-from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
+from toolbus.agents.turn_options import checked_builders, checked_permissions
+from toolbus.agents.turn_toolkits import (
+    LocalToolkit,
+    RequiredToolkit,
+    checked_required,
+    checked_toolkits,
+)
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
 from toolbus.conversations.agent_events import AgentEvent
-from toolbus.conversations.agent_toolkit import AgentToolkit
+from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
 from toolbus.conversations.conversation import Conversation, Conversations, conversation_key
 from toolbus.conversations.loop import answer
 from toolbus.conversations.model_calls import ModelMiddleware
 from toolbus.conversations.state_store import StateStore
+from toolbus.conversations.waiting_events import with_waiting
+from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.room.room_client import RoomClient
 from toolbus.tools.context import ToolContext
-from toolbus.tools.middleware import Middleware
+from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
-from toolbus.tools.toolkit import Toolkit
+from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
 __all__ = ["Agent"]
+
+_MAX_DESCRIPTION_CHARS = 1_000
+"""Of each tool's description in `about`: 10,000 tools fit a frame then."""
 
 
 class Agent:
@@ -95,44 +115,58 @@ class Agent:
         available: bool = True,
     ) -> None:
         self.name: str = name
-        self.model: Model = model
-        self.instructions: str = instructions
+        self.model: Model = _checked_model(model)
+        self.instructions: str = _checked_instructions(instructions)
         self._room = room
-        self._always = tuple(always)
-        self._required = tuple(required)
-        self.builders: tuple[AnyBuilder, ...] = tuple(builders)
+        self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
+        self._required = checked_required("required", required)
+        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": tuple(groups),
-            "skills": tuple(skills),
-            "middlewares": tuple(middlewares),
-            "records": records,
+            "groups": checked_groups(groups),
+            "skills": checked_listings("skills", skills),
+            "middlewares": checked_middlewares(middlewares, "agent"),
+            "records": checked_records(records, "agent"),
             "ask": ask,
         }
+        checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
-        self._model_middlewares = tuple(model_middlewares)
-        self._conversations = Conversations(store)
-        self._max_steps = max_steps
-        self._max_tokens = max_tokens
-        self._tool_budget_tokens = tool_budget_tokens
-        self._available = available and room is not None
+        self._model_middlewares = _checked_model_middlewares(model_middlewares)
+        self._conversations = Conversations(_checked_store(store))
+        self._max_steps = _at_least(1, "max_steps", max_steps)
+        self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
+        self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
+        self._available = available
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
-        self._stack = AsyncExitStack()
+        self._hosting: AsyncExitStack | None = None
+        self._started: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
 
-        Raises what `Turn` raises when it is entered, and `RoomException` if the room refuses the
-        agent's toolkit.
+        Raises:
+            RuntimeError: It is entered or started already.
+            ValueError: Two of its toolkits have one name.
+            NotFound: A required toolkit was not there in time.
+            RoomException: The room refuses a required toolkit, or the agent's own.
+            Exception: What the `start` of a local tool raised.
         """
-        async with AsyncExitStack() as stack:
-            if self._room is None:
-                await self.start(None)
-                stack.push_async_callback(self.stop)
-            else:
-                await stack.enter_async_context(self._room.host(self.toolkit))
-            self._stack = stack.pop_all()
+        if self._hosting is not None:
+            raise RuntimeError(f"the agent {self.name} is entered already")
+        self._hosting = AsyncExitStack()
+        try:
+            async with AsyncExitStack() as stack:
+                if self._room is None:
+                    await self.start(None)
+                    stack.push_async_callback(self.stop)
+                else:
+                    await stack.enter_async_context(self._room.host(self.toolkit))
+                self._hosting = stack.pop_all()
+        except BaseException:
+            self._hosting = None
+            raise
         return self
 
     async def __aexit__(
@@ -141,20 +175,44 @@ class Agent:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._stack.__aexit__(kind, error, traceback)
+        stack, self._hosting = self._hosting, None
+        if stack is not None:
+            await stack.__aexit__(kind, error, traceback)
 
     async def start(self, room: RoomClient | None) -> None:
-        """Start what lives as long as the agent. Called by its toolkit, before it is registered."""
-        self._room = room
-        # Toolkits that several turns use at a time are started by the first of these: this one.
-        self._lasting = Turn(
-            room, always=self._always, required=self._required, groups=self._choices["groups"]
-        )
-        await self._lasting.__aenter__()
+        """Start what lives as long as the agent, without hosting it.
+
+        Its toolkit calls this before it is registered. A program that asks its agent itself calls
+        it, and `stop` at its end. Raises as entering the agent.
+
+        Args:
+            room: Where its questions are answered; None for an agent of this process alone.
+        """
+        if self._started is not None:
+            raise RuntimeError(f"the agent {self.name} is started already")
+        self._started = AsyncExitStack()
+        try:
+            async with AsyncExitStack() as stack:
+                self._room = room
+                self._turn(AgentState(), (), None)  # raises for two toolkits of one name
+                groups = self._choices["groups"]
+                local = [*self._always, *(each for group in groups for each in group.toolkits)]
+                required = [*self._required, *(each for group in groups for each in group.required)]
+                for toolkit in local:
+                    # The turns use them at the same time: who is first starts them.
+                    await stack.enter_async_context(_started(toolkit, room))
+                if room is not None:
+                    await run_concurrently([each.find(room) for each in required])
+                self._started = stack.pop_all()
+        except BaseException:
+            self._started = None
+            raise
 
     async def stop(self) -> None:
-        """Stop what `start` started."""
-        await self._lasting.__aexit__(None, None, None)
+        """Stop what `start` started, the last one first."""
+        stack, self._started = self._started, None
+        if stack is not None:
+            await stack.aclose()
 
     async def offer(self, room: RoomClient) -> None:
         """Publish the builders."""
@@ -171,6 +229,9 @@ class Agent:
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         """Answer a question; yield what happens, as `agent_events` says.
 
+        Leave the loop over it with `contextlib.aclosing`: that ends what runs, and what was
+        complete stays in the conversation.
+
         Args:
             text: The question.
             tools: Configs of toolkits to be built for it: JSON objects, or objects of the builders'
@@ -178,8 +239,73 @@ class Agent:
             files: Pictures and documents for the model.
             conversation: The name of the conversation that it belongs to.
             context: Inside a running tool, its context: then the question is asked by its caller.
+
+        Raises:
+            InvalidArguments: Text, files or an entry of `tools` cannot be used, or the state of the
+                conversation cannot be read.
+            PermissionDenied: The asker may not have a toolkit of `tools` built.
+            NotFound: There is no builder for an entry, or a required toolkit is missing.
+            Unavailable: The agent is not started, or the call of `context` has ended.
+            ModelError: The model gives no reply.
         """
-        return self._answer(text, tools, files, conversation, context)
+        return with_waiting(self._answer(text, tools, files, conversation, context))
+
+    async def about(
+        self,
+        tools: Sequence[Any] = (),
+        conversation: str = "",
+        context: ToolContext | None = None,
+    ) -> dict[str, Any]:
+        """Return what a question would have: name, mode, tools, builders and the conversation.
+
+        `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
+        {"messages", "bytes"}}`; `mode` is None without permissions. The toolkits of `tools` are
+        built, and no model is asked. Raises as `answer`.
+        """
+        async with self._asked(tools, conversation, context) as (turn, found):
+            messages = found.state.conversation
+            return {
+                "name": self.name,
+                "mode": None if turn.permissions is None else turn.permissions.mode,
+                "tools": [
+                    {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
+                    for tool in turn.tools
+                ],
+                "builders": [builder.name for builder in self.builders],
+                "conversation": {
+                    "messages": len(messages),
+                    "bytes": len(json.dumps(messages, ensure_ascii=False).encode()),
+                },
+            }
+
+    async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
+        """Begin a conversation anew, also what people have granted in it. Raises as `answer`."""
+        async with self._conversations.using(self._key(conversation, context)) as found:
+            if context is not None:
+                context.enter()
+            await self._conversations.forget(found)
+
+    def _key(self, name: object, context: ToolContext | None) -> str:
+        """Return the key of a conversation of whoever asks."""
+        if self._started is None:
+            text = f"the agent {self.name} is not started: async with Agent(...) as agent"
+            raise Unavailable(text, executed="no", retryable=False)
+        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
+            raise _invalid("/conversation", f"a name has at most {MAX_NAME_CHARS} characters")
+        if context is None:
+            return conversation_key(LOCAL, None, name)
+        return conversation_key(context.caller, context.on_behalf_of, name)
+
+    @asynccontextmanager
+    async def _asked(
+        self, tools: Sequence[Any], name: str, context: ToolContext | None
+    ) -> AsyncIterator[tuple[Turn, Conversation]]:
+        """Hold a conversation, and enter the turn of a question."""
+        async with self._conversations.using(self._key(name, context)) as conversation:
+            async with self._turn(conversation.state, tools, context) as turn:
+                if context is not None:
+                    context.enter()
+                yield turn, conversation
 
     async def _answer(
         self,
@@ -189,24 +315,26 @@ class Agent:
         name: str,
         context: ToolContext | None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        caller = LOCAL if context is None else context.caller
-        principal = None if context is None else context.on_behalf_of
-        key = conversation_key(caller, principal, name)
-        async with self._conversations.using(key) as conversation:
-            turn = self._turn(conversation.state, tools, context)
-            async with turn:
-                if context is not None:
-                    context.enter()
-                async with aclosing(self._events(turn, conversation, text, files)) as events:
-                    async for event in events:
-                        yield event
+        question = self._question(text, files)
+        async with self._asked(tools, name, context) as (turn, conversation):
+            async with aclosing(self._events(turn, conversation, question)) as events:
+                async for event in events:
+                    yield event
+
+    def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
+        if not isinstance(text, str):
+            raise _invalid("/text", f"must be text, not {shown(text)}")
+        try:
+            return self.model.adapter.user(text, files)
+        except ValueError as error:
+            raise _invalid("/text", str(error)) from error
 
     def _turn(self, state: AgentState, tools: Sequence[Any], context: ToolContext | None) -> Turn:
         choices = {
             "always": self._always,
             "required": self._required,
             "builders": self.builders,
-            "available": self._available,
+            "available": self._available and self._room is not None,
             "model": self.model,
             "state": state,
             "permissions": self.permissions,
@@ -218,11 +346,11 @@ class Agent:
         return Turn(self._room, tools=own, **choices)
 
     async def _events(
-        self, turn: Turn, conversation: Conversation, text: str, files: Iterable[FileChunk]
+        self, turn: Turn, conversation: Conversation, question: Plain
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         said: list[Plain] = conversation.state.conversation
-        said.append(self.model.adapter.user(text, files))
-        before = saved = len(said)
+        said.append(question)
+        saved = question
         happening = answer(
             turn,
             self.model,
@@ -235,11 +363,69 @@ class Agent:
         try:
             async with aclosing(happening) as events:
                 async for event in events:
-                    if len(said) > saved:  # a step is complete
-                        saved = len(said)
+                    if said[-1] is not saved:  # a reply has come, or its results
+                        saved = said[-1]
                         await self._conversations.save(conversation)
                     yield event
         finally:
-            if len(said) == before:
+            if said[-1] is question:
                 said.pop()  # nothing answers it: it is not asked
             await self._conversations.save(conversation)
+
+
+@asynccontextmanager
+async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> AsyncIterator[None]:
+    """Keep a toolkit started; what a `start` raises has a note with the name of the toolkit."""
+    toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(InProcessToolkit.of(toolkit).started(room))
+        except Exception as error:
+            error.add_note(f"raised by the start of toolkit {toolkit.name}")
+            raise
+        yield
+
+
+def _checked_model(model: object) -> Model:
+    if hasattr(model, "adapter") and callable(getattr(model, "stream", None)):
+        return cast("Model", model)
+    text = f"model must be a Model, with adapter and stream, not {shown(model)}"
+    raise TypeError(f'{text}: open_model("...") makes one')
+
+
+def _checked_instructions(text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"instructions must be text, not {shown(text)}")
+    return text
+
+
+def _checked_model_middlewares(
+    middlewares: Iterable[ModelMiddleware],
+) -> tuple[ModelMiddleware, ...]:
+    if isinstance(middlewares, str) or not isinstance(middlewares, Iterable):
+        raise TypeError(f"model_middlewares must be a list, not {shown(middlewares)}")
+    found = tuple(middlewares)
+    for middleware in found:
+        if not callable(middleware):
+            raise TypeError(
+                f"model_middlewares must contain async generator functions, not {shown(middleware)}"
+            )
+    return found
+
+
+def _checked_store(store: object) -> StateStore | None:
+    methods = ("load", "save", "delete")
+    if store is None or all(callable(getattr(store, method, None)) for method in methods):
+        return cast("StateStore | None", store)
+    raise TypeError(f"store must be a StateStore, such as SqliteStates(path), not {shown(store)}")
+
+
+def _at_least(least: int, option: str, value: object) -> int:
+    if type(value) is int and value >= least:
+        return value
+    raise ValueError(f"{option} must be a whole number of {least} or more, not {shown(value)}")
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    text = f"{path}: {message}"
+    return InvalidArguments(text, details={"path": path, "message": message})

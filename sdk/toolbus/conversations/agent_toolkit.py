@@ -1,41 +1,54 @@
-"""The toolkit of an agent: `ask` streams an answer, `forget` begins a conversation anew."""
+"""The toolkit of an agent: `ask` streams an answer, `about` describes, `forget` begins anew."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.conversations.agent_events import AgentEvent
+from toolbus.errors import RoomException, ToolFailed
+from toolbus.models.model_error import ModelError
 from toolbus.room.room_client import RoomClient
 from toolbus.service.remote_toolkit import RemoteToolkit
-from toolbus.tools.context import ToolContext
+from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 
 if TYPE_CHECKING:
     from toolbus.conversations.agent import Agent
 
-__all__ = ["AgentToolkit"]
+__all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
 
-_ASK_SCHEMA: Mapping[str, Any] = {
-    "properties": {
-        "text": {"type": "string", "description": "The question or the task."},
-        "tools": {
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "Toolkits to build for it: objects with `name` and its configuration.",
-            "default": [],
-        },
-        "conversation": {
-            "type": "string",
-            "maxLength": 200,
-            "description": "The name of the conversation that it belongs to.",
-            "default": "",
-        },
-    },
-    "required": ["text"],
+MAX_NAME_CHARS: Final = 200
+"""Of the name of a conversation."""
+_TOOLS = {
+    "type": "array",
+    "items": {"type": "object"},
+    "description": "Toolkits to build for it: objects with `name` and its configuration.",
+    "default": [],
 }
+_CONVERSATION = {
+    "type": "string",
+    "maxLength": MAX_NAME_CHARS,
+    "description": "The name of the conversation that it belongs to; each asker has its own.",
+    "default": "",
+}
+
+
+@contextmanager
+def _refusing(context: ToolContext) -> Iterator[None]:
+    """Tell the asker what was refused before anything was asked, and why a model gave no reply."""
+    try:
+        yield
+    except ModelError as error:
+        raise ToolFailed(
+            str(error), retryable=error.retryable, retry_after_s=error.retry_after_s
+        ) from error
+    except RoomException as error:
+        if error.executed == "no" and not run_of(context).entered:
+            context.refuse(error)
+        raise
 
 
 class _Ask(Tool):
@@ -46,7 +59,9 @@ class _Ask(Tool):
     marks_entry = True
 
     def __init__(self, agent: Agent) -> None:
-        super().__init__(input_schema=dict(_ASK_SCHEMA))
+        text = {"type": "string", "description": "The question or the task."}
+        properties = {"text": text, "tools": _TOOLS, "conversation": _CONVERSATION}
+        super().__init__(input_schema={"properties": properties, "required": ["text"]})
         self._agent = agent
 
     async def start(self, room: Any) -> None:
@@ -64,10 +79,51 @@ class _Ask(Tool):
         conversation: str = "",
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         """Yield the events of the answer."""
-        events = self._agent.answer(text, tools=tools, conversation=conversation, context=context)
-        async with aclosing(events):
-            async for event in events:
-                yield event
+        with _refusing(context):
+            answer = self._agent.answer(
+                text, tools=tools, conversation=conversation, context=context
+            )
+            async with aclosing(answer) as events:
+                async for event in events:
+                    yield event
+
+
+class _About(Tool):
+    """Tells what a question would have."""
+
+    name = "about"
+    description = "Name, mode, tools, builders and size of the conversation; asks no model."
+    read_only = True
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        properties = {"tools": _TOOLS, "conversation": _CONVERSATION}
+        super().__init__(input_schema={"properties": properties})
+        self._agent = agent
+
+    async def execute(
+        self, context: ToolContext, /, tools: Sequence[Any] = (), conversation: str = ""
+    ) -> dict[str, Any]:
+        with _refusing(context):
+            return await self._agent.about(tools, conversation, context)
+
+
+class _Forget(Tool):
+    """Begins a conversation anew."""
+
+    name = "forget"
+    description = "Begin a conversation anew: the agent forgets what was said in it."
+    idempotent = True
+    destructive = True
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(input_schema={"properties": {"conversation": _CONVERSATION}})
+        self._agent = agent
+
+    async def execute(self, context: ToolContext, /, conversation: str = "") -> None:
+        with _refusing(context):
+            await self._agent.forget(conversation, context)
 
 
 class AgentToolkit(RemoteToolkit):
@@ -80,7 +136,7 @@ class AgentToolkit(RemoteToolkit):
     def __init__(self, agent: Agent) -> None:
         super().__init__(
             agent.name,
-            [_Ask(agent)],
+            [_Ask(agent), _About(agent), _Forget(agent)],
             description="An agent: ask it.",
             annotations={"agent": True},
             public=False,

@@ -191,6 +191,28 @@ async def test_uses_run_side_by_side_only_where_that_is_safe() -> None:
 # Interruption
 
 
+async def test_each_result_is_told_once_as_soon_as_its_call_has_ended() -> None:
+    work = Work()
+    told: asyncio.Queue[ToolResult] = asyncio.Queue()
+    async with work.turn() as turn:
+        asked = uses_of("near.absent", "near.look", "near.look", "near.change", word="x")
+        running = asyncio.create_task(turn.run(asked, on_result=told.put_nowait))
+        assert (await told.get()).state == "failed"
+        for _ in range(2):
+            await work.began.get()
+        assert told.empty()
+        work.let(1)
+        first = await told.get()
+        assert not running.done()
+        assert first.id in ("1", "2")
+        work.let(2)
+        results = await running
+        rest = [told.get_nowait() for _ in range(told.qsize())]
+    assert [each.id for each in rest][-1] == "3"
+    assert sorted([results[0].id, first.id, *(each.id for each in rest)]) == ["0", "1", "2", "3"]
+    assert [each.state for each in results] == ["failed", "ok", "ok", "ok"]
+
+
 @pytest.mark.parametrize("kit", KITS)
 async def test_interrupted_uses_keep_their_chunks_and_later_ones_do_not_begin(kit: str) -> None:
     work, came = Work(), asyncio.Event()
