@@ -27,7 +27,9 @@ __all__ = ["AGENT", "AskedAgents"]
 AGENT = "agent"
 """The annotation of the toolkit of an agent; its value is true. Anybody can claim it."""
 _TOOLS = frozenset({"ask", "about", "forget"})
-_PROGRESS = frozenset({"text", "restart", "tool_call", "progress", "tool_result", "waiting"})
+_PROGRESS = frozenset(
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting"}
+)
 _MAX_SHOWN_CHARS = 2_000
 """Of the text so far, as progress: its end."""
 _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
