@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,7 +36,7 @@ from toolbus import (
     tool,
 )
 from toolbus.conversations import waiting_events
-from toolbus_server.testing import room_of, running_server
+from toolbus_server.testing import FaultProxy, room_of, running_server
 
 Events = list[dict[str, Any]]
 
@@ -79,11 +79,16 @@ class Hanging(Tool):
 
 
 async def ask(asker: RoomClient, text: str = "hi", **options: Any) -> Events:
-    """Ask the agent of the participant `helper`, and return all events but files."""
+    """Ask the agent of the participant `helper`, and return all events."""
     arguments = {"text": text, **options.pop("arguments", {})}
     stream = asker.stream("helper.ask", arguments, participant="helper", **options)
     async with stream as chunks:
-        return [chunk.value async for chunk in chunks if not isinstance(chunk, FileChunk)]
+        return [_event(chunk) async for chunk in chunks]
+
+
+def _event(chunk: Any) -> dict[str, Any]:
+    assert isinstance(chunk.value, dict)
+    return chunk.value
 
 
 def roles(agent: Agent) -> list[str]:
@@ -179,26 +184,36 @@ async def test_file_comes_with_a_question_and_a_large_one_is_refused() -> None:
     ]
 
 
-Leave = Callable[[RoomClient, "asyncio.Task[Events]"], Awaitable[Any]]
+class Asking(NamedTuple):
+    """A participant with a question that is being answered."""
+
+    ann: RoomClient
+    line: FaultProxy
+    question: asyncio.Task[Events]
 
 
-async def _cancels(ann: RoomClient, asking: asyncio.Task[Events]) -> None:
-    asking.cancel()
+async def _cancels(asking: Asking) -> None:
+    asking.question.cancel()
 
 
-async def _leaves_the_room(ann: RoomClient, asking: asyncio.Task[Events]) -> None:
-    await ann.__aexit__(None, None, None)
+async def _leaves_the_room(asking: Asking) -> None:
+    await asking.ann.__aexit__(None, None, None)
 
 
-async def _waits(ann: RoomClient, asking: asyncio.Task[Events]) -> None:
+async def _is_cut_off(asking: Asking) -> None:
+    await asking.line.refuse()
+    asking.line.reset()
+
+
+async def _waits(asking: Asking) -> None:
     with pytest.raises(DeadlineExceeded):
-        await asking
+        await asking.question
 
 
 @pytest.mark.parametrize("place", ["here", "there"])
-@pytest.mark.parametrize("leave", [_cancels, _leaves_the_room, _waits])
+@pytest.mark.parametrize("leave", [_cancels, _leaves_the_room, _is_cut_off, _waits])
 async def test_tool_of_an_asker_that_leaves_is_interrupted_and_not_forgotten(
-    leave: Leave, place: str
+    leave: Callable[[Asking], Awaitable[None]], place: str
 ) -> None:
     hanging = Hanging()
     kit = Toolkit("slow", [hanging])
@@ -211,17 +226,16 @@ async def test_tool_of_an_asker_that_leaves_is_interrupted_and_not_forgotten(
             host = await enter(server.room("host"))
             await enter(host.host(kit))
         agent = await enter(Agent(helper, model, name="helper", always=own))
-        ann = await server.room("ann").__aenter__()
-        stack.push_async_exit(ann)
+        line = await enter(FaultProxy(server.url))
+        ann = await enter(server.room("ann", via=line))
         timeout_s = 1 if leave is _waits else None
-        asking = asyncio.create_task(ask(ann, "go", timeout_s=timeout_s))
+        question = asyncio.create_task(ask(ann, "go", timeout_s=timeout_s))
         await hanging.began.wait()
-        await leave(ann, asking)
+        await leave(Asking(ann, line, question))
         # A tool in this process whose time is over gets CancelledError alone.
         assert await hanging.ended.get() is (leave is not _waits or place == "there")
-        await asyncio.wait([asking])
-        if not asking.cancelled():
-            asking.exception()
+        question.cancel()
+        await asyncio.wait([question])
         again = await enter(server.room("ann", instance="again"))
         await ask(again, "and")
     assert roles(agent) == ["go", "model", "results", "and"]
@@ -268,7 +282,7 @@ async def test_waiting_is_told_while_the_model_thinks_and_while_a_tool_runs(
         async with agent, ann.stream("helper.ask", {"text": "?"}, participant="helper") as chunks:
             kinds = []
             async for chunk in chunks:
-                kinds.append(chunk.value["type"])
+                kinds.append(_event(chunk)["type"])
                 if kinds[-2:] == ["waiting", "waiting"]:
                     if may_think.is_set() and hanging.began.is_set():
                         break
