@@ -301,7 +301,6 @@ class Conversations:
             raise Overloaded(
                 f"{MAX_WAITING} questions wait for this conversation: ask in another one, or later"
             )
-        self._kept.move_to_end(key)
         found.users += 1
         try:
             async with found.lock:
@@ -363,6 +362,7 @@ class Conversations:
         conversation.cut()
 
     def _leave_out(self, used: Conversation) -> None:
+        self._kept.move_to_end(used.key)
         if not (used.users or used.is_loaded):
             del self._kept[used.key]
         total = sum(conversation.bytes for conversation in self._kept.values())
