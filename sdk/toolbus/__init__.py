@@ -116,6 +116,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.toolkit_proxy import ToolkitProxy as ToolkitProxy
     from toolbus.room.toolkit_proxy import TypedToolkitProxy as TypedToolkitProxy
     from toolbus.service.remote_toolkit import RemoteToolkit as RemoteToolkit
+    from toolbus.tool_search.room_tools import RoomTools as RoomTools
     from toolbus.tools.context import ToolContext as ToolContext
     from toolbus.tools.function_tool import FunctionTool as FunctionTool
     from toolbus.tools.input_stream import InputStream as InputStream

@@ -67,6 +67,7 @@ _MODULES = {
     "toolbus.room.room_client": "RoomClient",
     "toolbus.room.toolkit_proxy": "DefinitionInfo ToolkitInfo ToolkitProxy TypedToolkitProxy",
     "toolbus.service.remote_toolkit": "RemoteToolkit",
+    "toolbus.tool_search.room_tools": "RoomTools",
     "toolbus.tools.context": "ToolContext",
     "toolbus.tools.function_tool": "FunctionTool",
     "toolbus.tools.input_stream": "InputStream",

@@ -18,6 +18,7 @@ from toolbus.agents.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.call_questions import Asking
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ToolGroup, checked_groups
@@ -48,6 +49,7 @@ from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.room.room_client import RoomClient
+from toolbus.tool_search.tool_budget import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
@@ -137,7 +139,7 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = room
+        self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
@@ -151,6 +153,7 @@ class Agent:
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }
+        Asking(ask, 0)  # raises for what is no function
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
@@ -162,7 +165,9 @@ class Agent:
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
-        self._available = available
+        self._available = _checked_flag("available", available)
+        self._budget: ToolBudget | None = None
+        """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
         self._hosting: AsyncExitStack | None = None
@@ -223,6 +228,7 @@ class Agent:
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
         self._room = room
+        self._budget = None
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
@@ -233,6 +239,10 @@ class Agent:
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
                 await run_concurrently([each.find(room) for each in required])
+            if room is not None and self._available:
+                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                await stack.enter_async_context(budget.following(room))
+                self._budget = budget
             return stack.pop_all()
 
     async def stop(self) -> None:
@@ -371,7 +381,6 @@ class Agent:
             "always": self._always,
             "required": self._required,
             "builders": self.builders,
-            "available": self._available and self._room is not None,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -379,6 +388,8 @@ class Agent:
             # The innermost: what other middlewares see of an answer is what the model reads.
             "middlewares": (*self._choices["middlewares"], AskedAgents(conversation.key)),
         }
+        if self._budget is not None:
+            choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
         own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
@@ -459,6 +470,18 @@ def _checked_model(model: object) -> Model:
         return cast("Model", model)
     text = f"model must be a Model, with adapter and stream, not {shown(model)}"
     raise TypeError(f'{text}: open_model("...") makes one')
+
+
+def _checked_room(room: object) -> RoomClient | None:
+    if not isinstance(room, RoomClient | None):
+        raise TypeError(f"an agent is made with a toolbus.RoomClient or None, not {shown(room)}")
+    return room
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{option} must be True or False, not {shown(value)}")
+    return value
 
 
 def _checked_text(option: str, text: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
@@ -104,9 +105,9 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     """Run what the model asks for; yield each result as soon as there is one."""
     if not uses:
         return
-    tools = {turn.provider_name(tool): tool.name for tool in turn.tools}
     for use in uses:
-        yield use_event(use, tools.get(use.name, use.name))
+        tool, arguments = turn.called(use)
+        yield use_event(replace(use, arguments=arguments), tool)
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
     happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
@@ -123,7 +124,7 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     try:
         while (one := await happened.get()) is not None:
             if isinstance(one, ToolUse):
-                yield progress_event(one, tools.get(one.name, one.name), latest.pop(one.id))
+                yield progress_event(one, turn.called(one)[0], latest.pop(one.id))
                 continue
             yield result_event(one)
             for chunk in one.chunks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["TokenUsage", "count_of"]
+__all__ = ["TokenUsage", "count_of", "counts_in"]
 
 
 class TokenUsage(NamedTuple):
@@ -17,9 +17,23 @@ class TokenUsage(NamedTuple):
     """Of the reply, thoughts included."""
 
 
-def count_of(counts: Any, *names: str) -> int:
+def count_of(counts: Mapping[str, Any], *names: str) -> int:
     """Return the sum of some counts of a reply; what is no count is 0."""
-    if not isinstance(counts, Mapping):
-        return 0
     found = (counts.get(name) for name in names)
     return sum(each for each in found if type(each) is int and each > 0)
+
+
+def counts_in(told: Any, *places: str) -> Mapping[str, Any]:
+    """Return the counts of a reply or an event: the first of its fields that is an object.
+
+    Args:
+        told: The reply or event.
+        places: Names of fields, such as `usage`, or of fields within one, as `message.usage`.
+    """
+    for place in places:
+        found = told
+        for name in place.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping):
+            return found
+    return {}
