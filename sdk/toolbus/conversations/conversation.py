@@ -284,6 +284,22 @@ class Conversations:
         self._warn_at = 0.0
 
     @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Read from the store once, and close it at the end.
+
+        So a store that cannot be used is an error when an agent starts, not of its first question.
+        Raises what the store raises.
+        """
+        if self._store is None:
+            yield
+            return
+        await self._store.load("")
+        try:
+            yield
+        finally:
+            await self._store.aclose()
+
+    @asynccontextmanager
     async def using(self, key: str, *, load: bool = True) -> AsyncIterator[Conversation]:
         """Wait until no other question of the conversation is answered, and hold it.
 

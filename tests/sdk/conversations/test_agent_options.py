@@ -152,4 +152,4 @@ async def test_about_tells_what_a_question_would_have() -> None:
         assert [tool["name"] for tool in told["tools"]] == ["kit.own", "built.built"]
         assert (told["mode"], told["conversation"]["messages"]) == ("explore", 0)
         await agent.forget()
-        assert (await agent.about())["conversation"] == {"messages": 0, "bytes": 2}
+        assert (await agent.about())["conversation"] == {"messages": 0, "bytes": 0}
