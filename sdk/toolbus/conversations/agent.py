@@ -190,7 +190,8 @@ class Agent:
             ValueError: Two of its toolkits have one name.
             NotFound: A required toolkit was not there in time.
             RoomException: The room refuses a required toolkit, or the agent's own.
-            Exception: What the `start` of a local tool raised.
+            Exception: What the `start` of a local tool raised, or the store, such as
+                `StatesUnavailable`.
         """
         if self._hosting is not None:
             raise RuntimeError(f"the agent {self.name} is entered already")
@@ -240,6 +241,7 @@ class Agent:
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
         required = [*self._required, *(each for group in groups for each in group.required)]
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
@@ -416,6 +418,7 @@ class Agent:
                 async for event in events:
                     yield event
 
+        has_ended = False
         try:
             conversation.begin(self.model.adapter, question)
             if conversation.dropped:
@@ -431,14 +434,18 @@ class Agent:
             )
             async with aclosing(happening) as events:
                 async for event in events:
-                    # Before the calls of a reply run, so that they are not forgotten.
-                    await self._conversations.save_growth(conversation)
                     if isinstance(event, dict) and event["type"] == "end":
                         event["trace"] = _trace_id()
+                        has_ended = True
+                        conversation.end()
+                        await self._conversations.save(conversation)
+                    else:  # before the calls of a reply run, so that they are not forgotten
+                        await self._conversations.save_growth(conversation)
                     yield event
         finally:
-            conversation.end()
-            await self._conversations.save(conversation)
+            if not has_ended:
+                conversation.end()
+                await self._conversations.save(conversation)
 
 
 @asynccontextmanager
@@ -498,7 +505,7 @@ def _checked_text(option: str, text: object) -> str:
 
 
 def _checked_store(store: object) -> StateStore | None:
-    methods = ("load", "save", "delete")
+    methods = ("load", "save", "delete", "aclose")
     if store is None or all(callable(getattr(store, method, None)) for method in methods):
         return cast("StateStore | None", store)
     raise TypeError(f"store must be a StateStore, such as SqliteStates(path), not {shown(store)}")
