@@ -49,7 +49,6 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.conversations.agent import Agent as Agent
     from toolbus.conversations.agent_events import AgentEvent as AgentEvent
     from toolbus.conversations.loop import answer as answer
-    from toolbus.conversations.model_calls import RESTART as RESTART
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
     from toolbus.conversations.model_calls import NextModel as NextModel
