@@ -18,6 +18,7 @@ from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitConfig
 from toolbus.agents.call_questions import Asking
 from toolbus.agents.model_tools import ModelTool, ShownTools
+from toolbus.agents.naming_tool import TurnWords
 from toolbus.agents.prepared_calls import PreparedCalls
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
@@ -237,6 +238,7 @@ class Turn:
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
+            trust = self._assembly.trust(scope)
             facts = TurnFacts(
                 scope.agent,
                 scope.sender,
@@ -244,6 +246,7 @@ class Turn:
                 self._groups.check,
                 scope.wants_error_text,
                 scope.builders or (),
+                TurnWords(trust, options.state.definitions),
             )
             judge = None
             if options.permissions is not None:
@@ -259,7 +262,7 @@ class Turn:
             self._tools = TurnTools(entries, self._groups)
             self._shown = ShownTools(
                 entries.values(),
-                self._assembly.trust(scope),
+                trust,
                 options.state.definitions,
                 self._tools.provider_name,
             )
@@ -382,6 +385,14 @@ class Turn:
         Raises `NotFound` if there is none.
         """
         return self._tools.named(provider_name)
+
+    def called(self, use: ToolUse) -> tuple[str, Any]:
+        """Return the tool that a use calls, as people write it, and the arguments for it.
+
+        Where the use only names the tool, as one of `tools.call` does, these are the named ones. If
+        there is no such tool they are those of the use as it was written.
+        """
+        return self._calls.called(use)
 
     # Calls
 
