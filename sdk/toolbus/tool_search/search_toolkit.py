@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from toolbus.agents.naming_tool import NamingTool, TurnWords
@@ -67,7 +67,7 @@ _CHANGED = "The definition of this tool's toolkit has changed since it was descr
 class SearchableTools(Protocol):
     """What the toolkit needs: `RoomTools`."""
 
-    async def search(self, query: str, limit: int) -> Any:
+    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> Any:
         """Find tools; see `RoomTools.search`."""
 
     def find(self, name: str) -> ToolInfo:
@@ -109,10 +109,10 @@ class _Search(Tool):
         `more` says how many further tools there are, and `left_out`, if there is one, how many
         toolkits of the room are not searched because there are too many tools.
         """
-        found = await self._tools.search(query, limit)
-        trust = _words(context).trust
+        words = _words(context)
+        found = await self._tools.search(query, limit, words.toolkits)
         answer: dict[str, Any] = {
-            "tools": [_line(tool, trust) for tool in found.tools],
+            "tools": [_line(tool, words.trust) for tool in found.tools],
             "more": found.more,
         }
         if found.left_out:
