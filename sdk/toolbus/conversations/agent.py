@@ -209,16 +209,21 @@ class Agent:
                 self._turn(AgentState(), (), None)  # raises for two toolkits of one name
                 groups = self._choices["groups"]
                 local = [*self._always, *(each for group in groups for each in group.toolkits)]
-                required = [*self._required, *(each for group in groups for each in group.required)]
                 for toolkit in local:
                     # The turns use them at the same time: who is first starts them.
                     await stack.enter_async_context(_started(toolkit, room))
                 if room is not None:
-                    await run_concurrently([each.find(room) for each in required])
+                    await run_concurrently([each.find(room) for each in self.required])
                 self._started = stack.pop_all()
         except BaseException:
             self._started = None
             raise
+
+    @property
+    def required(self) -> tuple[RequiredToolkit, ...]:
+        """The toolkits of others that it waits for, also those of its groups."""
+        groups = self._choices["groups"]
+        return (*self._required, *(each for group in groups for each in group.required))
 
     async def stop(self) -> None:
         """Stop what `start` started, the last one first."""
