@@ -86,7 +86,10 @@ def adapter_name(adapter: Adapter) -> str:
 class _Message(NamedTuple):
     """A message as it is stored."""
 
-    text: str
+    message: object
+    """The message itself: another one in its place is measured again."""
+    text: str | None
+    """As JSON; None if it is not JSON."""
     size: int
     """Bytes of the text."""
 
@@ -104,14 +107,15 @@ class _Former(NamedTuple):
 class Conversation:
     """One conversation.
 
-    Its messages are never changed: only appended, by `begin` and by the loop, and left out at the
-    front. So each is made JSON once, and neither its size nor its state costs that again.
+    No message is changed: others are appended, by `begin` and by the loop, take the place of the
+    last ones, or are left out at the front. So each is made JSON once, and neither the size of a
+    conversation nor its state costs that again.
     """
 
     key: str
-    max_bytes: int
-    """Of its messages; beyond it the oldest questions are left out, with all that followed them."""
     state: AgentState = field(default_factory=AgentState)
+    max_bytes: int = MAX_CONVERSATION_BYTES
+    """Of its messages; beyond it the oldest questions are left out, with all that followed them."""
     is_loaded: bool = False
     """Whether `state` is what the store has."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -123,6 +127,8 @@ class Conversation:
     this question."""
     bytes: int = 0
     """Of its messages, as JSON."""
+    saved: object = None
+    """The last message when the state was stored last."""
     _messages: list[_Message] = field(default_factory=list)
     _former: _Former | None = None
 
@@ -170,9 +176,10 @@ class Conversation:
             _logger.info("conversation %s: %s", self.key, self.dropped)
 
     def end(self) -> None:
-        """Take the question back if nothing answers it: then it is not asked."""
+        """Cut what has been said, or take the question back if nothing answers it."""
         former, self._former = self._former, None
         if self.is_answered or former is None:
+            self.cut()
             return
         self.state.adapter = former.adapter
         self.state.conversation[:] = former.conversation
@@ -183,7 +190,7 @@ class Conversation:
         """Leave out the oldest questions while there are too many bytes, but never the last one.
 
         A question is left out with all that follows it up to the next one, so that each use of a
-        tool keeps its result. Raises `InvalidArguments` for a message that is not JSON.
+        tool keeps its result.
         """
         self._measure()
         left, count = self.bytes, 0
@@ -198,7 +205,14 @@ class Conversation:
     def text(self) -> str:
         """Return the state as JSON. Raises `InvalidArguments` for what is not JSON in it."""
         self._measure()
-        return self.state.json_around(f"[{', '.join(each.text for each in self._messages)}]")
+        texts: list[str] = []
+        for number, message in enumerate(self._messages):
+            if message.text is None:
+                path = f"/conversation/{number}"
+                text = f"a message of the conversation is not JSON: {path}"
+                raise InvalidArguments(text, details={"path": path})
+            texts.append(message.text)
+        return self.state.json_around(f"[{', '.join(texts)}]")
 
     def take(self, state: AgentState, messages: Iterable[_Message] = ()) -> None:
         """Take a state in place of the former one.
@@ -213,10 +227,18 @@ class Conversation:
         self.bytes = sum(message.size for message in self._messages)
 
     def _measure(self) -> None:
-        for number in range(len(self._messages), len(self.state.conversation)):
-            message = _stored(self.state.conversation[number], number)
-            self._messages.append(message)
-            self.bytes += message.size
+        """Make JSON of the messages that have come since."""
+        said = self.state.conversation
+        known = 0
+        for stored, message in zip(self._messages, said, strict=False):
+            if stored.message is not message:
+                break
+            known += 1
+        self.bytes -= sum(message.size for message in self._messages[known:])
+        del self._messages[known:]
+        for message in said[known:]:
+            self._messages.append(_stored(message))
+            self.bytes += self._messages[-1].size
 
     def _leave_out(self, count: int) -> None:
         """Leave out the first messages."""
@@ -227,15 +249,12 @@ class Conversation:
         questions[:] = [index - count for index in questions if index >= count]
 
 
-def _stored(message: object, number: int) -> _Message:
+def _stored(message: object) -> _Message:
     try:
-        plain = plain_json(message)
-    except InvalidResult as error:
-        path = f"/conversation/{number}{error.details.get('path', '')}"
-        text = f"a message of the conversation is not JSON: {path}"
-        raise InvalidArguments(text, details={"path": path}) from error
-    text = json.dumps(plain, ensure_ascii=False)
-    return _Message(text, len(text) if text.isascii() else len(text.encode()))
+        text = json.dumps(plain_json(message), ensure_ascii=False)
+    except InvalidResult:  # of an adapter that is not ours
+        return _Message(message, None, 0)
+    return _Message(message, text, len(text) if text.isascii() else len(text.encode()))
 
 
 def _read(text: str) -> tuple[AgentState, list[_Message]]:
@@ -243,7 +262,7 @@ def _read(text: str) -> tuple[AgentState, list[_Message]]:
     if len(text) > MAX_STATE_BYTES:
         raise InvalidArguments(f"a state has at most {MAX_STATE_BYTES} bytes")
     state = AgentState.from_json(text)
-    return state, [_stored(message, at) for at, message in enumerate(state.conversation)]
+    return state, [_stored(message) for message in state.conversation]
 
 
 class Conversations:
@@ -277,7 +296,7 @@ class Conversations:
         """
         found = self._kept.get(key)
         if found is None:
-            found = self._kept[key] = Conversation(key, self._max_bytes)
+            found = self._kept[key] = Conversation(key, max_bytes=self._max_bytes)
         elif found.users > MAX_WAITING:
             raise Overloaded(
                 f"{MAX_WAITING} questions wait for this conversation: ask in another one, or later"
@@ -294,18 +313,25 @@ class Conversations:
             self._leave_out(found)
 
     async def save(self, conversation: Conversation) -> None:
-        """Cut a conversation that has grown, and store its state; not while nothing answers."""
-        if not conversation.is_answered:
+        """Store the state of a conversation, if there is a store."""
+        if self._store is None:
             return
+        said = conversation.state.conversation
+        conversation.saved = said[-1] if said else None
         try:
-            conversation.cut()
-            if self._store is not None:
-                await self._store.save(conversation.key, conversation.text())
+            await self._store.save(conversation.key, conversation.text())
         except Exception as error:
             now = time.monotonic()
             if now >= self._warn_at:
                 self._warn_at = now + _WARN_EVERY_S
                 _logger.warning("conversation %s is not stored: %s", conversation.key, error)
+
+    async def save_growth(self, conversation: Conversation) -> None:
+        """Store the state if something was said since, and the last question is answered by it."""
+        if conversation.is_answered:
+            said = conversation.state.conversation
+            if said and said[-1] is not conversation.saved:
+                await self.save(conversation)
 
     async def forget(self, conversation: Conversation) -> None:
         """Begin a conversation anew, and delete its stored state. Raises what the store raises."""
