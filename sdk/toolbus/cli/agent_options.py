@@ -26,7 +26,8 @@ from toolbus.cli.flag_groups import takes
 from toolbus.cli.group_file import GroupFileError, read_group_file
 from toolbus.cli.toolkit_references import find_object, find_toolkit, last_name
 from toolbus.conversations.agent import Agent
-from toolbus.conversations.state_store import SqliteStates
+from toolbus.conversations.model_middlewares import ModelLog, ModelRetry
+from toolbus.conversations.state_store import SqliteStates, StatesUnavailable
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.adapter import Model
@@ -214,8 +215,9 @@ def agent_of(
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
             ask=ask,
+            model_middlewares=[ModelRetry(), ModelLog()],
             records=records,
-            store=None if choices.state is None else SqliteStates(choices.state),
+            store=None if choices.state is None else _states(choices.state),
             available=avatar.available if choices.available is None else choices.available,
             **given,
         )
@@ -267,9 +269,18 @@ def _groups(path: Path) -> list[ToolGroup]:
 
 def _model(name: str, base_url: str | None) -> Model:
     try:
-        return open_model(name, base_url)
+        return open_model(name, base_url, max_retries=0)  # `ModelRetry` decides alone
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         raise UsageError(f"--model: {error}") from error
+
+
+def _states(path: Path) -> SqliteStates:
+    states = SqliteStates(path)
+    try:
+        states.check()
+    except StatesUnavailable as error:
+        raise UsageError(f"--state: {error.message}; {error.next_step}") from error
+    return states
 
 
 def _instructions(typed: str) -> str:

@@ -147,10 +147,14 @@ class Agent:
         self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
-        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        self._builders = checked_builders(builders)
+        checked = checked_groups(groups)
+        of_groups = (builder for group in checked for builder in group.builders)
+        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": checked_groups(groups),
+            "groups": checked,
             "skills": checked_listings("skills", skills),
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
@@ -390,7 +394,7 @@ class Agent:
         choices = {
             "always": self._always,
             "required": self._required,
-            "builders": self.builders,
+            "builders": self._builders,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
