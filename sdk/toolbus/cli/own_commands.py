@@ -68,6 +68,10 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.call:call",
             "Call a tool and print its result, or the values of a stream as they arrive.",
         ),
+        "chat": OwnCommand(
+            "toolbus.cli.commands.chat:chat",
+            "Chat with an agent: its answer as it comes, with each call of a tool.",
+        ),
         "lock": OwnCommand(
             "toolbus.cli.commands.lock:lock",
             "Write owner and definition of toolkits to a lock file, and print what changed.",

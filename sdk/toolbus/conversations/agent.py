@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
+
+from opentelemetry import trace
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import (
@@ -16,11 +18,12 @@ from toolbus.agents.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.call_questions import Asking
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ToolGroup, checked_groups
 from toolbus.agents.turn import Turn
-from toolbus.agents.turn_options import checked_builders, checked_permissions
+from toolbus.agents.turn_options import checked_builders, checked_permissions, checked_timeout
 from toolbus.agents.turn_toolkits import (
     LocalToolkit,
     RequiredToolkit,
@@ -31,15 +34,27 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
-from toolbus.conversations.conversation import Conversation, Conversations, conversation_key
+from toolbus.conversations.asked_agents import AskedAgents
+from toolbus.conversations.conversation import (
+    MAX_CONVERSATION_BYTES,
+    Conversation,
+    Conversations,
+    conversation_key,
+)
 from toolbus.conversations.loop import answer
-from toolbus.conversations.model_calls import ModelMiddleware
+from toolbus.conversations.model_calls import (
+    ModelCall,
+    ModelMiddleware,
+    NextModel,
+    checked_model_middlewares,
+)
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
-from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.room.room_client import RoomClient
+from toolbus.tool_search.tool_budget import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
@@ -51,6 +66,8 @@ if TYPE_CHECKING:  # most programs record nothing
 
 __all__ = ["Agent"]
 
+MAX_FILE_BYTES = 16 * 2**20
+"""Of a file for the model; no provider takes more in one request."""
 _MAX_DESCRIPTION_CHARS = 1_000
 """Of each tool's description in `about`: 10,000 tools fit a frame then."""
 
@@ -87,8 +104,14 @@ class Agent:
         tool_budget_tokens: How many tokens the definitions of the room's toolkits may take; above
             it the model gets `tools.search`, `tools.describe` and `tools.call` in their place.
         available: Whether the model gets the public toolkits of the room that are not required.
+        max_conversation_bytes: How large the messages of a conversation are at most, as JSON; then
+            the oldest questions are left out, with what followed them. A question is asked also if
+            it is larger alone, and left out before the next one. Four bytes of text are about one
+            token: choose less for a model that reads less.
+        description: What it is for, told to those who may ask it. Instructions are not told.
+        timeout_s: Seconds for each call of a tool; less where the asker has less time left.
 
-    Raises `ValueError` and `TypeError` as `Turn` does.
+    Raises `ValueError` and `TypeError` as `Turn` does, and for a value that is none of these.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -113,11 +136,15 @@ class Agent:
         max_tokens: int | None = None,
         tool_budget_tokens: int = 8_000,
         available: bool = True,
+        max_conversation_bytes: int = MAX_CONVERSATION_BYTES,
+        description: str = "",
+        timeout_s: float = 300.0,
     ) -> None:
         self.name: str = name
         self.model: Model = _checked_model(model)
-        self.instructions: str = _checked_instructions(instructions)
-        self._room = room
+        self.instructions: str = _checked_text("instructions", instructions)
+        self.description: str = _checked_text("description", description)
+        self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
@@ -128,20 +155,31 @@ class Agent:
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
             "ask": ask,
+            # Longer than a turn gives by default: an agent that is asked asks its model first.
+            "timeout_s": checked_timeout(timeout_s),
         }
+        Asking(ask, 0)  # raises for what is no function
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
-        self._model_middlewares = _checked_model_middlewares(model_middlewares)
-        self._conversations = Conversations(_checked_store(store))
+        self._model_middlewares = checked_model_middlewares(model_middlewares, "agent")
+        self._conversations = Conversations(
+            _checked_store(store),
+            _at_least(1, "max_conversation_bytes", max_conversation_bytes),
+        )
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
-        self._available = available
+        self._available = _checked_flag("available", available)
+        self._budget: ToolBudget | None = None
+        """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
         self._hosting: AsyncExitStack | None = None
         self._started: AsyncExitStack | None = None
+        self._users = 0
+        """How often it was started: it may be hosted, and a toolkit of another agent here."""
+        self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -188,31 +226,37 @@ class Agent:
         Args:
             room: Where its questions are answered; None for an agent of this process alone.
         """
-        if self._started is not None:
-            raise RuntimeError(f"the agent {self.name} is started already")
-        self._started = AsyncExitStack()
-        try:
-            async with AsyncExitStack() as stack:
-                self._room = room
-                self._turn(AgentState(), (), None)  # raises for two toolkits of one name
-                groups = self._choices["groups"]
-                local = [*self._always, *(each for group in groups for each in group.toolkits)]
-                required = [*self._required, *(each for group in groups for each in group.required)]
-                for toolkit in local:
-                    # The turns use them at the same time: who is first starts them.
-                    await stack.enter_async_context(_started(toolkit, room))
-                if room is not None:
-                    await run_concurrently([each.find(room) for each in required])
-                self._started = stack.pop_all()
-        except BaseException:
-            self._started = None
-            raise
+        async with self._changing:
+            if not self._users:
+                self._started = await self._start(room)
+            self._users += 1
+
+    async def _start(self, room: RoomClient | None) -> AsyncExitStack:
+        self._room = room
+        self._budget = None
+        self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
+        groups = self._choices["groups"]
+        local = [*self._always, *(each for group in groups for each in group.toolkits)]
+        required = [*self._required, *(each for group in groups for each in group.required)]
+        async with AsyncExitStack() as stack:
+            for toolkit in local:
+                # The turns use them at the same time: who is first starts them.
+                await stack.enter_async_context(_started(toolkit, room))
+            if room is not None:
+                await run_concurrently([each.find(room) for each in required])
+            if room is not None and self._available:
+                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                await stack.enter_async_context(budget.following(room))
+                self._budget = budget
+            return stack.pop_all()
 
     async def stop(self) -> None:
-        """Stop what `start` started, the last one first."""
-        stack, self._started = self._started, None
-        if stack is not None:
-            await stack.aclose()
+        """Stop what `start` started, the last one first; once for each `start`."""
+        async with self._changing:
+            self._users = max(0, self._users - 1)
+            if not self._users and self._started is not None:
+                stack, self._started = self._started, None
+                await stack.aclose()
 
     async def offer(self, room: RoomClient) -> None:
         """Publish the builders."""
@@ -241,11 +285,13 @@ class Agent:
             context: Inside a running tool, its context: then the question is asked by its caller.
 
         Raises:
-            InvalidArguments: Text, files or an entry of `tools` cannot be used, or the state of the
-                conversation cannot be read.
+            InvalidArguments: Text, files or an entry of `tools` cannot be used.
             PermissionDenied: The asker may not have a toolkit of `tools` built.
             NotFound: There is no builder for an entry, or a required toolkit is missing.
             Unavailable: The agent is not started, or the call of `context` has ended.
+            ConversationUnavailable: The state of the conversation cannot be read, such as that of a
+                newer version of toolbus.
+            Overloaded: 16 questions wait for the conversation already.
             ModelError: The model gives no reply.
         """
         return with_waiting(self._answer(text, tools, files, conversation, context))
@@ -263,7 +309,6 @@ class Agent:
         built, and no model is asked. Raises as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
-            messages = found.state.conversation
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -273,14 +318,18 @@ class Agent:
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
-                    "messages": len(messages),
-                    "bytes": len(json.dumps(messages, ensure_ascii=False).encode()),
+                    "messages": len(found.state.conversation),
+                    "bytes": found.bytes,
                 },
             }
 
     async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
-        """Begin a conversation anew, also what people have granted in it. Raises as `answer`."""
-        async with self._conversations.using(self._key(conversation, context)) as found:
+        """Begin a conversation anew, also what people have granted in it.
+
+        A state that cannot be read can be forgotten. Raises as `answer`, and what the store raises.
+        """
+        key = self._key(conversation, context)
+        async with self._conversations.using(key, load=False) as found:
             if context is not None:
                 context.enter()
             await self._conversations.forget(found)
@@ -302,7 +351,7 @@ class Agent:
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
         async with self._conversations.using(self._key(name, context)) as conversation:
-            async with self._turn(conversation.state, tools, context) as turn:
+            async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()
                 yield turn, conversation
@@ -315,31 +364,37 @@ class Agent:
         name: str,
         context: ToolContext | None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        question = self._question(text, files)
+        question = await self._question(text, files)
         async with self._asked(tools, name, context) as (turn, conversation):
             async with aclosing(self._events(turn, conversation, question)) as events:
                 async for event in events:
                     yield event
 
-    def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
+    async def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
         if not isinstance(text, str):
             raise _invalid("/text", f"must be text, not {shown(text)}")
+        whole = [await _in_memory(file) for file in files]
         try:
-            return self.model.adapter.user(text, files)
+            return self.model.adapter.user(text, whole)
         except ValueError as error:
-            raise _invalid("/text", str(error)) from error
+            raise _invalid("/attachment" if whole else "/text", str(error)) from error
 
-    def _turn(self, state: AgentState, tools: Sequence[Any], context: ToolContext | None) -> Turn:
+    def _turn(
+        self, conversation: Conversation, tools: Sequence[Any], context: ToolContext | None
+    ) -> Turn:
         choices = {
             "always": self._always,
             "required": self._required,
             "builders": self.builders,
-            "available": self._available and self._room is not None,
             "model": self.model,
-            "state": state,
+            "state": conversation.state,
             "permissions": self.permissions,
             **self._choices,
+            # The innermost: what other middlewares see of an answer is what the model reads.
+            "middlewares": (*self._choices["middlewares"], AskedAgents(conversation.key)),
         }
+        if self._budget is not None:
+            choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
         own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
@@ -348,28 +403,39 @@ class Agent:
     async def _events(
         self, turn: Turn, conversation: Conversation, question: Plain
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        said: list[Plain] = conversation.state.conversation
-        said.append(question)
-        saved = question
-        happening = answer(
-            turn,
-            self.model,
-            said,
-            instructions=self.instructions,
-            max_steps=self._max_steps,
-            max_tokens=self._max_tokens,
-            middlewares=self._model_middlewares,
-        )
+        async def saving(
+            call: ModelCall, next: NextModel
+        ) -> AsyncGenerator[Mapping[str, Any], None]:
+            # Here, not at the next event: models take long. And the loop can go on with a cut
+            # conversation only where it is about to ask.
+            conversation.cut()
+            await self._conversations.save_growth(conversation)
+            async with aclosing(next(call)) as events:
+                async for event in events:
+                    yield event
+
         try:
+            conversation.begin(self.model.adapter, question)
+            if conversation.dropped:
+                yield {"type": "dropped", "reason": conversation.dropped}
+            happening = answer(
+                turn,
+                self.model,
+                conversation.state.conversation,
+                instructions=self.instructions,
+                max_steps=self._max_steps,
+                max_tokens=self._max_tokens,
+                middlewares=(saving, *self._model_middlewares),
+            )
             async with aclosing(happening) as events:
                 async for event in events:
-                    if said[-1] is not saved:  # a reply has come, or its results
-                        saved = said[-1]
-                        await self._conversations.save(conversation)
+                    # Before the calls of a reply run, so that they are not forgotten.
+                    await self._conversations.save_growth(conversation)
+                    if isinstance(event, dict) and event["type"] == "end":
+                        event["trace"] = _trace_id()
                     yield event
         finally:
-            if said[-1] is question:
-                said.pop()  # nothing answers it: it is not asked
+            conversation.end()
             await self._conversations.save(conversation)
 
 
@@ -386,6 +452,24 @@ async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> As
         yield
 
 
+async def _in_memory(file: FileChunk) -> FileChunk:
+    if not isinstance(file, FileChunk):
+        raise _invalid("/attachment", f"must be a FileChunk, not {shown(file)}")
+    data = bytearray()
+    async for piece in file.pieces():
+        data += piece
+        if len(data) > MAX_FILE_BYTES:
+            text = f"a file for an agent has at most {MAX_FILE_BYTES:,} bytes"
+            raise TooLarge(text, executed="no", retryable=False)
+    return FileChunk(bytes(data), file.name, file.mime_type)
+
+
+def _trace_id() -> str | None:
+    """Return the id of the trace that this belongs to; None if none is recorded."""
+    span = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(span.trace_id) if span.trace_flags.sampled else None
+
+
 def _checked_model(model: object) -> Model:
     if hasattr(model, "adapter") and callable(getattr(model, "stream", None)):
         return cast("Model", model)
@@ -393,24 +477,22 @@ def _checked_model(model: object) -> Model:
     raise TypeError(f'{text}: open_model("...") makes one')
 
 
-def _checked_instructions(text: object) -> str:
+def _checked_room(room: object) -> RoomClient | None:
+    if not isinstance(room, RoomClient | None):
+        raise TypeError(f"an agent is made with a toolbus.RoomClient or None, not {shown(room)}")
+    return room
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{option} must be True or False, not {shown(value)}")
+    return value
+
+
+def _checked_text(option: str, text: object) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"instructions must be text, not {shown(text)}")
+        raise TypeError(f"{option} must be text, not {shown(text)}")
     return text
-
-
-def _checked_model_middlewares(
-    middlewares: Iterable[ModelMiddleware],
-) -> tuple[ModelMiddleware, ...]:
-    if isinstance(middlewares, str) or not isinstance(middlewares, Iterable):
-        raise TypeError(f"model_middlewares must be a list, not {shown(middlewares)}")
-    found = tuple(middlewares)
-    for middleware in found:
-        if not callable(middleware):
-            raise TypeError(
-                f"model_middlewares must contain async generator functions, not {shown(middleware)}"
-            )
-    return found
 
 
 def _checked_store(store: object) -> StateStore | None:

@@ -1,13 +1,17 @@
 """What an agent says while it answers: plain dicts, so that they travel as JSON.
 
+    dropped      reason: why the model does not see some or all of what was said before
     text         text: a piece of what the model says
     restart      the reply broke off, and the model is asked again: its text so far does not count
-    tool_call    id, tool, arguments: the model asks for a call
-    progress     id, tool, value: progress of a call
+    tool_call    id, tool, arguments: the model asks for a call; arguments that are no object, or
+                 long, are their text, cut
+    progress     id, tool, value: the latest progress of a call
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each
     waiting      seconds since the last event: nothing is lost, it takes longer
-    end          reason, text of the last reply, steps, tokens with input and output, trace
+    end          reason, text of the last reply, steps, tokens with input and output, trace: the id
+                 of the trace, null if none is recorded; omitted: the number of characters that a
+                 very long text lacks here
 
 After a `tool_result` with `files` these follow, each as a `FileChunk`. `end` is always the last;
 its `reason` is "done", "max_steps" or "max_tokens". A question that fails has no `end`, but an
@@ -16,19 +20,33 @@ error.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
+from toolbus.chunks.carried_values import Carrying, repaired
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
+from toolbus.errors import InvalidArguments, InvalidResult
 
-__all__ = ["AgentEvent", "EndReason", "result_event", "use_event"]
+__all__ = ["AgentEvent", "end_event", "progress_event", "result_event", "text_events", "use_event"]
 
 AgentEvent: TypeAlias = dict[str, Any]
 """One event, as the table above says."""
-EndReason: TypeAlias = str
-"""Why an answer ended."""
-MAX_RESULT_CHARS = 16_384
-"""Of the text of a result in its event: it is to be looked at, while the model has all of it."""
+
+MAX_TEXT_CHARS = 16_384
+"""Of each text in an event but the last: it is to be looked at, while the model has all of it."""
+MAX_END_CHARS = 60_000
+"""Of the text of the last event: with 4 bytes for each it fits a chunk, which has 256 KiB."""
+_MAX_NAME_CHARS = 200
+"""Of ids and names, which a model makes up."""
+
+
+def text_events(text: str) -> Iterator[AgentEvent]:
+    """Return the events of a text, usually one."""
+    for start in range(0, len(text), MAX_TEXT_CHARS):
+        yield {"type": "text", "text": repaired(text[start : start + MAX_TEXT_CHARS])}
 
 
 def use_event(use: ToolUse, tool: str) -> AgentEvent:
@@ -38,7 +56,12 @@ def use_event(use: ToolUse, tool: str) -> AgentEvent:
         use: The use.
         tool: The tool that it names, `toolkit.tool`; the name of the use if there is none.
     """
-    return {"type": "tool_call", "id": use.id, "tool": tool, "arguments": use.arguments}
+    return {"type": "tool_call", **_named(use.id, tool), "arguments": _arguments(use)}
+
+
+def progress_event(use: ToolUse, tool: str, value: Any) -> AgentEvent:
+    """Return the event of a progress."""
+    return {"type": "progress", **_named(use.id, tool), "value": value}
 
 
 def result_event(result: ToolResult) -> AgentEvent:
@@ -46,18 +69,49 @@ def result_event(result: ToolResult) -> AgentEvent:
     text = result.for_model(lambda file: True)
     event: AgentEvent = {
         "type": "tool_result",
-        "id": result.id,
-        "tool": result.tool,
+        **_named(result.id, result.tool),
         "state": result.state,
         "executed": result.executed,
-        "text": text[:MAX_RESULT_CHARS],
+        "text": _cut(text),
     }
     if result.error is not None:
-        event["error"] = {"code": result.error.code, "message": result.error.message}
+        event["error"] = {"code": result.error.code, "message": _cut(result.error.message)}
     files = [chunk for chunk in result.chunks if isinstance(chunk, FileChunk)]
     if files:
         event["files"] = [_file_facts(file) for file in files]
     return event
+
+
+def end_event(reason: str, text: str, steps: int, tokens: Mapping[str, int]) -> AgentEvent:
+    """Return the last event; whoever knows the trace adds it."""
+    event: AgentEvent = {
+        "type": "end",
+        "reason": reason,
+        "text": repaired(text[:MAX_END_CHARS]),
+        "steps": steps,
+        "tokens": dict(tokens),
+        "trace": None,
+    }
+    if len(text) > MAX_END_CHARS:
+        event["omitted"] = len(text) - MAX_END_CHARS
+    return event
+
+
+def _named(use_id: str, tool: str) -> AgentEvent:
+    return {"id": repaired(use_id[:_MAX_NAME_CHARS]), "tool": repaired(tool[:_MAX_NAME_CHARS])}
+
+
+def _arguments(use: ToolUse) -> Any:
+    try:
+        arguments = Carrying().plain(arguments_of(use), 2)  # below the object of the event
+    except (InvalidArguments, InvalidResult):  # such a call fails, and its result says why
+        return _cut(use.arguments if isinstance(use.arguments, str) else shown(use.arguments))
+    text = json.dumps(arguments, ensure_ascii=False)
+    return arguments if len(text) <= MAX_TEXT_CHARS else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return repaired(text[:MAX_TEXT_CHARS])
 
 
 def _file_facts(file: FileChunk) -> AgentEvent:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.conversations.agent_events import AgentEvent
+from toolbus.conversations.asked_agents import AGENT
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.models.model_error import ModelError
 from toolbus.room.room_client import RoomClient
@@ -22,18 +23,30 @@ __all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
 
 MAX_NAME_CHARS: Final = 200
 """Of the name of a conversation."""
-_TOOLS = {
-    "type": "array",
-    "items": {"type": "object"},
-    "description": "Toolkits to build for it: objects with `name` and its configuration.",
-    "default": [],
-}
+_MAX_NAMES_CHARS = 1_000
+"""Of the names of builders in a description."""
 _CONVERSATION = {
     "type": "string",
     "maxLength": MAX_NAME_CHARS,
     "description": "The name of the conversation that it belongs to; each asker has its own.",
     "default": "",
 }
+
+
+def _tools(agent: Agent) -> dict[str, Any]:
+    """Return the schema of what a question may ask to be built."""
+    names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
+    return {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "Toolkits to build for it: objects with `name` and its configuration."
+        f" There are: {names}.",
+        "default": [],
+    }
+
+
+def _words(text: str, agent: Agent) -> str:
+    return f"{text} {agent.description}".strip()
 
 
 @contextmanager
@@ -55,13 +68,16 @@ class _Ask(Tool):
     """Streams an answer."""
 
     name = "ask"
-    description = "Ask the agent, and get its answer as a stream of events."
     marks_entry = True
+    concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
 
     def __init__(self, agent: Agent) -> None:
-        text = {"type": "string", "description": "The question or the task."}
-        properties = {"text": text, "tools": _TOOLS, "conversation": _CONVERSATION}
-        super().__init__(input_schema={"properties": properties, "required": ["text"]})
+        text = {"type": "string", "description": "The question or the task, with all it needs."}
+        properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
+        super().__init__(
+            input_schema={"properties": properties, "required": ["text"]},
+            description=_words(f"Ask the agent {agent.name}, and get its answer.", agent),
+        )
         self._agent = agent
 
     async def start(self, room: Any) -> None:
@@ -77,11 +93,16 @@ class _Ask(Tool):
         text: str,
         tools: Sequence[Any] = (),
         conversation: str = "",
+        attachment: FileChunk | None = None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         """Yield the events of the answer."""
         with _refusing(context):
             answer = self._agent.answer(
-                text, tools=tools, conversation=conversation, context=context
+                text,
+                tools=tools,
+                files=() if attachment is None else (attachment,),
+                conversation=conversation,
+                context=context,
             )
             async with aclosing(answer) as events:
                 async for event in events:
@@ -97,7 +118,7 @@ class _About(Tool):
     marks_entry = True
 
     def __init__(self, agent: Agent) -> None:
-        properties = {"tools": _TOOLS, "conversation": _CONVERSATION}
+        properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
         super().__init__(input_schema={"properties": properties})
         self._agent = agent
 
@@ -137,8 +158,8 @@ class AgentToolkit(RemoteToolkit):
         super().__init__(
             agent.name,
             [_Ask(agent), _About(agent), _Forget(agent)],
-            description="An agent: ask it.",
-            annotations={"agent": True},
+            description=_words("An agent.", agent),
+            annotations={AGENT: True},
             public=False,
             shared_with=["*"],
         )

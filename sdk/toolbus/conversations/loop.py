@@ -1,20 +1,28 @@
 """The loop of an agent: the model is asked, its calls run, their results go back, until it answers.
 
-This file uses public names of toolbus alone, so that a program with other needs can begin with a
-copy of it.
+It uses nothing that is private to another module, so that a program with other needs can begin with
+a copy of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.conversations.agent_events import AgentEvent, result_event, use_event
+from toolbus.conversations.agent_events import (
+    AgentEvent,
+    end_event,
+    progress_event,
+    result_event,
+    text_events,
+    use_event,
+)
 from toolbus.conversations.model_calls import RESTART, ModelCall, ModelMiddleware, model_events
 from toolbus.models.adapter import Model, Plain
 
@@ -44,85 +52,87 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
             the user. It is added to.
         instructions: What the model is told before everything else.
         max_steps: How many replies the model gives at most.
-        max_tokens: After how many tokens of requests and replies, as the provider counts them, the
-            model is not asked again.
+        max_tokens: After how many tokens of requests and replies the model is not asked again.
+            Where the provider counts none, they are estimated as bytes / 4.
         middlewares: What stands around each request to the model, the first outermost.
 
     Raises `ModelError` if the model gives no reply.
     """
     adapter = model.adapter
     tokens = {"input": 0, "output": 0}
+    counted = 0
     reason = "max_steps"
     text = ""
     step = 0
     while step < max_steps:
         step += 1
         call = ModelCall(model, adapter.request(turn, conversation, instructions), turn, step)
-        events: list[Plain] = []
+        events: list[Mapping[str, Any]] = []
         async with aclosing(model_events(call, middlewares)) as replied:
             async for event in replied:
                 if event is RESTART:
                     events.clear()
                     yield {"type": "restart"}
                     continue
-                events.append(dict(event))
-                if piece := adapter.text_of(event):
-                    yield {"type": "text", "text": piece}
+                events.append(event)
+                for piece in text_events(adapter.text_of(event)):
+                    yield piece
         reply = adapter.collect(events)
         text = adapter.text(reply)
-        usage = adapter.usage(reply)
-        tokens["input"] += usage.input
-        tokens["output"] += usage.output
+        tokens["input"] += call.usage.told.input
+        tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)
-        known = len(turn.results)
+        said, known = len(conversation), len(turn.results)
+        # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
+        # that the adapter refuses makes none. A use without a result is told to be interrupted.
+        conversation += adapter.messages(reply, ())
         try:
             async with aclosing(_run(turn, uses)) as happening:
                 async for happened in happening:
                     yield happened
         finally:
-            conversation += adapter.messages(reply, turn.results[known:])
+            conversation[said:] = adapter.messages(reply, turn.results[known:])
         if not uses:
             reason = "done"
             break
-        if max_tokens is not None and sum(tokens.values()) >= max_tokens:
-            reason = "max_tokens"
-            break
-    yield {"type": "end", "reason": reason, "text": text, "steps": step, "tokens": tokens}
+        if max_tokens is not None:
+            counted += sum(call.usage.counted)
+            if counted >= max_tokens:
+                reason = "max_tokens"
+                break
+    yield end_event(reason, text, step, tokens)
 
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
     """Run what the model asks for; yield each result as soon as there is one."""
+    if not uses:
+        return
     for use in uses:
-        yield use_event(use, _tool_of(turn, use))
-    happened: asyncio.Queue[ToolResult | AgentEvent | None] = asyncio.Queue()
+        tool, arguments = turn.called(use)
+        yield use_event(replace(use, arguments=arguments), tool)
+    # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
+    happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
+    latest: dict[str, Any] = {}
 
     def progress(use: ToolUse, value: Any) -> None:
-        tool = _tool_of(turn, use)
-        happened.put_nowait({"type": "progress", "id": use.id, "tool": tool, "value": value})
+        if use.id not in latest:
+            happened.put_nowait(use)
+        latest[use.id] = value
 
     running = asyncio.create_task(
         turn.run(uses, on_progress=progress, on_result=happened.put_nowait)
     )
     running.add_done_callback(lambda _: happened.put_nowait(None))
     try:
-        while (each := await happened.get()) is not None:
-            if not isinstance(each, ToolResult):
-                yield each
+        while (one := await happened.get()) is not None:
+            if isinstance(one, ToolUse):
+                yield progress_event(one, turn.called(one)[0], latest.pop(one.id))
                 continue
-            yield result_event(each)
-            for chunk in each.chunks:
+            yield result_event(one)
+            for chunk in one.chunks:
                 if isinstance(chunk, FileChunk):
                     yield chunk
         await running
     finally:
-        if not running.done():
-            running.cancel()
-            await asyncio.wait([running])
-
-
-def _tool_of(turn: Turn, use: ToolUse) -> str:
-    """Return the tool that a use names, as people write it."""
-    for tool in turn.tools:
-        if use.name in (tool.name, turn.provider_name(tool)):
-            return tool.name
-    return use.name
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sqlite3
+import threading
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self
 
-__all__ = ["SqliteStates", "StateStore"]
+from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.errors import TooLarge, Unavailable
+from toolbus.forked_children import call_in_children
+from toolbus.sqlite_files import FileKind, SqliteFile, is_locked
+
+__all__ = ["MAX_STATE_BYTES", "SqliteStates", "StateStore", "StatesUnavailable"]
+
+MAX_STATE_BYTES: Final = 64 * 1024 * 1024
+"""The largest state that is saved or read, in bytes of UTF-8.
+
+Far above what an agent keeps of a conversation by default (4 MiB). It bounds the memory and the
+time that one row of a file from elsewhere can take.
+"""
+_LOCKED_ATTEMPTS = 5
+"""How often a write waits a second for a lock: agents that share a file save large states in turn,
+and SQLite does not let them wait in a line."""
 
 
 class StateStore(Protocol):
@@ -24,8 +44,180 @@ class StateStore(Protocol):
         """Wait until all is written."""
 
 
-class SqliteStates:
-    """States in a SQLite file, which only the user can read."""
+class StatesUnavailable(Unavailable):
+    """The file of states cannot be opened, read or written; `details` has `path` and `reason`."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+    next_step: str = "name a file in an existing folder that you may write, or remove the cause"
+
+
+_STATES = FileKind(
+    what="the file of states",
+    application=0x74627374,
+    version=1,
+    # As bytes: their number is known without reading them.
+    create=("CREATE TABLE IF NOT EXISTS states (key TEXT PRIMARY KEY, state BLOB NOT NULL)",),
+    error=StatesUnavailable,
+    is_durable=True,
+)
+_SAVE = "INSERT INTO states VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET state = excluded.state"
+_DELETE = "DELETE FROM states WHERE key = ?"
+_SIZE = "SELECT length(state) FROM states WHERE key = ?"
+_LOAD = "SELECT state FROM states WHERE key = ?"
+
+
+class _Batch:
+    """What is written in one transaction: the last text of each key, None to forget it."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, bytes | None] = {}
+        self.is_done = False
+        self.error: Unavailable | None = None
+
+
+class SqliteStates:
+    """States in a SQLite file, which only the user can read.
+
+        async with SqliteStates("helper.db") as states, Agent(room, model, store=states):
+            await room.closed()
+
+    A thread of its own does all the work on the file, which is opened when it is first used. What
+    is saved while it writes is written together, so that many conversations cost one wait for the
+    disk. A state that was saved outlives the program, and a loss of power.
+
+    Several agents, also in several processes, may use one file at a time. They do not disturb each
+    other unless they save states of the same key, of which the last one stays. An agent does not
+    see what another one saves while it has the conversation in memory: give each its own file.
+
+    Args:
+        path: The file. It is created, with mode 0600, if it does not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+        self._file = SqliteFile(self._path, _STATES)
+        self._threads = WorkerThreads("states", 1)
+        self._lock = threading.Lock()
+        self._batch = _Batch()
+        """What the next transaction writes. The event loop fills it and the thread takes it, under
+        the lock, which nobody holds while anything is written."""
+        call_in_children(self._restart_in_child)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStates {self._path}>"
+
+    def _restart_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._batch = _Batch()  # what waits is the parent's
+
+    async def __aenter__(self) -> Self:
+        """Open the file now. Raises `StatesUnavailable`."""
+        await self._threads.run(self._file.connection)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def load(self, key: str) -> str | None:
+        """Return the text that was saved last; None if there is none.
+
+        Raises `StatesUnavailable`, also for one that is larger than 64 MiB or no UTF-8.
+        """
+        return await self._threads.run(self._load, key)
+
+    async def save(self, key: str, text: str) -> None:
+        """Keep a text in place of the former one; it is on the disk when this returns.
+
+        It is kept also if this task is cancelled. Texts of one key are kept in the order of the
+        calls.
+
+        Raises `StatesUnavailable`; `TooLarge` above 64 MiB; `ValueError` for a text that is not
+        Unicode.
+        """
+        state = text.encode()
+        if len(state) > MAX_STATE_BYTES:
+            raise TooLarge(
+                f"a state has at most {MAX_STATE_BYTES} bytes, this one has {len(state)}",
+                executed="no",
+            )
+        await self._put(key, state)
+
+    async def delete(self, key: str) -> None:
+        """Forget a text, if there is one. Raises `StatesUnavailable`."""
+        await self._put(key, None)
+
+    async def aclose(self) -> None:
+        """Wait until all is written, and close the file; the next use opens it again."""
+        await self._threads.run(self._file.close)  # the thread works in the order of the calls
+
+    async def _put(self, key: str, state: bytes | None) -> None:
+        with self._lock:
+            batch = self._batch
+            batch.states[key] = state
+        try:
+            await self._threads.run(self._write, batch)
+        except asyncio.CancelledError:
+            # Work that had not begun was withdrawn. It begins again at once: nothing that comes
+            # after it can be written before it, since the batch is the same one until then.
+            if not batch.is_done:
+                await self._threads.finish(self._write, batch)
+            raise
+
+    # On the thread
+
+    def _write(self, batch: _Batch) -> None:
+        """Write a batch, once for all who wait for it. Raises `StatesUnavailable`."""
+        if not batch.is_done:
+            with self._lock:
+                self._batch = _Batch()
+            try:
+                self._write_states(batch.states)
+            except Unavailable as error:
+                batch.error = error
+            batch.is_done = True
+        if batch.error is not None:
+            # An error of its own for each: a traceback belongs to one task.
+            reason = batch.error.details["reason"]
+            raise _STATES.unavailable(self._path, reason) from batch.error
+
+    def _write_states(self, states: dict[str, bytes | None]) -> None:
+        attempts = _LOCKED_ATTEMPTS
+        while True:
+            try:
+                with self._file.transaction() as connection:
+                    for key, state in states.items():
+                        if state is None:
+                            connection.execute(_DELETE, (key,))
+                        else:
+                            connection.execute(_SAVE, (key, state))
+                return
+            except sqlite3.Error as error:
+                attempts -= 1
+                if not (is_locked(error) and attempts):
+                    raise self._unavailable(error) from error
+
+    def _load(self, key: str) -> str | None:
+        try:
+            connection = self._file.connection()
+            size = connection.execute(_SIZE, (key,)).fetchone()
+            if size is None:
+                return None
+            if size[0] > MAX_STATE_BYTES:
+                raise ValueError(f"a state in it is larger than {MAX_STATE_BYTES} bytes")
+            row = connection.execute(_LOAD, (key,)).fetchone()
+            if row is None:  # another process has deleted it since
+                return None
+            if not isinstance(row[0], bytes):
+                raise ValueError("a state in it is no text")
+            return row[0].decode()
+        except (sqlite3.Error, ValueError) as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        if not is_locked(error):  # a locked file can be read
+            self._file.close()
+        return _STATES.unavailable(self._path, str(error))

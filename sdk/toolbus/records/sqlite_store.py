@@ -19,7 +19,8 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException
 from toolbus.forked_children import call_in_children
 from toolbus.records.call_record import CallFilter, CallRecord
-from toolbus.records.sqlite_file import NoRecords, OpenFile, open_file, read_calls
+from toolbus.records.sqlite_file import RECORDS, NoRecords, delete_before, read_calls, write
+from toolbus.sqlite_files import SqliteFile
 
 __all__ = ["MAX_WAITING", "SqliteStore"]
 
@@ -33,8 +34,6 @@ _RETRY_S = 1.0
 _CLOSE_S = 5.0
 _SLICE = 500
 _RETENTION_S = 3_600.0
-# SQLite forbids to use a connection in a forked child, and also to close it there.
-_PARENT_FILES: list[OpenFile] = []
 
 
 class SqliteStore:
@@ -58,17 +57,16 @@ class SqliteStore:
         self._hurry = threading.Event()
         """Set when a reader or the end waits: batches are written at once."""
         self._thread: threading.Thread | None = None
-        self._file: OpenFile | None = None
+        self._file = SqliteFile(self._path, RECORDS)
         self._losses = _Losses(self._path)
         self._delete_at = 0.0
-        open_file(self._path).connection.close()
+        self._file.connection()
+        self._file.close()
         call_in_children(self._restart_in_child)
 
     def _restart_in_child(self) -> None:
-        """Begin anew in a forked child: what waits is the parent's, and so is the open file."""
-        if self._file is not None:
-            _PARENT_FILES.append(self._file)
-        self._file = self._thread = None
+        """Begin anew in a forked child: what waits is the parent's."""
+        self._thread = None
         self._waiting.clear()
         self._added = self._settled = self._losses.count = 0
         self._changed = threading.Condition()
@@ -134,7 +132,7 @@ class SqliteStore:
                 if time.monotonic() >= self._delete_at:
                     self._attempt(self._delete_slice)
         finally:
-            self._forget_file()
+            self._file.close()
 
     def _wait_for_records(self) -> bool:
         """Wait until there is something to do; return False at the end."""
@@ -150,51 +148,32 @@ class SqliteStore:
         with self._changed:
             return self._is_closed or self._changed.wait_for(lambda: self._is_closed, _RETRY_S)
 
-    def _attempt(self, work: Callable[[OpenFile], None]) -> bool:
+    def _attempt(self, work: Callable[[], None]) -> bool:
         try:
-            work(self._opened())
+            work()
         except (sqlite3.Error, OSError, RoomException) as error:
-            self._forget_file()
+            self._file.close()
             self._losses.report(error)
             return False
         self._losses.report_success()
         return True
 
-    def _opened(self) -> OpenFile:
-        """Return the file; opened again if another one took its place, or if it was removed."""
-        if self._file is not None:
-            try:
-                facts = os.stat(self._path)
-                is_same = self._file.identity == (facts.st_dev, facts.st_ino)
-            except FileNotFoundError:
-                is_same = False
-            if not is_same:
-                self._forget_file()
-        if self._file is None:
-            self._file = open_file(self._path)
-        return self._file
-
-    def _forget_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.connection.close()
-
-    def _write_batch(self, file: OpenFile) -> None:
+    def _write_batch(self) -> None:
         with self._changed:
             batch = list(islice(self._waiting, _BATCH))
         try:
             if batch:
-                file.write(batch)
+                write(self._file, batch)
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError, UnicodeError, OverflowError):
-            self._write_singly(file, batch)
+            self._write_singly(batch)
         with self._changed:
             self._settle(len(batch))
 
-    def _write_singly(self, file: OpenFile, batch: list[CallRecord]) -> None:
+    def _write_singly(self, batch: list[CallRecord]) -> None:
         """Write a batch with a value that no column can hold: that record is lost."""
         for each in batch:
             try:
-                file.write([each])
+                write(self._file, [each])
             except (sqlite3.InterfaceError, sqlite3.ProgrammingError, UnicodeError, OverflowError):
                 self._losses.count += 1
 
@@ -204,10 +183,10 @@ class SqliteStore:
         self._settled += count
         self._changed.notify_all()
 
-    def _delete_slice(self, file: OpenFile) -> None:
+    def _delete_slice(self) -> None:
         """Delete some old records; the next slice follows after the next batch, if any waits."""
         self._delete_at = time.monotonic() + _RETENTION_S
-        if file.delete_before(time.time() - self._keep_s, _SLICE):
+        if delete_before(self._file, time.time() - self._keep_s, _SLICE):
             self._delete_at = time.monotonic() + _BATCH_S
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from toolbus import sqlite_files
 from toolbus.records import sqlite_file, sqlite_store
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.records import Records
@@ -34,9 +35,13 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for module, name in ((sqlite_file, "_BUSY_S"), (sqlite_store, "_RETRY_S")):
+    for module, name in (
+        (sqlite_files, "BUSY_S"),
+        (sqlite_file, "BUSY_S"),
+        (sqlite_store, "_RETRY_S"),
+    ):
         monkeypatch.setattr(module, name, 0.05)
-    monkeypatch.setattr(sqlite_file, "_OPEN_S", 0.2)
+    monkeypatch.setattr(sqlite_files, "_OPEN_S", 0.2)
     return tmp_path / "records.db"
 
 

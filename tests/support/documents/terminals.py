@@ -30,6 +30,8 @@ class Service:
     command: str
     prints: Sequence[str]
     """What it prints until it ends."""
+    exit_code: int = 0
+    """With which it ends when it is terminated."""
     _printed: str = ""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -58,9 +60,9 @@ class Service:
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
 
     def end(self) -> None:
-        """Terminate it; it must exit with 0."""
+        """Terminate it; it must exit with its code."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(_PATIENCE_S) == 0, self._printed
+        assert self.process.wait(_PATIENCE_S) == self.exit_code, self._printed
 
 
 class Terminals:
@@ -83,8 +85,8 @@ class Terminals:
     def __exit__(self, *_: object) -> None:
         self._left.close()
 
-    def start(self, command: str, prints: Sequence[str]) -> Service:
-        """Start a service; `end_all` waits for all that it prints."""
+    def start(self, command: str, prints: Sequence[str], *, exit_code: int = 0) -> Service:
+        """Start a service; `end_all` waits for all that it prints, and for its exit code."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec env {command}"],
             cwd=self.folder,
@@ -94,7 +96,7 @@ class Terminals:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        service = Service(process, command, prints)
+        service = Service(process, command, prints, exit_code)
         reader = threading.Thread(target=service.read, daemon=True)
         reader.start()
         # Undone from the last to the first: killed, read to the end, waited for.
@@ -110,7 +112,7 @@ class Terminals:
         service.process.wait(_PATIENCE_S)
         place = self.services.index(service)
         self.services.remove(service)
-        started = self.start(command, service.prints)
+        started = self.start(command, service.prints, exit_code=service.exit_code)
         self.services.insert(place, self.services.pop())
         return started
 
