@@ -19,7 +19,8 @@ from toolbus.agents.builders import AnyBuilder
 from toolbus.agents.factory_builder import builder_of
 from toolbus.agents.questions import Ask
 from toolbus.agents.turn_toolkits import RequiredToolkit
-from toolbus.cli.completion import complete_installed, complete_toolkit
+from toolbus.cli.avatars import AvatarPieces, read_avatar
+from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
 from toolbus.cli.toolkit_references import find_factory, find_toolkit, last_name
 from toolbus.conversations.agent import Agent
 from toolbus.conversations.state_store import SqliteStates
@@ -83,7 +84,11 @@ class AgentChoices:
     ] = None
     avatar: Annotated[
         str | None,
-        _Option(metavar="NAME", help="An installed avatar: its instructions, tools and skills."),
+        _Option(
+            metavar="NAME",
+            help="An installed avatar: its instructions, tools and skills.",
+            autocompletion=complete_avatar,
+        ),
     ] = None
     available: Annotated[
         bool | None,
@@ -187,8 +192,20 @@ def agent_of(
     Raises:
         UsageError: A flag is wrong, or what it names: the message says what to do.
     """
+    avatar = AvatarPieces() if choices.avatar is None else read_avatar(choices.avatar)
     if choices.model is None:
-        raise UsageError("an agent needs a model: give --model NAME")
+        suggested = f"; the avatar suggests {avatar.model}" if avatar.model else ""
+        raise UsageError(f"an agent needs a model: give --model NAME{suggested}")
+    for note in avatar.notes:
+        typer.echo(f"  note: {note}", err=True)
+    # What flags name counts before the same of the avatar; lists of both add up.
+    typed = choices.instructions
+    required = [_required(each) for each in choices.require or ()]
+    named = {each.name for each in required}
+    required += [RequiredToolkit(each) for each in avatar.require if each not in named]
+    offer = list(choices.offer or ())
+    offered = {last_name(each) for each in offer}
+    offer += [each for each in avatar.offer if each not in offered]
     budget = {} if choices.tool_budget is None else {"tool_budget_tokens": choices.tool_budget}
     steps = {} if choices.max_steps is None else {"max_steps": choices.max_steps}
     try:
@@ -196,14 +213,17 @@ def agent_of(
             room,
             _model(choices.model, choices.base_url),
             name=name,
-            instructions=_instructions(choices.instructions),
-            required=[_required(each) for each in choices.require or ()],
-            builders=[offered_builder(each) for each in choices.offer or ()],
-            permissions=_permissions(choices.permissions, choices.mode),
+            # Never read as a flag: `@FILE` of an avatar would be any file of this user.
+            instructions=avatar.instructions if typed is None else _instructions(typed),
+            always=[each for each in avatar.always if each.name not in named],
+            required=required,
+            builders=[offered_builder(each) for each in offer],
+            skills=avatar.skills,
+            permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
             ask=ask,
             store=None if choices.state is None else SqliteStates(choices.state),
             max_tokens=choices.max_tokens,
-            available=choices.available is not False,
+            available=avatar.available if choices.available is None else choices.available,
             **budget,
             **steps,
         )
@@ -226,9 +246,9 @@ def _model(name: str, base_url: str | None) -> Model:
         raise UsageError(f"--model: {error}") from error
 
 
-def _instructions(typed: str | None) -> str:
-    if typed is None or not typed.startswith("@"):
-        return typed or ""
+def _instructions(typed: str) -> str:
+    if not typed.startswith("@"):
+        return typed
     name = typed[1:]
     try:
         return Path(name).read_text(encoding="utf-8-sig")
