@@ -42,7 +42,12 @@ from toolbus.conversations.conversation import (
     conversation_key,
 )
 from toolbus.conversations.loop import answer
-from toolbus.conversations.model_calls import ModelCall, ModelMiddleware, NextModel
+from toolbus.conversations.model_calls import (
+    ModelCall,
+    ModelMiddleware,
+    NextModel,
+    checked_model_middlewares,
+)
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
 from toolbus.errors import InvalidArguments, TooLarge, Unavailable
@@ -157,7 +162,7 @@ class Agent:
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
-        self._model_middlewares = _checked_model_middlewares(model_middlewares)
+        self._model_middlewares = checked_model_middlewares(model_middlewares, "agent")
         self._conversations = Conversations(
             _checked_store(store),
             _at_least(1, "max_conversation_bytes", max_conversation_bytes),
@@ -488,20 +493,6 @@ def _checked_text(option: str, text: object) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{option} must be text, not {shown(text)}")
     return text
-
-
-def _checked_model_middlewares(
-    middlewares: Iterable[ModelMiddleware],
-) -> tuple[ModelMiddleware, ...]:
-    if isinstance(middlewares, str) or not isinstance(middlewares, Iterable):
-        raise TypeError(f"model_middlewares must be a list, not {shown(middlewares)}")
-    found = tuple(middlewares)
-    for middleware in found:
-        if not callable(middleware):
-            raise TypeError(
-                f"model_middlewares must contain async generator functions, not {shown(middleware)}"
-            )
-    return found
 
 
 def _checked_store(store: object) -> StateStore | None:

@@ -52,14 +52,15 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
             the user. It is added to.
         instructions: What the model is told before everything else.
         max_steps: How many replies the model gives at most.
-        max_tokens: After how many tokens of requests and replies, as the provider counts them, the
-            model is not asked again.
+        max_tokens: After how many tokens of requests and replies the model is not asked again.
+            Where the provider counts none, they are estimated as bytes / 4.
         middlewares: What stands around each request to the model, the first outermost.
 
     Raises `ModelError` if the model gives no reply.
     """
     adapter = model.adapter
     tokens = {"input": 0, "output": 0}
+    counted = 0
     reason = "max_steps"
     text = ""
     step = 0
@@ -78,9 +79,8 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                     yield piece
         reply = adapter.collect(events)
         text = adapter.text(reply)
-        usage = adapter.usage(reply)
-        tokens["input"] += usage.input
-        tokens["output"] += usage.output
+        tokens["input"] += call.usage.told.input
+        tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)
         said, known = len(conversation), len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
@@ -95,9 +95,11 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         if not uses:
             reason = "done"
             break
-        if max_tokens is not None and sum(tokens.values()) >= max_tokens:
-            reason = "max_tokens"
-            break
+        if max_tokens is not None:
+            counted += sum(call.usage.counted)
+            if counted >= max_tokens:
+                reason = "max_tokens"
+                break
     yield end_event(reason, text, step, tokens)
 
 

@@ -1,6 +1,7 @@
 """The spans of an agent's turn: one `invoke_agent`, and below it one `execute_tool` for each call.
 
     INTERNAL invoke_agent helper
+      CLIENT chat gpt-5                       a request to a model: `model_spans.py`
       INTERNAL execute_tool write           a tool in this process
       INTERNAL execute_tool forecast        a tool elsewhere
         CLIENT weather.forecast             its call, as any caller records it
@@ -11,6 +12,7 @@ A turn that is not sampled is not sampled as a whole: its calls begin no traces 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextvars import Token
 
 from opentelemetry import context as otel_context
@@ -36,7 +38,7 @@ from toolbus.telemetry.attributes import (
 from toolbus.telemetry.recorder import SpanRecorder
 from toolbus.telemetry.tracing import Tracing
 
-__all__ = ["TurnCallSpan", "TurnSpan"]
+__all__ = ["TurnCallSpan", "TurnSpan", "recorded_trace_id"]
 
 
 class TurnCallSpan:
@@ -63,7 +65,8 @@ class TurnSpan:
 
     def __init__(self, recorder: SpanRecorder, span: trace.Span) -> None:
         self._recorder = recorder
-        self._span = span
+        self.span: trace.Span = span
+        """Its span."""
         self._trace_id = span.get_span_context().trace_id
         self._context = trace.set_span_in_context(span)
         self._token: Token[Context] | None = None
@@ -107,7 +110,7 @@ class TurnSpan:
         """
         current = trace.get_current_span().get_span_context()
         context = None if current.trace_id == self._trace_id else self._context
-        if not self._span.is_recording():
+        if not self.span.is_recording():
             span: trace.Span = trace.INVALID_SPAN
             entered = context
         else:
@@ -124,20 +127,39 @@ class TurnSpan:
             otel_context.attach(entered)
         return TurnCallSpan(span)
 
+    def start_request(self, name: str, attributes: Mapping[str, str]) -> trace.Span | None:
+        """Start the span of a request to a model; None if the turn is not recorded.
+
+        It does not become current: a generator that asks a model may be left in another context.
+        """
+        if not self.span.is_recording():
+            return None
+        return self._recorder.start_span(name, SpanKind.CLIENT, (attributes,), self._context)
+
     def end(self, error: BaseException | None) -> None:
         """End it. An exception that is not toolbus's is recorded without its name."""
         token, self._token = self._token, None
         # A turn may be left by another task than entered it: then the context stays as it is.
         if token is not None and otel_context.get_current() is self._context:
             otel_context.detach(token)
-        if not self._span.is_recording():
+        if not self.span.is_recording():
             return
         if isinstance(error, RoomException):
-            record_outcome(self._span, error, error.executed)
+            record_outcome(self.span, error, error.executed)
         elif isinstance(error, Exception):
-            self._span.set_attribute(ERROR_TYPE, OTHER)
-            self._span.set_status(trace.StatusCode.ERROR)
-        self._span.end()
+            self.span.set_attribute(ERROR_TYPE, OTHER)
+            self.span.set_status(trace.StatusCode.ERROR)
+        self.span.end()
+
+
+def recorded_trace_id(turn: TurnSpan | None) -> str | None:
+    """Return the id of the trace of a turn as 32 hex digits; None if nobody records it.
+
+    Without a span of its own, it may be in a trace that others record: that of the current span.
+    """
+    span = trace.get_current_span() if turn is None else turn.span
+    found = span.get_span_context()
+    return f"{found.trace_id:032x}" if found.is_valid and found.trace_flags.sampled else None
 
 
 def _unsampled() -> trace.Span:
