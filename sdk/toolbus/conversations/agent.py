@@ -148,10 +148,14 @@ class Agent:
         self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
-        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        self._builders = checked_builders(builders)
+        checked = checked_groups(groups)
+        of_groups = (builder for group in checked for builder in group.builders)
+        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": checked_groups(groups),
+            "groups": checked,
             "skills": checked_listings("skills", skills),
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
@@ -190,7 +194,8 @@ class Agent:
             ValueError: Two of its toolkits have one name.
             NotFound: A required toolkit was not there in time.
             RoomException: The room refuses a required toolkit, or the agent's own.
-            Exception: What the `start` of a local tool raised.
+            Exception: What the `start` of a local tool raised, or the store, such as
+                `StatesUnavailable`.
         """
         if self._hosting is not None:
             raise RuntimeError(f"the agent {self.name} is entered already")
@@ -238,18 +243,24 @@ class Agent:
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
-        required = [*self._required, *(each for group in groups for each in group.required)]
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in required])
+                await run_concurrently([each.find(room) for each in self.required])
             if room is not None and self._available:
-                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                budget = ToolBudget(self._tool_budget_tokens, local, self.required)
                 await stack.enter_async_context(budget.following(room))
                 self._budget = budget
             return stack.pop_all()
+
+    @property
+    def required(self) -> tuple[RequiredToolkit, ...]:
+        """The toolkits of others that it waits for, also those of its groups."""
+        groups = self._choices["groups"]
+        return (*self._required, *(each for group in groups for each in group.required))
 
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
@@ -387,7 +398,7 @@ class Agent:
         choices = {
             "always": self._always,
             "required": self._required,
-            "builders": self.builders,
+            "builders": self._builders,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -416,6 +427,7 @@ class Agent:
                 async for event in events:
                     yield event
 
+        has_ended = False
         try:
             conversation.begin(self.model.adapter, question)
             if conversation.dropped:
@@ -431,14 +443,18 @@ class Agent:
             )
             async with aclosing(happening) as events:
                 async for event in events:
-                    # Before the calls of a reply run, so that they are not forgotten.
-                    await self._conversations.save_growth(conversation)
                     if isinstance(event, dict) and event["type"] == "end":
                         event["trace"] = _trace_id()
+                        has_ended = True
+                        conversation.end()
+                        await self._conversations.save(conversation)
+                    else:  # before the calls of a reply run, so that they are not forgotten
+                        await self._conversations.save_growth(conversation)
                     yield event
         finally:
-            conversation.end()
-            await self._conversations.save(conversation)
+            if not has_ended:
+                conversation.end()
+                await self._conversations.save(conversation)
 
 
 @asynccontextmanager
@@ -498,7 +514,7 @@ def _checked_text(option: str, text: object) -> str:
 
 
 def _checked_store(store: object) -> StateStore | None:
-    methods = ("load", "save", "delete")
+    methods = ("load", "save", "delete", "aclose")
     if store is None or all(callable(getattr(store, method, None)) for method in methods):
         return cast("StateStore | None", store)
     raise TypeError(f"store must be a StateStore, such as SqliteStates(path), not {shown(store)}")
