@@ -145,7 +145,9 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = _checked_room(room)
+        self._given_room = _checked_room(room)
+        self._room = self._given_room
+        """Where it is started; another one if its toolkit is hosted there."""
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self._builders = checked_builders(builders)
@@ -202,11 +204,11 @@ class Agent:
         self._hosting = AsyncExitStack()
         try:
             async with AsyncExitStack() as stack:
-                if self._room is None:
+                if self._given_room is None:
                     await self.start(None)
                     stack.push_async_callback(self.stop)
                 else:
-                    await stack.enter_async_context(self._room.host(self.toolkit))
+                    await stack.enter_async_context(self._given_room.host(self.toolkit))
                 self._hosting = stack.pop_all()
         except BaseException:
             self._hosting = None

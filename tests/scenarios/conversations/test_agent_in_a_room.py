@@ -314,3 +314,17 @@ async def test_fifty_conversations_at_once_are_each_its_own(tmp_path: Path) -> N
     assert [events[1]["text"] for events in first] == askers
     assert {events[-1]["text"] for events in first} == {"first"}
     assert {events[-1]["text"] for events in second} == {"second"}
+
+
+async def test_asker_stays_with_one_of_several_hosts_of_an_agent() -> None:
+    models = [PreparedModel("hello"), PreparedModel("hello")]
+    async with running_server() as server, AsyncExitStack() as stack:
+        for number, model in enumerate(models):
+            room = await stack.enter_async_context(server.room("helper", instance=f"i{number}"))
+            await stack.enter_async_context(Agent(room, model, name="helper"))
+        for name in ("ann", "bob"):
+            asker = await stack.enter_async_context(server.room(name))
+            for _ in range(4):
+                await ask(asker)
+            about = await asker.invoke("helper.about", participant="helper")
+            assert about.value["conversation"]["messages"] == 8
