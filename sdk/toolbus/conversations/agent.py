@@ -187,6 +187,8 @@ class Agent:
         self._users = 0
         """How often it was started: it may be hosted, and a toolkit of another agent here."""
         self._changing = asyncio.Lock()
+        self._starter: asyncio.Task[Any] | None = None
+        """The task that starts it now."""
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -234,9 +236,16 @@ class Agent:
         Args:
             room: Where its questions are answered; None for an agent of this process alone.
         """
+        task = asyncio.current_task()
+        if self._starter is task:
+            raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
         async with self._changing:
             if not self._users:
-                self._started = await self._start(room)
+                self._starter = task
+                try:
+                    self._started = await self._start(room)
+                finally:
+                    self._starter = None
             self._users += 1
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
