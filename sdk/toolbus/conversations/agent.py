@@ -374,6 +374,10 @@ class Agent:
         self, tools: Sequence[Any], name: str, context: ToolContext | None
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
+        # Here already: after a wait that was told, a refusal could not say any more that nothing
+        # ran. The turn checks again, and builds.
+        granted = None if context is None else context.builders
+        read_configs(self.builders, tools, granted=granted, limits_objects=False)
         async with self._conversations.using(self._key(name, context)) as conversation:
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:

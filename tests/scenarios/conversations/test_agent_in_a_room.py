@@ -123,6 +123,24 @@ async def test_refused_question_ran_nothing_and_says_where(
     assert about.value["conversation"]["messages"] == 0
 
 
+async def test_refused_question_does_not_wait_for_the_one_before() -> None:
+    hanging = Hanging()
+    async with room_of("ann", "helper") as (ann, helper):
+        agent = Agent(
+            helper,
+            PreparedModel(uses("slow.hang")),
+            name="helper",
+            always=[Toolkit("slow", [hanging])],
+        )
+        async with agent:
+            first = asyncio.create_task(ask(ann))
+            await hanging.began.wait()
+            with pytest.raises(NotFound, match="/tools/0") as caught:
+                await ask(ann, arguments={"tools": [{"name": "sundial"}]})
+            first.cancel()
+    assert caught.value.executed == "no"
+
+
 async def test_asker_may_have_built_what_its_grant_covers() -> None:
     poor = ApiScope(agents=AgentsGrant(call=True, use_tools=True, builders=["sundial"]))
     clock = {"tools": [{"name": "clock", "zone": "Rome"}]}
