@@ -61,8 +61,10 @@ class AskedAgents:
             yield chunk
 
     def _in_own_conversation(self, call: ToolCall) -> ToolCall:
-        if "conversation" not in call.tool.input_schema.get("properties", {}):
-            return call
+        properties = call.tool.input_schema.get("properties")
+        schema = properties.get("conversation") if isinstance(properties, dict) else None
+        if not isinstance(schema, dict) or schema.get("type") != "string":
+            return call  # it means something else
         named = [self._conversation, call.arguments.get("conversation", "")]
         name = sha256(json.dumps(named, default=str).encode()).hexdigest()[:32]
         return call.replace(arguments={**call.arguments, "conversation": name})
