@@ -13,14 +13,16 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import is_, itemgetter
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.chunks.json_values import plain_json
-from toolbus.conversations.state_store import MAX_STATE_BYTES, StateStore
+from toolbus.conversations.state_store import MAX_STATE_CHARS, StateStore
 from toolbus.errors import InvalidArguments, InvalidResult, Overloaded, RoomException, Unavailable
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.tools.tool_run import Participant
@@ -94,6 +96,9 @@ class _Message(NamedTuple):
     """Bytes of the text."""
 
 
+_MESSAGE = itemgetter(0)
+
+
 class _Former(NamedTuple):
     """A conversation before a question, which takes its place again if nothing answers that."""
 
@@ -129,6 +134,8 @@ class Conversation:
     """Of its messages, as JSON."""
     saved: object = None
     """The last message when the state was stored last."""
+    saving: asyncio.Task[None] | None = None
+    """Stores the state while a question is answered."""
     _messages: list[_Message] = field(default_factory=list)
     _former: _Former | None = None
 
@@ -142,6 +149,12 @@ class Conversation:
         """Whether anything follows the last question."""
         questions = self.state.questions
         return not questions or len(self.state.conversation) > questions[-1] + 1
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether something was said since the state was stored; a question alone is nothing."""
+        said = self.state.conversation
+        return bool(said) and said[-1] is not self.saved and self.is_answered
 
     def begin(self, adapter: Adapter, question: Plain) -> None:
         """Append a question, and leave out what cannot be sent with it; `dropped` says why.
@@ -205,14 +218,12 @@ class Conversation:
     def text(self) -> str:
         """Return the state as JSON. Raises `InvalidArguments` for what is not JSON in it."""
         self._measure()
-        texts: list[str] = []
-        for number, message in enumerate(self._messages):
-            if message.text is None:
-                path = f"/conversation/{number}"
-                text = f"a message of the conversation is not JSON: {path}"
-                raise InvalidArguments(text, details={"path": path})
-            texts.append(message.text)
-        return self.state.json_around(f"[{', '.join(texts)}]")
+        texts = [message.text for message in self._messages]
+        if None in texts:
+            path = f"/conversation/{texts.index(None)}"
+            text = f"a message of the conversation is not JSON: {path}"
+            raise InvalidArguments(text, details={"path": path})
+        return self.state.json_with(cast("list[str]", texts))
 
     def take(self, state: AgentState, messages: Iterable[_Message] = ()) -> None:
         """Take a state in place of the former one.
@@ -229,13 +240,13 @@ class Conversation:
     def _measure(self) -> None:
         """Make JSON of the messages that have come since."""
         said = self.state.conversation
-        known = 0
-        for stored, message in zip(self._messages, said, strict=False):
-            if stored.message is not message:
-                break
-            known += 1
-        self.bytes -= sum(message.size for message in self._messages[known:])
-        del self._messages[known:]
+        known = len(self._messages)
+        # Each time for all messages, but without a step of Python for each.
+        if not (known <= len(said) and all(map(is_, map(_MESSAGE, self._messages), said))):
+            pairs = zip(self._messages, said, strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0].message is pair[1], pairs))
+            self.bytes -= sum(message.size for message in self._messages[known:])
+            del self._messages[known:]
         for message in said[known:]:
             self._messages.append(_stored(message))
             self.bytes += self._messages[-1].size
@@ -259,8 +270,8 @@ def _stored(message: object) -> _Message:
 
 def _read(text: str) -> tuple[AgentState, list[_Message]]:
     """Read a stored state, and its messages. Raises `InvalidArguments`."""
-    if len(text) > MAX_STATE_BYTES:
-        raise InvalidArguments(f"a state has at most {MAX_STATE_BYTES} bytes")
+    if len(text) > MAX_STATE_CHARS:
+        raise InvalidArguments(f"a state has at most {MAX_STATE_CHARS} characters")
     state = AgentState.from_json(text)
     return state, [_stored(message) for message in state.conversation]
 
@@ -327,8 +338,27 @@ class Conversations:
             found.users -= 1
             self._leave_out(found)
 
+    def save_soon(self, conversation: Conversation) -> None:
+        """Begin to store the state if something was said since, and do not wait for it.
+
+        An answer need not wait for a disk at each of its steps. What is said while one state is
+        stored is in the next one.
+        """
+        is_saving = conversation.saving is not None and not conversation.saving.done()
+        if self._store is not None and conversation.has_grown and not is_saving:
+            conversation.saving = asyncio.create_task(self._save_growth(conversation))
+
     async def save(self, conversation: Conversation) -> None:
-        """Store the state of a conversation, if there is a store."""
+        """Store the state of a conversation, if there is a store, and wait until it is stored."""
+        if conversation.saving is not None:  # a store gets the states of a key one by one
+            await asyncio.wait([conversation.saving])
+        await self._save(conversation)
+
+    async def _save_growth(self, conversation: Conversation) -> None:
+        while conversation.has_grown:
+            await self._save(conversation)
+
+    async def _save(self, conversation: Conversation) -> None:
         if self._store is None:
             return
         said = conversation.state.conversation
@@ -340,13 +370,6 @@ class Conversations:
             if now >= self._warn_at:
                 self._warn_at = now + _WARN_EVERY_S
                 _logger.warning("conversation %s is not stored: %s", conversation.key, error)
-
-    async def save_growth(self, conversation: Conversation) -> None:
-        """Store the state if something was said since, and the last question is answered by it."""
-        if conversation.is_answered:
-            said = conversation.state.conversation
-            if said and said[-1] is not conversation.saved:
-                await self.save(conversation)
 
     async def forget(self, conversation: Conversation) -> None:
         """Begin a conversation anew, and delete its stored state. Raises what the store raises."""

@@ -90,7 +90,7 @@ async def test_question_that_nothing_answers_is_not_kept() -> None:
     async with kept.using(KEY) as conversation:
         for adapter in (scripted, openai_chat):  # also where the former ones were left out for it
             conversation.begin(adapter, {"text": "c" * 100})
-            await kept.save_growth(conversation)
+            kept.save_soon(conversation)
             assert said(conversation) == ["c" * 100]
             conversation.end()
             assert said(conversation) == ["a", "b"]
@@ -162,14 +162,14 @@ async def test_state_of_an_older_version_goes_on_and_is_cut() -> None:
         ('{"version": 4, "conversation": [', "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"version": 4, "conversation": 7}', "must be a list, not 7"),
-        (" " * 101, "at most 100 bytes"),
+        (" " * 101, "at most 100 characters"),
     ],
 )
 async def test_state_that_cannot_be_read_refuses_the_question_and_stays(
     text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "100" in reason:
-        monkeypatch.setattr(conversations, "MAX_STATE_BYTES", 100)
+        monkeypatch.setattr(conversations, "MAX_STATE_CHARS", 100)
     store = States(trip=text)
     kept = Conversations(store)
     for _ in range(2):
