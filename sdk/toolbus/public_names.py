@@ -37,6 +37,7 @@ _MODULES = {
     "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
     "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.model_middlewares": "ModelBudget ModelLog ModelRetry",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (
         "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "

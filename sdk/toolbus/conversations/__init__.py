@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
     from toolbus.conversations.model_calls import NextModel as NextModel
+    from toolbus.conversations.model_middlewares import ModelBudget as ModelBudget
+    from toolbus.conversations.model_middlewares import ModelLog as ModelLog
+    from toolbus.conversations.model_middlewares import ModelRetry as ModelRetry
     from toolbus.conversations.state_store import SqliteStates as SqliteStates
     from toolbus.conversations.state_store import StateStore as StateStore
     from toolbus.conversations.state_store import StatesUnavailable as StatesUnavailable

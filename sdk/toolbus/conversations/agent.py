@@ -42,7 +42,12 @@ from toolbus.conversations.conversation import (
     conversation_key,
 )
 from toolbus.conversations.loop import answer
-from toolbus.conversations.model_calls import ModelCall, ModelMiddleware, NextModel
+from toolbus.conversations.model_calls import (
+    ModelCall,
+    ModelMiddleware,
+    NextModel,
+    checked_model_middlewares,
+)
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
 from toolbus.errors import InvalidArguments, TooLarge, Unavailable
@@ -63,8 +68,9 @@ __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
 """Of a file for the model; no provider takes more in one request."""
-_MAX_DESCRIPTION_CHARS = 1_000
-"""Of each tool's description in `about`: 10,000 tools fit a frame then."""
+_MAX_TOOLS = 1_000
+_MAX_DESCRIPTION_CHARS = 200
+"""Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
 
 class Agent:
@@ -142,10 +148,14 @@ class Agent:
         self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
-        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        self._builders = checked_builders(builders)
+        checked = checked_groups(groups)
+        of_groups = (builder for group in checked for builder in group.builders)
+        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": checked_groups(groups),
+            "groups": checked,
             "skills": checked_listings("skills", skills),
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
@@ -157,7 +167,7 @@ class Agent:
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
-        self._model_middlewares = _checked_model_middlewares(model_middlewares)
+        self._model_middlewares = checked_model_middlewares(model_middlewares, "agent")
         self._conversations = Conversations(
             _checked_store(store),
             _at_least(1, "max_conversation_bytes", max_conversation_bytes),
@@ -233,19 +243,24 @@ class Agent:
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
-        required = [*self._required, *(each for group in groups for each in group.required)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in required])
+                await run_concurrently([each.find(room) for each in self.required])
             if room is not None and self._available:
-                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                budget = ToolBudget(self._tool_budget_tokens, local, self.required)
                 await stack.enter_async_context(budget.following(room))
                 self._budget = budget
             return stack.pop_all()
+
+    @property
+    def required(self) -> tuple[RequiredToolkit, ...]:
+        """The toolkits of others that it waits for, also those of its groups."""
+        groups = self._choices["groups"]
+        return (*self._required, *(each for group in groups for each in group.required))
 
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
@@ -302,8 +317,9 @@ class Agent:
         """Return what a question would have: name, mode, tools, builders and the conversation.
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
-        {"messages", "bytes"}}`; `mode` is None without permissions. The toolkits of `tools` are
-        built, and no model is asked. Raises as `answer`.
+        {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
+        as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
             return {
@@ -311,7 +327,7 @@ class Agent:
                 "mode": None if turn.permissions is None else turn.permissions.mode,
                 "tools": [
                     {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
-                    for tool in turn.tools
+                    for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
@@ -382,7 +398,7 @@ class Agent:
         choices = {
             "always": self._always,
             "required": self._required,
-            "builders": self.builders,
+            "builders": self._builders,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -495,20 +511,6 @@ def _checked_text(option: str, text: object) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{option} must be text, not {shown(text)}")
     return text
-
-
-def _checked_model_middlewares(
-    middlewares: Iterable[ModelMiddleware],
-) -> tuple[ModelMiddleware, ...]:
-    if isinstance(middlewares, str) or not isinstance(middlewares, Iterable):
-        raise TypeError(f"model_middlewares must be a list, not {shown(middlewares)}")
-    found = tuple(middlewares)
-    for middleware in found:
-        if not callable(middleware):
-            raise TypeError(
-                f"model_middlewares must contain async generator functions, not {shown(middleware)}"
-            )
-    return found
 
 
 def _checked_store(store: object) -> StateStore | None:

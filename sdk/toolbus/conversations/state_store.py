@@ -117,6 +117,13 @@ class SqliteStates:
         self._lock = threading.Lock()
         self._batch = _Batch()  # what waits is the parent's
 
+    def check(self) -> None:
+        """Open the file, and close it again. Raises `StatesUnavailable`."""
+        # Not the file that the thread uses: a connection belongs to its thread.
+        file = SqliteFile(self._path, _STATES)
+        file.connection()
+        file.close()
+
     async def __aenter__(self) -> Self:
         """Open the file now. Raises `StatesUnavailable`."""
         await self._threads.run(self._file.connection)
