@@ -209,6 +209,35 @@ async def test_store_that_fails_refuses_what_it_has_not_read_and_costs_no_answer
     assert len(AgentState.from_json(store.texts[KEY]).conversation) == 8
 
 
+async def test_answer_waits_for_the_store_at_its_end_alone_and_steps_share_a_state() -> None:
+    class Slow(States):
+        def __init__(self) -> None:
+            super().__init__()
+            self.began: list[int] = []
+            self.may_end = asyncio.Event()
+
+        async def save(self, key: str, text: str) -> None:
+            self.began.append(len(json.loads(text)["conversation"]))
+            await self.may_end.wait()
+            await super().save(key, text)
+
+    store = Slow()
+    kept = Conversations(store)
+    async with kept.using(KEY) as conversation:
+        conversation.begin(scripted, {"text": "a"})
+        for number in range(5):
+            kept.save_soon(conversation)
+            await asyncio.sleep(0)
+            conversation.state.conversation.append({"text": f"{number}"})
+        saving = asyncio.create_task(kept.save(conversation))
+        await asyncio.sleep(0)
+        assert not saving.done()
+        store.may_end.set()
+        await saving
+    assert store.began == [2, 6, 6]
+    assert len(AgentState.from_json(store.texts[KEY]).conversation) == 6
+
+
 async def test_message_or_value_that_is_not_json_is_told_in_the_log_and_costs_no_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
