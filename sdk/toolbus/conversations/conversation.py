@@ -10,13 +10,13 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from operator import is_, itemgetter
+from operator import is_
 from types import ModuleType
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.bounded_logging import bounded_logger
@@ -85,18 +85,33 @@ def adapter_name(adapter: Adapter) -> str:
     return name.removeprefix("toolbus.models.")
 
 
-class _Message(NamedTuple):
-    """A message as it is stored."""
+class _Stored(NamedTuple):
+    """Messages as they are stored: lists of one length, so that each is used as a whole."""
 
-    message: object
-    """The message itself: another one in its place is measured again."""
-    text: str | None
-    """As JSON; None if it is not JSON."""
-    size: int
-    """Bytes of the text."""
+    messages: list[object]
+    """The messages themselves: another one in the place of one of these is measured anew."""
+    texts: list[str]
+    """Each as JSON; empty for one that is not JSON."""
+    sizes: list[int]
+    """The bytes of each text."""
 
+    def copy(self) -> _Stored:
+        """Return the same in other lists."""
+        return _Stored(*([*values] for values in self))
 
-_MESSAGE = itemgetter(0)
+    def delete(self, which: slice) -> None:
+        """Delete some messages."""
+        for values in self:
+            del values[which]
+
+    def add(self, message: object) -> None:
+        """Add a message."""
+        text = ""
+        with suppress(InvalidResult):  # a message of an adapter that is not ours
+            text = json.dumps(plain_json(message), ensure_ascii=False)
+        self.messages.append(message)
+        self.texts.append(text)
+        self.sizes.append(len(text) if text.isascii() else len(text.encode()))
 
 
 class _Former(NamedTuple):
@@ -105,7 +120,7 @@ class _Former(NamedTuple):
     adapter: str
     conversation: list[Plain]
     questions: list[int]
-    messages: list[_Message]
+    stored: _Stored
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +151,7 @@ class Conversation:
     """The last message when the state was stored last."""
     saving: asyncio.Task[None] | None = None
     """Stores the state while a question is answered."""
-    _messages: list[_Message] = field(default_factory=list)
+    _stored: _Stored = field(default_factory=lambda: _Stored([], [], []))
     _former: _Former | None = None
 
     @property
@@ -166,7 +181,7 @@ class Conversation:
         state = self.state
         words = adapter_name(adapter)
         self._former = _Former(
-            state.adapter, [*state.conversation], [*state.questions], [*self._messages]
+            state.adapter, [*state.conversation], [*state.questions], self._stored.copy()
         )
         self.dropped = ""
         if state.conversation and state.adapter not in ("", words):
@@ -197,7 +212,7 @@ class Conversation:
         self.state.adapter = former.adapter
         self.state.conversation[:] = former.conversation
         self.state.questions[:] = former.questions
-        self.take(self.state, former.messages)
+        self.take(self.state, former.stored)
 
     def cut(self) -> None:
         """Leave out the oldest questions while there are too many bytes, but never the last one.
@@ -210,7 +225,7 @@ class Conversation:
         for start in self.state.questions:
             if left <= self.max_bytes:
                 break
-            left -= sum(message.size for message in self._messages[count:start])
+            left -= sum(self._stored.sizes[count:start])
             count = start
         if count:
             self._leave_out(count)
@@ -218,62 +233,58 @@ class Conversation:
     def text(self) -> str:
         """Return the state as JSON. Raises `InvalidArguments` for what is not JSON in it."""
         self._measure()
-        texts = [message.text for message in self._messages]
-        if None in texts:
-            path = f"/conversation/{texts.index(None)}"
+        texts = self._stored.texts
+        if "" in texts:
+            path = f"/conversation/{texts.index('')}"
             text = f"a message of the conversation is not JSON: {path}"
             raise InvalidArguments(text, details={"path": path})
-        return self.state.json_with(cast("list[str]", texts))
+        return self.state.json_with(texts)
 
-    def take(self, state: AgentState, messages: Iterable[_Message] = ()) -> None:
+    def take(self, state: AgentState, stored: _Stored | None = None) -> None:
         """Take a state in place of the former one.
 
         Args:
             state: The state.
-            messages: Its messages as they are stored, where that is known.
+            stored: Its messages as they are stored, where that is known.
         """
         self.state = state
         self.is_loaded = True
-        self._messages[:] = messages
-        self.bytes = sum(message.size for message in self._messages)
+        self._stored = _Stored([], [], []) if stored is None else stored
+        self.bytes = sum(self._stored.sizes)
 
     def _measure(self) -> None:
         """Make JSON of the messages that have come since."""
-        said = self.state.conversation
-        known = len(self._messages)
+        said, stored = self.state.conversation, self._stored
+        known = len(stored.messages)
         # Each time for all messages, but without a step of Python for each.
-        if not (known <= len(said) and all(map(is_, map(_MESSAGE, self._messages), said))):
-            pairs = zip(self._messages, said, strict=False)
-            known = sum(1 for _ in takewhile(lambda pair: pair[0].message is pair[1], pairs))
-            self.bytes -= sum(message.size for message in self._messages[known:])
-            del self._messages[known:]
+        if known > len(said) or not all(map(is_, stored.messages, said)):
+            pairs = zip(stored.messages, said, strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+            stored.delete(slice(known, None))
+        elif known == len(said):
+            return
         for message in said[known:]:
-            self._messages.append(_stored(message))
-            self.bytes += self._messages[-1].size
+            stored.add(message)
+        self.bytes = sum(stored.sizes)
 
     def _leave_out(self, count: int) -> None:
         """Leave out the first messages."""
-        self.bytes -= sum(message.size for message in self._messages[:count])
-        del self._messages[:count]
+        self._stored.delete(slice(count))
+        self.bytes = sum(self._stored.sizes)
         del self.state.conversation[:count]
         questions = self.state.questions
         questions[:] = [index - count for index in questions if index >= count]
 
 
-def _stored(message: object) -> _Message:
-    try:
-        text = json.dumps(plain_json(message), ensure_ascii=False)
-    except InvalidResult:  # of an adapter that is not ours
-        return _Message(message, None, 0)
-    return _Message(message, text, len(text) if text.isascii() else len(text.encode()))
-
-
-def _read(text: str) -> tuple[AgentState, list[_Message]]:
+def _read(text: str) -> tuple[AgentState, _Stored]:
     """Read a stored state, and its messages. Raises `InvalidArguments`."""
     if len(text) > MAX_STATE_CHARS:
         raise InvalidArguments(f"a state has at most {MAX_STATE_CHARS} characters")
     state = AgentState.from_json(text)
-    return state, [_stored(message) for message in state.conversation]
+    stored = _Stored([], [], [])
+    for message in state.conversation:
+        stored.add(message)
+    return state, stored
 
 
 class Conversations:
@@ -393,11 +404,11 @@ class Conversations:
             return
         try:
             # The thread changes nothing: it goes on if this question is cancelled.
-            state, messages = await FILE_THREADS.run(_read, text)
+            state, stored = await FILE_THREADS.run(_read, text)
         except InvalidArguments as error:
             _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
             raise _unavailable(conversation, error.message, retryable=False) from error
-        conversation.take(state, messages)
+        conversation.take(state, stored)
         conversation.cut()
 
     def _leave_out(self, used: Conversation) -> None:

@@ -125,5 +125,5 @@ async def test_conversations_go_on_after_the_agent_was_killed_and_after_it_ended
             assert await helper.end(signal.SIGTERM) == 0
         async with agent(server, tmp_path):
             assert await ask_all(ann) == ["three"] * COUNT
-            about = await ann.call("helper.about", {"conversation": "c7"}, participant="helper")
-            assert about["conversation"]["messages"] == 9
+            about = await ann.invoke("helper.about", {"conversation": "c7"}, participant="helper")
+            assert about.value["conversation"]["messages"] == 9
