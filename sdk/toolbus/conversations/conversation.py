@@ -160,6 +160,11 @@ class Conversation:
         return str(json.loads(self.key)[2])
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it, and nothing of it is being stored."""
+        return not self.users and (self.saving is None or self.saving.done())
+
+    @property
     def is_answered(self) -> bool:
         """Whether anything follows the last question."""
         questions = self.state.questions
@@ -355,8 +360,9 @@ class Conversations:
         An answer need not wait for a disk at each of its steps. What is said while one state is
         stored is in the next one.
         """
-        is_saving = conversation.saving is not None and not conversation.saving.done()
-        if self._store is not None and conversation.has_grown and not is_saving:
+        if self._store is None or not conversation.has_grown:
+            return
+        if conversation.saving is None or conversation.saving.done():
             conversation.saving = asyncio.create_task(self._save_growth(conversation))
 
     async def save(self, conversation: Conversation) -> None:
@@ -418,7 +424,7 @@ class Conversations:
         total = sum(conversation.bytes for conversation in self._kept.values())
         if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
             return
-        idle = [each for each in self._kept.values() if not each.users]
+        idle = [each for each in self._kept.values() if each.is_idle]
         for conversation in idle:
             if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
                 break

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolbus import AgentState, ConversationUnavailable, Overloaded, StatesUnavailable
+from support.models.prepared_model import PreparedModel
+from toolbus import Agent, AgentState, ConversationUnavailable, Overloaded, StatesUnavailable
 from toolbus.conversations import conversation as conversations
 from toolbus.conversations.conversation import (
     MAX_WAITING,
@@ -34,6 +35,7 @@ class States:
     def __init__(self, **texts: str) -> None:
         self.texts = {key(name): text for name, text in texts.items()}
         self.error: Exception | None = None
+        self.is_closed = False
 
     async def load(self, key: str) -> str | None:
         if self.error is not None:
@@ -49,7 +51,7 @@ class States:
         self.texts.pop(key, None)
 
     async def aclose(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def said(conversation: Conversation) -> list[str]:
@@ -153,6 +155,40 @@ async def test_state_of_an_older_version_goes_on_and_is_cut() -> None:
     ]
     kept = Conversations(States(trip=older), max_bytes=2_000)
     assert await asked(kept, "trip", "a", "b") == ["a", "b"]
+
+
+async def test_state_of_10_mib_goes_on_with_what_fits() -> None:
+    messages = [{"text": "m" * 1_000_000}] * 11
+    state = AgentState(conversation=messages, questions=[0, 3, 6])
+    left = await asked(Conversations(States(trip=state.to_json())), "trip", "a", "b")
+    assert [len(text) for text in left] == [1_000_000] * 8 + [1, 1]
+
+
+async def test_agent_tells_what_it_dropped_and_refuses_what_it_cannot_read() -> None:
+    old = AgentState(conversation=[{"role": "user"}], adapter="anthropic").to_json()
+    store = States(old=old, newer='{"version": 5}')
+    model = PreparedModel("hello")
+    agent = Agent(None, model, store=store, available=False, max_conversation_bytes=400)
+
+    async def answered(name: str) -> list[Any]:
+        return [event async for event in agent.answer("hi" * 40, conversation=name)]
+
+    async with agent:
+        assert "another model" in (await answered("old"))[0]["reason"]
+        assert [event["type"] for event in await answered("old")] == ["text", "end"]
+        dropped, *_, end = await answered("old")
+        assert "the oldest 2 messages are left out" in dropped["reason"]
+        assert (end["text"], len(model.requests)) == ("hello", 3)
+        for _ in range(2):
+            with pytest.raises(ConversationUnavailable, match="a newer toolbus"):
+                await answered("newer")
+        assert len(model.requests) == 3
+        await agent.forget("newer")
+        assert (await answered("newer"))[-1]["text"] == "hello"
+    assert store.is_closed
+    store.error = OSError("no store")
+    with pytest.raises(OSError, match="no store"):
+        await agent.start(None)
 
 
 @pytest.mark.parametrize(
