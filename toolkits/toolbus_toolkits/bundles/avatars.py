@@ -31,7 +31,7 @@ from toolbus_toolkits.bundles.manifest import validated
 from toolbus_toolkits.bundles.mcp_file import McpFile
 from toolbus_toolkits.bundles.transaction import recover
 from toolbus_toolkits.mcp.config import HOME_FILE
-from toolbus_toolkits.mcp.entry_keys import denies_tools, plain_key, restricting
+from toolbus_toolkits.mcp.entry_keys import denies_tools, plain_key, restricts
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.skills.files import UnreadableFile, read_bytes, text_of
 from toolbus_toolkits.skills.front_matter import MAX_FRONT_MATTER_BYTES, read_yaml
@@ -52,7 +52,7 @@ _SAYS_NOTHING = frozenset(
 )
 """Keys of AgenticX, in one spelling, that concern its windows, or knowledge that is not here."""
 _RESTRICTING = re.compile(
-    "polic|guard|capabilit|privileg|access|network|internet|mode$|rules?$|grants?$|scopes?$"
+    "polic|guard|privileg|network|internet|(?:access|mode|rules?|grants?|scopes?)$"
 )
 """Keys that restrict an agent, beside those that restrict an MCP server."""
 _MAX_NAMES = 256
@@ -70,7 +70,7 @@ def _switched(switches: object, value: bool) -> list[str]:
     if not isinstance(switches, Mapping) or not all(
         isinstance(switch, bool) for switch in switches.values()
     ):
-        raise ValueError("must be names with true or false")
+        raise ValueError(f"must be {'a list of names' if value else 'names with true or false'}")
     return [name for name, switch in switches.items() if switch is value]
 
 
@@ -202,17 +202,27 @@ def _read(path: Path) -> tuple[_Fields, list[str]]:
 
 def _judged(path: Path, key: str, value: object, known: list[str]) -> Iterator[str]:
     """Yield a warning of a key that is not known. Raises `AvatarRefused` if it restricts."""
-    shown = one_line(key, 64)
     near = _near(plain_key(key), known)
-    found = restricting(key, value)
-    if found or _RESTRICTING.search(plain_key(key)):
-        raise AvatarRefused(
-            f"{path}: {one_line(found or key, 128)} seems to restrict the agent, and is not "
-            f"understood{near}: take it out; denied_tools names tools that it must not call, and "
-            "the options --permissions and --mode say the rest"
-        )
+    for where, inner, found in _keys(key, key, value):
+        if restricts(inner, found) or _RESTRICTING.search(plain_key(inner)):
+            raise AvatarRefused(
+                f"{path}: {one_line(where, 128)} seems to restrict the agent, and is not "
+                f"understood{near}: take it out; denied_tools names tools that it must not call, "
+                "and the options --permissions and --mode say the rest"
+            )
     if not key.startswith("_"):  # else a comment
-        yield f"{path}: {shown} is not understood{near}"
+        yield f"{path}: {one_line(key, 64)} is not understood{near}"
+
+
+def _keys(where: str, key: str, value: object) -> Iterator[tuple[str, str, object]]:
+    """Yield a key and all within it: where it is, the key, its value. Their number is bounded."""
+    yield where, key, value
+    if isinstance(value, Mapping):
+        for inner, found in value.items():
+            yield from _keys(f"{where}.{inner}", inner, found)
+    elif isinstance(value, list):
+        for found in value:
+            yield from _keys(where, key, found)
 
 
 def _made(name: str, path: Path, fields: _Fields, notes: list[str]) -> Avatar:

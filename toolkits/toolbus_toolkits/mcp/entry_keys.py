@@ -25,7 +25,6 @@ __all__ = [
     "names_in",
     "plain_key",
     "read_entry",
-    "restricting",
     "restricts",
 ]
 
@@ -256,7 +255,7 @@ def _judge(unknown: _Pairs, path: str, warnings: list[str]) -> None:
         concerns_tools = "tool" in plain or not ("prompt" in plain or "resource" in plain)
         if plain in _IGNORED or key.startswith(("//", "$")) or not concerns_tools:
             continue  # of prompts and resources nothing is shown here
-        if found := restricting(key, value):
+        if found := _restricting(key, value):
             raise ValueError(
                 f'"{one_line(path + found, 128)}" seems to restrict the server, and is '
                 "not understood here: take it out, or use enabledTools and disabledTools"
@@ -268,7 +267,7 @@ def _judge(unknown: _Pairs, path: str, warnings: list[str]) -> None:
         warnings.append(f"keys that are not understood: {', '.join(shown[:_MAX_SHOWN])}{more}")
 
 
-def restricting(key: str, value: object) -> str:
+def _restricting(key: str, value: object) -> str:
     """Return the path of a key that restricts, in a value and all that it holds; empty if none."""
     if restricts(key, value):
         return key
