@@ -284,7 +284,9 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
         async with aclosing(call.model.stream(call.request)) as replied:
             async for event in replied:
                 events.append(event)
-                told = TokenUsage(*map(max, told, adapter.usage(event)))
+                found = adapter.usage(event)
+                if found.input or found.output:
+                    told = TokenUsage(*map(max, told, found))
                 yield event
         # Read here too, so that middlewares and traces see a reply that broke off.
         reply = adapter.collect(events)
