@@ -7,7 +7,7 @@
         print(call.step, time.monotonic() - began)
 
 A middleware may change the request, drop or add events, answer without asking the model, or ask
-again: then it yields `RESTART` first if events were passed on, so that the loop forgets them. The
+again: then it yields `call.RESTART` first if events were passed on, so that the loop forgets them. The
 first of a list is the outermost.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from toolbus.agents.turn import Turn
 from toolbus.bounded_logging import bounded_logger
@@ -43,7 +43,7 @@ __all__ = [
 
 _logger = bounded_logger(__name__)
 RESTART: Final[Mapping[str, Any]] = MappingProxyType({"type": "toolbus.restart"})
-"""What a middleware yields before it asks again: what came before is void."""
+"""See `ModelCall.RESTART`."""
 _MAX_EVENTS = 1_000_000
 """Of one reply out of middlewares: they are kept until it is whole. A reply of 128,000 tokens, more
 than most models write, has about as many events."""
@@ -101,6 +101,8 @@ def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:
 class ModelCall:
     """One request to a model. It does not change; `replace` makes another one."""
 
+    RESTART: ClassVar[Mapping[str, Any]] = RESTART
+    """What a middleware yields before it asks again: what came before is void."""
     model: Model
     """The model; its `adapter` reads request and events."""
     request: Mapping[str, Any]
@@ -243,7 +245,7 @@ class _Next:
         if not isinstance(event, Mapping):
             raise TypeError(
                 f"middleware {self._name} yields {shown(event)}: yield the events of next(call),"
-                " others of the same form, or RESTART"
+                " others of the same form, or call.RESTART"
             )
         if event == RESTART:
             self._passed_on_of = 0
@@ -254,7 +256,7 @@ class _Next:
             if self._passed_on_of not in (0, number):
                 raise RuntimeError(
                     f"middleware {self._name} asked again after events were passed on: it has to"
-                    " yield RESTART before events of the second reply"
+                    " yield call.RESTART before events of the second reply"
                 )
             self._passed_on_of = number
         checked: Mapping[str, Any] = event
