@@ -7,7 +7,7 @@
         print(call.step, time.monotonic() - began)
 
 A middleware may change the request, drop or add events, answer without asking the model, or ask
-again: then it yields `call.RESTART` first if events were passed on, so that the loop forgets them. The
+again: then it yields `RESTART` first if events were passed on, so that the loop forgets them. The
 first of a list is the outermost.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 from toolbus.agents.turn import Turn
 from toolbus.bounded_logging import bounded_logger
@@ -43,7 +43,7 @@ __all__ = [
 
 _logger = bounded_logger(__name__)
 RESTART: Final[Mapping[str, Any]] = MappingProxyType({"type": "toolbus.restart"})
-"""See `ModelCall.RESTART`."""
+"""What a middleware yields before it asks again: what came before is void."""
 _MAX_EVENTS = 1_000_000
 """Of one reply out of middlewares: they are kept until it is whole. A reply of 128,000 tokens, more
 than most models write, has about as many events."""
@@ -101,8 +101,6 @@ def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:
 class ModelCall:
     """One request to a model. It does not change; `replace` makes another one."""
 
-    RESTART: ClassVar[Mapping[str, Any]] = RESTART
-    """What a middleware yields before it asks again: what came before is void."""
     model: Model
     """The model; its `adapter` reads request and events."""
     request: Mapping[str, Any]
@@ -114,11 +112,19 @@ class ModelCall:
     usage: StepUsage = field(default_factory=StepUsage, compare=False, repr=False)
     """The tokens of this step so far; counted for all that `replace` returns together."""
 
-    def replace(self, *, request: Mapping[str, Any]) -> Self:
-        """Return this call with another request."""
-        if not isinstance(request, Mapping):
+    def replace(
+        self, *, request: Mapping[str, Any] | None = None, model: Model | None = None
+    ) -> Self:
+        """Return this call with another request, or for another model of the same API.
+
+        Raises `TypeError` for a request that is no mapping, and `ValueError` for a model with
+        another adapter: the conversation is in the words of this one.
+        """
+        if not isinstance(request, Mapping | None):
             raise TypeError(f"request must be a mapping, not {shown(request)}")
-        return replace(self, request=request)
+        if model is not None and model.adapter is not self.model.adapter:
+            raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
+        return replace(self, request=request or self.request, model=model or self.model)
 
     @property
     def model_name(self) -> str:
@@ -245,7 +251,7 @@ class _Next:
         if not isinstance(event, Mapping):
             raise TypeError(
                 f"middleware {self._name} yields {shown(event)}: yield the events of next(call),"
-                " others of the same form, or call.RESTART"
+                " others of the same form, or RESTART"
             )
         if event == RESTART:
             self._passed_on_of = 0
@@ -256,7 +262,7 @@ class _Next:
             if self._passed_on_of not in (0, number):
                 raise RuntimeError(
                     f"middleware {self._name} asked again after events were passed on: it has to"
-                    " yield call.RESTART before events of the second reply"
+                    " yield RESTART before events of the second reply"
                 )
             self._passed_on_of = number
         checked: Mapping[str, Any] = event
