@@ -124,7 +124,11 @@ class ModelCall:
             raise TypeError(f"request must be a mapping, not {shown(request)}")
         if model is not None and model.adapter is not self.model.adapter:
             raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
-        return replace(self, request=request or self.request, model=model or self.model)
+        return replace(
+            self,
+            request=self.request if request is None else request,
+            model=self.model if model is None else model,
+        )
 
     @property
     def model_name(self) -> str:

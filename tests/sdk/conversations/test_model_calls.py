@@ -107,7 +107,9 @@ async def test_what_a_middleware_may_do(
     model = Model(*replies)
     async with Turn(None) as turn:
         call = call_of(model, turn)
-        assert [each async for each in model_events(call, middlewares)] == wanted
+        events = [each async for each in model_events(call, middlewares)]
+    assert events == wanted
+    assert [each is RESTART for each in events] == [each is RESTART for each in wanted]
     assert (model.replies, model.open) == ([], 0)
     assert call.usage.is_estimated is tokens_are_estimated
     assert [each["system"] for each in model.requests].count("be brief") == (
