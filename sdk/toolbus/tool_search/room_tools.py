@@ -112,6 +112,7 @@ class RoomTools:
         self._changing = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._comparing: asyncio.Task[None] | None = None
+        self._has_new_rights = False
         self.toolkit: Toolkit = search_toolkit(self)
         """The toolkit `tools`, with `search`, `describe` and `call`, for `Turn(always=)`."""
 
@@ -256,7 +257,10 @@ class RoomTools:
         is_first = self._grants is None
         self._grants = grants
         self._rights = ToolRights(grants)
-        if not is_first and (self._comparing is None or self._comparing.done()):
+        if is_first:
+            return
+        self._has_new_rights = True  # also while the room is listed because of others
+        if self._comparing is None or self._comparing.done():
             self._comparing = asyncio.create_task(self._compare_anew())
 
     # What changes
@@ -276,10 +280,12 @@ class RoomTools:
                 _logger.exception("the tools of the room cannot be followed")
 
     async def _compare_anew(self) -> None:
-        try:
-            await self._compare(is_anew=True)
-        except RoomException as error:
-            _logger.info("the tools of the room are not known for now: %s", error.message)
+        while self._has_new_rights:
+            self._has_new_rights = False
+            try:
+                await self._compare(is_anew=True)
+            except RoomException as error:
+                _logger.info("the tools of the room are not known for now: %s", error.message)
 
     async def _compare(self, *, is_anew: bool = False) -> None:
         """Read the toolkits of the room that are new or have changed, and forget those that went.
