@@ -280,18 +280,17 @@ class RoomTools:
                 _logger.exception("the tools of the room cannot be followed")
 
     async def _compare_anew(self) -> None:
-        while self._has_new_rights:
-            self._has_new_rights = False
-            try:
-                await self._compare(is_anew=True)
-            except RoomException as error:
-                _logger.info("the tools of the room are not known for now: %s", error.message)
+        try:
+            while self._has_new_rights:
+                await self._compare()
+        except RoomException as error:
+            # A lost connection: what follows is "reconnected".
+            _logger.info("the tools of the room are not known for now: %s", error.message)
 
-    async def _compare(self, *, is_anew: bool = False) -> None:
+    async def _compare(self) -> None:
         """Read the toolkits of the room that are new or have changed, and forget those that went.
 
-        Args:
-            is_anew: Read all of them, since other tools of them may be called now.
+        With new rights it reads all, since other tools of them may be called now.
 
         Raises `RoomException` if the room cannot be listed.
         """
@@ -299,24 +298,26 @@ class RoomTools:
         assert room is not None, "it is started"
         async with self._changing:
             self._check_rights()
-            listed = [info async for info in room.toolkits()]
+            is_anew = self._has_new_rights
+            self._has_new_rights = False
+            try:
+                listed = [info async for info in room.toolkits()]
+            except BaseException:
+                self._has_new_rights = is_anew
+                raise
             usable = usable_toolkits(room, self._rights, listed, ())
-            names = {info.name for info in usable}
             self._left_out.clear()
-            for name in self._known.keys() - names:
+            for name in self._known.keys() - {info.name for info in usable}:
                 await self._remove(name)
-            changed = iter(
-                [
-                    info.name
-                    for info in usable
-                    if is_anew
-                    or (known := self._known.get(info.name)) is None
-                    or not known.is_of(info)
-                ]
-            )
+            changed = iter([info.name for info in usable if is_anew or not self._is_known(info)])
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(DESCRIBED_AT_A_TIME, len(usable))):
                     group.create_task(self._read_each(changed))
+
+    def _is_known(self, info: ToolkitInfo) -> bool:
+        """Whether a toolkit as it is listed now is what is known of it."""
+        known = self._known.get(info.name)
+        return known is not None and known.is_of(info)
 
     async def _read_each(self, names: Iterable[str]) -> None:
         for name in names:
