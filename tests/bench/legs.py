@@ -197,6 +197,18 @@ MODELS = Leg(
     "reply, with or without these words",
     ("caller",),
 )
+SEARCH = Leg(
+    "tool_search",
+    "bench.search_leg",
+    "`tools.search` of a turn over the tools of a room, with seven queries in turn",
+    environment=_UNSAMPLED,
+)
+AGENTS = Leg(
+    "agents",
+    "bench.agents_leg",
+    "one process: an agent whose model asks for a tool that does nothing, in each of 20 steps",
+    ("caller",),
+)
 APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 IMPORTS = Leg(
     "imports",
@@ -283,6 +295,21 @@ GROUPS = (
             ),
             Contender(MODELS, "its uses", "caller", {"step": "uses", "api": ""}, ("caller",)),
         ),
+        (ROUNDS,),
+        rounds=1,
+    ),
+    Group(
+        "tool_search",
+        tuple(
+            Contender(SEARCH, f"a search over {count:,} tools", order={"count": count})
+            for count in (1_000, 10_000)
+        ),
+        (ROUNDS,),
+        rounds=1,
+    ),
+    Group(
+        "agents",
+        (Contender(AGENTS, "a step of an agent", processes=("caller",)),),
         (ROUNDS,),
         rounds=1,
     ),
