@@ -1,7 +1,7 @@
 """One process: the steps of an agent whose model and tool do nothing.
 
-A step is a reply with one use, and its result. What is measured is all of it, from one result to
-the next, also the call of the tool.
+A step is a reply with one use, and its result. It is measured from one result to the next; the use
+alone, run by a turn, is what it is compared with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 from bench.role import Facts, keep_calling, run_role, serve_orders
-from toolbus import Agent, FunctionTool, Toolkit
+from toolbus import Agent, FunctionTool, Toolkit, ToolUse, Turn
 from toolbus.models import openai_chat
 from toolbus.models.adapter import Adapter, Plain
 
@@ -62,10 +62,16 @@ async def caller(_facts: Facts) -> None:
                 if (state := await anext(steps)) != "ok":
                     raise AssertionError(f"a step ended {state}")
 
-            async def measure(seconds: float, in_flight: int) -> Facts:
-                return await keep_calling(step, seconds, in_flight)
+            async with Turn(None, always=[kit]) as turn:
+                use = ToolUse("1", "demo__nothing", {})
 
-            await serve_orders({"call": measure}, ready=True)
+                async def call(*_: int) -> Any:
+                    await turn.run([use])
+
+                async def measure(of: str, seconds: float, in_flight: int) -> Facts:
+                    return await keep_calling(step if of == "agent" else call, seconds, in_flight)
+
+                await serve_orders({"call": measure}, ready=True)
 
 
 if __name__ == "__main__":

@@ -206,7 +206,8 @@ SEARCH = Leg(
 AGENTS = Leg(
     "agents",
     "bench.agents_leg",
-    "one process: an agent whose model asks for a tool that does nothing, in each of 20 steps",
+    "one process: an agent whose model asks for a tool that does nothing, in each of 20 steps, "
+    "or a turn that calls this tool",
     ("caller",),
 )
 APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
@@ -309,7 +310,10 @@ GROUPS = (
     ),
     Group(
         "agents",
-        (Contender(AGENTS, "a step of an agent", processes=("caller",)),),
+        tuple(
+            Contender(AGENTS, label, "caller", {"of": of}, ("caller",))
+            for label, of in (("a step of an agent", "agent"), ("its call", "turn"))
+        ),
         (ROUNDS,),
         rounds=1,
     ),

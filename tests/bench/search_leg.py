@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.role import Facts, keep_calling, run_role, serve_orders
 from bench.toolbus_leg import ROOM, route, set_up_tracing
-from toolbus import FunctionTool, RemoteToolkit, RoomClient, RoomTools, Turn
+from toolbus import RemoteToolkit, RoomClient, RoomTools, Tool, ToolContext, Turn
 
 TOOLKITS, TOOLS_EACH = 100, 100
 VERBS = "get list create update delete send read find move copy".split()
@@ -29,9 +29,13 @@ QUERIES = (
 )
 
 
-async def act(text: str, limit: int = 10) -> str:
-    """Do nothing."""
-    return text
+class Act(Tool):
+    """Does nothing. Ten thousand signatures would take 10 s to read."""
+
+    input_schema = {"properties": {"text": {"type": "string"}, "limit": {"type": "integer"}}}  # noqa: RUF012
+
+    async def execute(self, context: ToolContext, /, *_: Any, text: str, limit: int = 10) -> str:
+        return text
 
 
 def toolkit(number: int) -> RemoteToolkit:
@@ -41,7 +45,7 @@ def toolkit(number: int) -> RemoteToolkit:
     for at in range(TOOLS_EACH):
         words = random.choices(NOUNS + OTHERS + VERBS, k=20) + random.choices(RARE, k=5)
         name = f"{random.choice(VERBS)}_{random.choice(NOUNS)}{at or ''}"
-        tools.append(FunctionTool(act, name=name, description=" ".join(words)))
+        tools.append(Act(name, description=" ".join(words)))
     return RemoteToolkit(f"orders{number}", tools, description=" ".join(random.choices(RARE, k=5)))
 
 
