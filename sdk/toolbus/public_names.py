@@ -34,8 +34,10 @@ _MODULES = {
     "toolbus.client.chunk_stream": "ChunkStream",
     "toolbus.conversations.agent": "Agent",
     "toolbus.conversations.agent_events": "AgentEvent",
+    "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
     "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.model_middlewares": "ModelBudget ModelLog ModelRetry",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (
         "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "

@@ -56,7 +56,12 @@ async def ask_in_terminal(question: Question) -> Answer:
     loop = asyncio.get_running_loop()
     async with _locks.setdefault(loop, asyncio.Lock()):
         with _Terminal() as terminal:
-            return await _Dialog(terminal, question).answer()
+            try:
+                return await _Dialog(terminal, question).answer()
+            except asyncio.CancelledError:
+                with suppress(Unavailable):
+                    terminal.write("\n")  # what is written next does not stand behind a prompt
+                raise
 
 
 class _Terminal:

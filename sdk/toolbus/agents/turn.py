@@ -7,6 +7,7 @@ can do no more than its sender may.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -64,6 +65,7 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
@@ -283,6 +285,29 @@ class Turn:
     def permissions(self) -> TurnPermissions | None:
         """What may run in this turn: its mode, its rules and what was granted; None without."""
         return self._options.permissions
+
+    @property
+    def asker(self) -> Participant:
+        """For whom it calls: the sender of its message, or whom the call is for that it serves.
+
+        Without either it is the agent itself. Raises `Unavailable` if the turn is not entered.
+        """
+        facts = self._entered().facts
+        return facts.sender or facts.agent
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds until the call has to end that it serves; None if it does not have to.
+
+        Raises `Unavailable` if the turn is not entered.
+        """
+        deadline_at = self._entered().deadline_at
+        return None if deadline_at is None else deadline_at - asyncio.get_running_loop().time()
+
+    @property
+    def span(self) -> TurnSpan | None:
+        """What records it in its trace; None if nothing does."""
+        return None if self._runs is None else self._runs.span
 
     # Tools
 

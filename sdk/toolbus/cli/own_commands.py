@@ -55,6 +55,11 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal "
             "aborts.",
         ),
+        "agent": OwnCommand(
+            "toolbus.cli.commands.agent:agent",
+            "Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal "
+            "aborts.",
+        ),
         "tools": OwnCommand(
             "toolbus.cli.commands.tools:tools",
             "List the toolkits that you can see, or describe the tools of one toolkit.",
@@ -67,6 +72,10 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
         "call": OwnCommand(
             "toolbus.cli.commands.call:call",
             "Call a tool and print its result, or the values of a stream as they arrive.",
+        ),
+        "chat": OwnCommand(
+            "toolbus.cli.commands.chat:chat",
+            "Chat with an agent: its answer as it comes, with each call of a tool.",
         ),
         "lock": OwnCommand(
             "toolbus.cli.commands.lock:lock",

@@ -30,7 +30,15 @@ from toolbus.settings import RoomSettings
 from toolbus.telemetry.tracing import recorded
 from toolbus.wire import ListToolkits
 
-__all__ = ["CommandRoom", "Locked", "RoomOptions", "in_room", "joins_a_room", "read_lock"]
+__all__ = [
+    "CommandRoom",
+    "Locked",
+    "RoomOptions",
+    "in_room",
+    "joined_room",
+    "joins_a_room",
+    "read_lock",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -215,16 +223,28 @@ def in_room(
     """
 
     async def join() -> T:
-        settings = options.resolve()
         async with (
-            explain_refusal(settings),
             asyncio.timeout(timeout_s),
+            joined_room(options, join_timeout_s=join_timeout_s, locked=locked) as room,
         ):
-            await read_token(settings)
-            lock = read_lock(settings, locked)
-            room = CommandRoom(**options.choices(), locked=lock)
-            async with _joined(room, settings.url, join_timeout_s):
-                return await work(room)
+            return await work(room)
 
     with recorded("toolbus-cli"):
         return asyncio.run(join())
+
+
+@asynccontextmanager
+async def joined_room(
+    options: RoomOptions,
+    *,
+    join_timeout_s: float | None = None,
+    locked: Path | Literal[False] | None = None,
+) -> AsyncIterator[CommandRoom]:
+    """Join a room for a block. Arguments and errors are those of `in_room`."""
+    settings = options.resolve()
+    async with explain_refusal(settings):
+        await read_token(settings)
+        lock = read_lock(settings, locked)
+        room = CommandRoom(**options.choices(), locked=lock)
+        async with _joined(room, settings.url, join_timeout_s):
+            yield room

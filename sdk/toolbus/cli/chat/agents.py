@@ -1,0 +1,292 @@
+"""What a chat asks: an agent in the room, or one that runs in this process.
+
+Everything here runs on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from opentelemetry import trace
+
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.cli.room_options import CommandRoom
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError
+from toolbus.errors import (
+    ConnectionLost,
+    Internal,
+    NoHost,
+    NotFound,
+    RoomException,
+    ToolFailed,
+    Unavailable,
+)
+from toolbus.models.model_error import ModelError
+from toolbus.permissions.modes import MODES
+from toolbus.permissions.permissions import Permissions
+from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.telemetry.tracing import Tracing
+from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.untrusted_text import one_line
+
+if TYPE_CHECKING:
+    from toolbus.conversations.agent import Agent
+
+__all__ = ["Asked", "Happened", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
+
+_ASK = "ask"
+_AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
+"""Errors of an agent that is away, if nothing of the call has run; others would come again."""
+_MAX_NAMED = 8
+
+
+class Notice(str):
+    """Words of this program between the events."""
+
+    __slots__ = ()
+
+
+class TraceId(str):
+    """The trace of a question, recorded by this process."""
+
+    __slots__ = ()
+
+
+Happened: TypeAlias = dict[str, Any] | FileChunk | Notice | TraceId
+"""What happens while a question is answered."""
+
+
+class ModelFailed(ToolFailed):
+    """The model of an agent in this process gave no reply."""
+
+    next_step = ""
+
+
+class Asked(Protocol):
+    """An agent that is asked."""
+
+    name: str
+    target: CallTarget | None
+    """What its errors name; None in this process."""
+
+    def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+        """Ask a question; yield what happens. Raises RoomException."""
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the agent says of itself and of its tools."""
+
+    async def forget(self) -> None:
+        """Begin the conversation anew."""
+
+    def set_mode(self, mode: str) -> None:
+        """Change the mode of permissions. Raises UsageError."""
+
+
+class RemoteAgent:
+    """An agent in the room.
+
+    Args:
+        room: The room.
+        found: Its toolkit.
+        tools: Configs of toolkits for each question.
+        conversation: The name of the conversation.
+        waits: Whether a question waits without a limit for an agent that is away.
+    """
+
+    def __init__(
+        self,
+        room: CommandRoom,
+        found: ToolkitInfo,
+        *,
+        tools: Sequence[Any],
+        conversation: str,
+        waits: bool,
+    ) -> None:
+        self.name: str = found.name
+        self._room = room
+        self._owner = None if found.public else found.full_owner
+        self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
+        self._conversation = conversation
+        self._waits = waits
+        self.target: CallTarget | None = CallTarget(found.name, _ASK, self._owner)
+
+    async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+        """Ask a question; wait for the agent first if it is away."""
+        span = TurnSpan.begin(Tracing(), self.name, self._room.room, None)
+        failure: BaseException | None = None
+        if span is not None:
+            yield TraceId(f"{trace.get_current_span().get_span_context().trace_id:032x}")
+        try:
+            async with aclosing(self._patiently(text)) as events:
+                async for event in events:
+                    yield event
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if span is not None:
+                span.end(failure)
+
+    async def _patiently(self, text: str) -> AsyncGenerator[Happened, None]:
+        was_there = False
+        while True:
+            try:
+                async with aclosing(self._events(text)) as events:
+                    async for event in events:
+                        yield event
+            except _AWAY as error:
+                if not self._waits or not self._is_away(error):
+                    raise
+                is_there = await self._is_there()
+                # It may be back by now. If it still is what the error says, waiting changes
+                # nothing: its toolkit has no tool `ask`, for example.
+                if is_there and was_there:
+                    raise
+                was_there = is_there
+            else:
+                return
+            if not was_there:
+                yield Notice(f"({self.name} is not there: waiting for it; Ctrl-C gives up)")
+                await self._returned()
+                yield Notice(f"({self.name} is back)")
+
+    async def _events(self, text: str) -> AsyncGenerator[Happened, None]:
+        # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
+        patience: dict[str, Any] = {"retry": False, "wait_for_host_s": 0} if self._waits else {}
+        async with self._room.stream(
+            f"{self.name}.{_ASK}",
+            {"text": text, **self._about},
+            participant=self._owner,
+            **patience,
+        ) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, FileChunk):
+                    yield chunk
+                elif isinstance(chunk.value, dict):
+                    yield chunk.value
+
+    def _is_away(self, error: RoomException) -> bool:
+        """Whether nobody has got the question, and waiting helps."""
+        if error.executed != "no":
+            return False
+        # A toolkit that was there is not misspelled: its host has left.
+        return isinstance(error, NotFound) or error.retryable
+
+    async def _returned(self) -> None:
+        """Wait until the agent has a host. Its events tell when to look again.
+
+        Raises RoomException if the room has ended for good.
+        """
+        async with self._room.events(["toolkits"]) as events:
+            while not await self._is_there():
+                async for event in events:
+                    # After a reconnect or a gap it may be there already.
+                    if event.toolkit is None or event.toolkit.name == self.name:
+                        break
+                else:
+                    await self._room.closed()
+                    raise Unavailable("the room has ended", executed="no", retryable=False)
+
+    async def _is_there(self) -> bool:
+        try:
+            proxy = await self._room.toolkit(self.name, self._owner)
+        except _AWAY:
+            return False
+        return proxy.info.hosts > 0
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the agent says of itself and of its tools."""
+        chunk = await self._room.invoke(f"{self.name}.about", self._about, participant=self._owner)
+        return chunk.value if isinstance(chunk.value, dict) else {}
+
+    async def forget(self) -> None:
+        """Begin the conversation anew."""
+        arguments = {"conversation": self._conversation}
+        await self._room.invoke(f"{self.name}.forget", arguments, participant=self._owner)
+
+    def set_mode(self, mode: str) -> None:
+        """Refuse: permissions are those of whoever runs the agent."""
+        raise UsageError(f"the permissions of {self.name} are decided by whoever runs it")
+
+
+class LocalAgent:
+    """An agent of this process; it is started.
+
+    Args:
+        agent: The agent.
+        tools: Configs of toolkits for each question.
+        conversation: The name of the conversation.
+    """
+
+    def __init__(self, agent: Agent, *, tools: Sequence[Any], conversation: str) -> None:
+        self.name: str = agent.name
+        self.target: CallTarget | None = None
+        self._agent = agent
+        self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
+        self._conversation = conversation
+
+    async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+        """Ask a question; yield what happens."""
+        try:
+            async with aclosing(self._agent.answer(text, **self._about)) as events:
+                async for event in events:
+                    yield event
+        except ModelError as error:
+            raise ModelFailed(str(error), retryable=error.retryable) from error
+        except RoomException:
+            raise
+        except Exception as error:
+            # What this process runs may have any mistake, such as one of a middleware; the chat
+            # goes on after it, as it does after a mistake of an agent elsewhere.
+            raise Internal(f"{type(error).__name__}: {error}") from error
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the agent says of itself and of its tools."""
+        return await self._agent.about(**self._about)
+
+    async def forget(self) -> None:
+        """Begin the conversation anew."""
+        await self._agent.forget(conversation=self._conversation)
+
+    def set_mode(self, mode: str) -> None:
+        """Change the mode of permissions. Raises UsageError for an unknown one."""
+        if mode not in MODES:
+            raise UsageError(f"there is no mode {one_line(mode, 40)}: {', '.join(MODES)}")
+        former = self._agent.permissions
+        self._agent.permissions = (
+            Permissions(mode) if former is None else replace(former, mode=mode)
+        )
+
+
+async def find_agent(room: CommandRoom, name: str, participant: str | None) -> ToolkitInfo:
+    """Find the toolkit of an agent: one's own, else the only one of this name that one sees.
+
+    A call by the bare name would not reach another's private toolkit, which is what an agent is.
+
+    Raises:
+        UsageError: Several owners have one.
+        NotFound: There is none; the message names agents that are there.
+        RoomException: The list is refused.
+    """
+    if participant is not None:
+        proxy = await room.toolkit(name, participant)
+        return proxy.info
+    found = [toolkit async for toolkit in room.toolkits(name) if toolkit.name == name]
+    # What has no `ask` here may have one that the token does not show: the call says so.
+    agents = [toolkit for toolkit in found if _ASK in toolkit.tools] or found
+    me = room.me
+    own = [each for each in agents if (each.owner, each.issuer) == (me.name, me.issuer)]
+    chosen = own or agents
+    if len(chosen) == 1:
+        return chosen[0]
+    shown = one_line(name, 64)
+    if not chosen:
+        there = [each.name async for each in room.toolkits(_ASK) if _ASK in each.tools]
+        listed = ", ".join(one_line(each, 64) for each in there[:_MAX_NAMED])
+        text = f"agents in room {room.room}: {listed}" if listed else "no agent is in the room"
+        raise NotFound(f"there is no agent {shown} that you can see; {text}")
+    owners = ", ".join(one_line(each.full_owner, 64) for each in chosen[:_MAX_NAMED])
+    raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")

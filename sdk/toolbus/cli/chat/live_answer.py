@@ -1,0 +1,207 @@
+"""Work on the event loop, which the main thread follows and can interrupt.
+
+Signals reach the main thread. While it follows something, Ctrl-C cancels that and raises nothing,
+so that no line of this program is left halfway; only at the prompt it raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import signal
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from types import FrameType
+from typing import Generic, TypeVar
+
+from toolbus.agents.questions import Answer, Ask, Question
+from toolbus.diagnostics.exit_codes import Terminated
+from toolbus.errors import Cancelled
+
+__all__ = ["Interrupted", "Interrupts", "Live", "Pause", "once"]
+
+T = TypeVar("T")
+_MAX_UNREAD = 256
+"""Events that wait for the terminal; then the agent waits, as at a slow reader of a stream."""
+_TICK_S = 0.25
+"""How often a wait looks up: to show that it waits, and for signals that no lock wakes up for."""
+
+
+class Interrupted(Cancelled):
+    """Ctrl-C has ended what was followed."""
+
+    next_step = ""
+
+
+class Interrupts:
+    """What SIGINT, SIGTERM and SIGHUP do, by what the main thread does."""
+
+    def __init__(self) -> None:
+        self.is_terminated: bool = False
+        self._cancel: Callable[[], None] | None = None
+        self._is_at_prompt = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals during the block; elsewhere than in a main thread they stay."""
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP"):
+            numbers.append(signal.SIGHUP)
+        before = {}
+        with suppress(ValueError):
+            before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            self.is_terminated = True
+        if self._cancel is not None:
+            self._cancel()
+        elif self._is_at_prompt:
+            self._is_at_prompt = False
+            self.check()
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise `Terminated` if the process is to end."""
+        if self.is_terminated:
+            raise Terminated("ended by SIGTERM", executed="no")
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Let a signal cancel something during the block; then raise if the process is to end."""
+        self._cancel = cancel
+        try:
+            yield
+        finally:
+            self._cancel = None
+        self.check()
+
+    @contextmanager
+    def at_prompt(self) -> Iterator[None]:
+        """Let a signal raise KeyboardInterrupt or Terminated during the block."""
+        self.check()
+        self._is_at_prompt = True
+        try:
+            yield
+        finally:
+            self._is_at_prompt = False
+
+
+class Pause:
+    """A person is asked in the terminal: nothing is printed until it has ended."""
+
+    def __init__(self) -> None:
+        self.is_quiet: asyncio.Event = asyncio.Event()
+        """The main thread prints nothing any more."""
+        self.has_ended: threading.Event = threading.Event()
+
+
+class Live(Generic[T]):
+    """What an async generator yields on a loop, read by the main thread.
+
+    Args:
+        loop: The event loop of another thread.
+        source: Starts the generator.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, source: Callable[[], AsyncGenerator[T, None]]
+    ) -> None:
+        self._loop = loop
+        self._source = source
+        self._happened: queue.SimpleQueue[tuple[T | Pause] | None] = queue.SimpleQueue()
+        self._space: asyncio.Semaphore
+        self._task: asyncio.Task[None] | None = None
+        self._cancels = 0
+        loop.call_soon_threadsafe(self._begin)
+
+    def read(self, interrupts: Interrupts) -> Generator[T | Pause | None, None, None]:
+        """Yield what happens, and None from time to time. Raises what the generator raises.
+
+        Raises:
+            Interrupted: A signal has cancelled it; its generator has ended, unless a second signal
+                came before that.
+            Terminated: So has SIGTERM.
+        """
+        with interrupts.cancelling(self.cancel):
+            try:
+                yield from self._read()
+            finally:
+                if self._task is None or not self._task.done():
+                    self.cancel()
+        self._raise()
+
+    def cancel(self) -> None:
+        """Cancel the generator; the second time, do not wait until it has ended."""
+        self._cancels += 1
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+        if self._cancels > 1:
+            self._happened.put(None)
+
+    async def ask(self, question: Question, ask: Ask) -> Answer:
+        """Ask a person while nothing is printed. Runs on the loop."""
+        pause = Pause()
+        self._happened.put((pause,))
+        try:
+            await pause.is_quiet.wait()
+            return await ask(question)
+        finally:
+            pause.has_ended.set()
+
+    def wait_for(self, pause: Pause) -> None:
+        """Let a person be asked, and wait until that has ended."""
+        self._loop.call_soon_threadsafe(pause.is_quiet.set)
+        while not pause.has_ended.wait(_TICK_S) and self._cancels < 2:
+            pass
+
+    def _read(self) -> Iterator[T | Pause | None]:
+        while True:
+            try:
+                happened = self._happened.get(timeout=_TICK_S)
+            except queue.Empty:
+                if self._loop.is_closed():
+                    return
+                yield None
+                continue
+            if happened is None:
+                return
+            if not isinstance(happened[0], Pause):
+                self._loop.call_soon_threadsafe(self._space.release)
+            # What came before an interruption is not shown after it.
+            if not self._cancels or isinstance(happened[0], Pause):
+                yield happened[0]
+
+    def _begin(self) -> None:
+        self._space = asyncio.Semaphore(_MAX_UNREAD)
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(lambda _: self._happened.put(None))
+
+    async def _run(self) -> None:
+        async with aclosing(self._source()) as events:
+            async for event in events:
+                await self._space.acquire()
+                self._happened.put((event,))
+
+    def _raise(self) -> None:
+        task = self._task
+        if task is None or not task.done() or task.cancelled():
+            raise Interrupted("interrupted", executed="maybe")
+        error = task.exception()
+        if error is not None:
+            raise error
+
+
+def once(work: Callable[[], Awaitable[T]]) -> Callable[[], AsyncGenerator[list[T], None]]:
+    """Return the source of a `Live` that yields the result of one piece of work, in a list."""
+
+    async def source() -> AsyncGenerator[list[T], None]:
+        yield [await work()]
+
+    return source

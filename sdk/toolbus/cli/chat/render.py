@@ -1,0 +1,137 @@
+"""Events of an answer as lines of text for a terminal. Pure.
+
+All text of others is escaped here: no control character of a model, a tool or its result is
+printed. An event may come from an agent of anybody, so that no field of it is relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from unicodedata import combining, east_asian_width
+
+from toolbus.untrusted_text import json_text, one_line, visible
+
+__all__ = [
+    "call_line",
+    "file_line",
+    "fitted",
+    "inner_event",
+    "prose",
+    "result_line",
+    "seconds",
+    "text_in",
+    "value_line",
+    "whole_result",
+]
+
+_MAX_SHOWN_CHARS = 4_000
+"""Of an event's text that is escaped for one line: no terminal is wider."""
+MAX_DEPTH = 8
+"""Agents behind agents whose events are told apart."""
+_EVENT_TYPES = frozenset(
+    {"text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+)
+
+
+def text_in(event: Mapping[str, Any], key: str) -> str:
+    """Return a field as text; JSON if it is no text, empty if there is none."""
+    value = event.get(key)
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(value)
+
+
+def prose(text: str) -> str:
+    """Escape what a model says: line ends stay, and the joiners that scripts and emoji need."""
+    return visible(text)
+
+
+def fitted(text: str, width: int) -> str:
+    """Cut a line to the columns of a terminal, so that it stays one line."""
+    used = 0
+    end = 0
+    for character in text:
+        used += _columns(character)
+        if used > width:
+            break
+        end += 1
+    if end == len(text):
+        return text
+    used = sum(map(_columns, text[:end]))
+    while end and used > width - 1:  # a column for the mark of the cut
+        end -= 1
+        used -= _columns(text[end])
+    return text[:end] + "…"
+
+
+def _columns(character: str) -> int:
+    if combining(character):
+        return 0
+    return 2 if east_asian_width(character) in "WF" else 1
+
+
+def seconds(took_s: float) -> str:
+    """Return a duration for people: `12 ms`, `3.4 s`, `2 min 5 s`."""
+    if took_s < 1:
+        return f"{took_s * 1000:.0f} ms"
+    if took_s < 60:
+        return f"{took_s:.1f} s"
+    return f"{took_s // 60:.0f} min {took_s % 60:.0f} s"
+
+
+def inner_event(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the event of an agent that answers inside a call, which its progress tells."""
+    value = event.get("value")
+    is_inner = isinstance(value, Mapping) and value.get("type") in _EVENT_TYPES
+    return value if event.get("type") == "progress" and is_inner else None
+
+
+def call_line(event: Mapping[str, Any], width: int) -> str:
+    """Return the line of a `tool_call`."""
+    arguments = event.get("arguments")
+    written = arguments if isinstance(arguments, str) else json_text(arguments)
+    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
+    return fitted(f"> {tool} {one_line(written, _MAX_SHOWN_CHARS)}", width)
+
+
+def result_line(event: Mapping[str, Any], number: int, took_s: float | None, width: int) -> str:
+    """Return the line of a `tool_result`: its number, how it ended, and its first line of text.
+
+    Args:
+        event: The event.
+        number: What `/show` takes.
+        took_s: Seconds since the call began, if it is known.
+        width: The columns of the terminal.
+    """
+    facts = [one_line(text_in(event, "state"), _MAX_SHOWN_CHARS)]
+    if event.get("executed") != "yes":
+        facts.append(f"executed: {one_line(text_in(event, 'executed'), _MAX_SHOWN_CHARS)}")
+    if took_s is not None:
+        facts.append(seconds(took_s))
+    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
+    lines = text_in(event, "text").lstrip().split("\n", 1)
+    first = one_line(lines[0].rstrip("\r"), _MAX_SHOWN_CHARS)
+    more = " …" if len(lines) > 1 and lines[1].strip() else ""
+    return fitted(f"< {number} {tool} {', '.join(facts)}: {first}{more}", width)
+
+
+def value_line(event: Mapping[str, Any], width: int) -> str:
+    """Return the line of a `progress`."""
+    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
+    text = text_in(event, "value").rstrip("\n")
+    return fitted(f"  {tool}: {one_line(text, _MAX_SHOWN_CHARS)}", width)
+
+
+def file_line(event: Mapping[str, Any], width: int) -> str:
+    """Return the line of a `file` of the result before it."""
+    name = one_line(text_in(event, "name"), _MAX_SHOWN_CHARS) or "(no name)"
+    path = event.get("path")
+    saved = f": saved as {one_line(path, _MAX_SHOWN_CHARS)}" if isinstance(path, str) else ""
+    return fitted(f"  file {name}, {event.get('size')} bytes{saved}", width)
+
+
+def whole_result(event: Mapping[str, Any], number: int) -> str:
+    """Return all of a result, as `/show` prints it."""
+    head = f"{number} {text_in(event, 'tool')} {text_in(event, 'state')}"
+    return f"{one_line(head)}\n{prose(text_in(event, 'text'))}"

@@ -1,0 +1,279 @@
+"""Prints the events of answers: on a terminal, into pipes, as JSON.
+
+A screen is used by the main thread alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import typer
+
+from toolbus.cli.chat.render import (
+    MAX_DEPTH,
+    call_line,
+    file_line,
+    fitted,
+    inner_event,
+    prose,
+    result_line,
+    text_in,
+    value_line,
+)
+from toolbus.cli.chat.transcript import KeptResult
+from toolbus.cli.output import write_stdout
+from toolbus.untrusted_text import json_text, one_line
+
+__all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
+
+_DIM, _RED = "2", "31"
+_SILENT_S = 1.0
+"""Seconds without an event before the terminal shows that it waits."""
+_MAX_INNER_CHARS = 2_000
+"""Of a line of an agent behind the agent."""
+_MAX_PENDING_CHARS = 1024 * 1024
+"""Of the text of a reply that has not ended."""
+
+
+class Screen(Protocol):
+    """Where a chat is shown."""
+
+    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+        """Show an event; with its number, if it is a result."""
+
+    def wait(self, silent_s: float) -> None:
+        """Show that nothing has happened for so many seconds."""
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else: a question or the next line that is typed."""
+
+    def notice(self, text: str) -> None:
+        """Show words of this program."""
+
+    def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
+        """Show why a question has no answer: for people, and as an event."""
+
+
+class TerminalScreen:
+    """Text as it comes, a line for each call and result, and what changes in place."""
+
+    def __init__(self) -> None:
+        is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+        self._has_colors = not is_plain
+        self._can_erase = os.environ.get("TERM", "dumb") != "dumb"
+        self._is_mid_line = False
+        self._drawn = ""
+        """The line that the next one takes the place of."""
+        self._inner_text = ""
+
+    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+        """Show an event; with its number, if it is a result."""
+        self._show(event, result, 0)
+
+    def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
+        kind = event.get("type")
+        inner = inner_event(event)
+        if inner is not None and depth < MAX_DEPTH:
+            self._show(inner, result, depth + 1)
+        elif kind == "text" and depth:
+            self._show_inner_text(text_in(event, "text"), depth)
+        elif kind != "waiting":
+            self._end_inner_text(depth or 1)
+            self._show_own(kind, event, result, depth)
+
+    def _show_own(
+        self, kind: Any, event: Mapping[str, Any], result: KeptResult | None, depth: int
+    ) -> None:
+        if kind == "text":
+            self._write(prose(text_in(event, "text")))
+        elif kind == "restart":
+            self.notice("(the reply broke off, its text does not count: it is asked again)")
+        elif kind == "tool_call":
+            self._line(call_line(event, self._width(depth)), _DIM, depth)
+        elif kind == "tool_result" and result is not None:
+            line = result_line(event, result.number, result.took_s, self._width(depth))
+            self._line(line, _DIM if event.get("state") == "ok" else _RED, depth)
+        elif kind == "progress":
+            self._status(value_line(event, self._width(depth)))
+        elif kind == "file":
+            self._line(file_line(event, self._width(depth)), _DIM, depth)
+        elif kind == "end" and not depth:
+            self._end(text_in(event, "reason"))
+
+    def wait(self, silent_s: float) -> None:
+        """Show that nothing has happened for so many seconds."""
+        # In the middle of a line of text nothing is drawn: a terminal erases whole lines best.
+        if silent_s >= _SILENT_S and not self._is_mid_line:
+            self._status(f"  ({silent_s:.0f} s)")
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else: a question or the next line that is typed."""
+        self._end_inner_text(1)
+        self._fresh_line()
+
+    def notice(self, text: str) -> None:
+        """Show words of this program."""
+        self._fresh_line()
+        for line in text.split("\n"):
+            self._line(line, "", 0)
+
+    def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
+        """Show why a question has no answer."""
+        self._fresh_line()
+        for line in lines:
+            self._line(line, _RED, 0)
+
+    def _end(self, reason: str) -> None:
+        self._fresh_line()
+        if reason != "done":
+            self.notice(f"(it stopped: {one_line(reason, 100)})")
+
+    def _show_inner_text(self, text: str, depth: int) -> None:
+        """Print the whole lines of an agent behind the agent; the rest when it has ended."""
+        *lines, rest = (self._inner_text + text).split("\n")
+        for line in lines:
+            self._inner_line(line, depth)
+        self._inner_text = rest[:_MAX_INNER_CHARS]
+
+    def _end_inner_text(self, depth: int) -> None:
+        text = self._inner_text
+        self._inner_text = ""
+        if text:
+            self._inner_line(text, depth)
+
+    def _inner_line(self, text: str, depth: int) -> None:
+        self._line(f"| {prose(text[:_MAX_INNER_CHARS])}", _DIM, depth)
+
+    def _width(self, depth: int) -> int:
+        return max(20, shutil.get_terminal_size().columns - 1 - 2 * depth)
+
+    def _line(self, line: str, color: str, depth: int) -> None:
+        self._fresh_line()
+        styled = f"\x1b[{color}m{line}\x1b[0m" if color and self._has_colors else line
+        write_stdout(f"{'  ' * depth}{styled}\n".encode())
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        self._erase_status()
+        write_stdout(text.encode())
+        self._is_mid_line = not text.endswith("\n")
+
+    def _fresh_line(self) -> None:
+        self._erase_status()
+        if self._is_mid_line:
+            self._is_mid_line = False
+            write_stdout(b"\n")
+
+    def _status(self, text: str) -> None:
+        """Draw a line that the next one takes the place of."""
+        shown = fitted(text, self._width(0))
+        if not self._can_erase or shown == self._drawn:
+            return
+        self._fresh_line()
+        self._drawn = shown
+        write_stdout((f"\x1b[{_DIM}m{shown}\x1b[0m" if self._has_colors else shown).encode())
+
+    def _erase_status(self) -> None:
+        if self._drawn:
+            self._drawn = ""
+            write_stdout(b"\r\x1b[K")
+
+
+class PipeScreen:
+    """The answer on stdout, everything else on stderr.
+
+    The answer is the text of the last reply: it is written once it is known to be the last one, so
+    that stdout has neither what the model said before a call nor a reply that broke off.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+        """Show an event; with its number, if it is a result."""
+        self._show(event, result, 0)
+
+    def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
+        kind = event.get("type")
+        inner = inner_event(event)
+        width = shutil.get_terminal_size().columns
+        if inner is not None and depth < MAX_DEPTH:
+            self._show(inner, result, depth + 1)
+        elif kind == "tool_call":
+            self.pause()
+            self._say("  " * depth + call_line(event, width))
+        elif kind == "tool_result" and result is not None:
+            line = result_line(event, result.number, result.took_s, width)
+            self._say("  " * depth + line)
+        elif kind == "file":
+            self._say(file_line(event, width))
+        elif depth:
+            return
+        elif kind == "text":
+            self._text = (self._text + text_in(event, "text"))[:_MAX_PENDING_CHARS]
+        elif kind == "restart":
+            self._text = ""
+            self._say("(the reply broke off: it is asked again)")
+        elif kind == "end":
+            self._end(event)
+
+    def _end(self, event: Mapping[str, Any]) -> None:
+        text = self._text
+        self._text = ""
+        # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
+        shown = prose(text) if sys.stdout.isatty() else text
+        data = shown.encode(errors="backslashreplace")
+        if data:
+            write_stdout(data if data.endswith(b"\n") else data + b"\n")
+        reason = text_in(event, "reason")
+        if reason != "done":
+            self._say(f"(it stopped: {one_line(reason, 100)})")
+
+    def wait(self, silent_s: float) -> None:
+        """Show nothing."""
+
+    def pause(self) -> None:
+        """Give the text so far to stderr: it is no answer."""
+        text = self._text.strip("\n")
+        self._text = ""
+        if text:
+            self._say(prose(text))
+
+    def notice(self, text: str) -> None:
+        """Show words of this program."""
+        self._say(text)
+
+    def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
+        """Show why a question has no answer."""
+        self.pause()
+        self._say("\n".join(lines))
+
+    def _say(self, text: str) -> None:
+        typer.echo(text, err=True)
+
+
+class JsonScreen:
+    """Each event as a line of JSON on stdout, notices on stderr."""
+
+    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+        """Write an event."""
+        write_stdout(f"{json_text(event)}\n".encode())
+
+    def wait(self, silent_s: float) -> None:
+        """Show nothing: `waiting` is an event."""
+
+    def pause(self) -> None:
+        """Do nothing."""
+
+    def notice(self, text: str) -> None:
+        """Show words of this program."""
+        typer.echo(text, err=True)
+
+    def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
+        """Write the error as an event."""
+        write_stdout(f"{json_text(event)}\n".encode())

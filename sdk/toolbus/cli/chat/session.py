@@ -1,0 +1,204 @@
+"""Asks an agent and shows what happens, from the main thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeAlias, TypeVar
+
+from toolbus.agents.questions import Answer, Question
+from toolbus.agents.terminal_questions import ask_in_terminal
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
+from toolbus.cli.chat.files import save_file
+from toolbus.cli.chat.live_answer import Interrupts, Live, Pause, once
+from toolbus.cli.chat.screens import Screen
+from toolbus.cli.chat.transcript import KeptFile, Transcript
+from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of
+from toolbus.diagnostics.exit_codes import UsageError, failure_lines
+from toolbus.errors import RoomException
+
+__all__ = ["Session", "on_background_loop"]
+
+T = TypeVar("T")
+_LEAVE_S = 5.0
+"""What the end of the chat waits for the room and for tools of this process."""
+_Shown: TypeAlias = Happened | KeptFile
+
+
+class Session:
+    """A chat with one agent.
+
+    Args:
+        screen: Where it is shown.
+        folder: Where files of results are written; None keeps small ones in memory.
+    """
+
+    def __init__(self, screen: Screen, folder: Path | None) -> None:
+        self.screen = screen
+        self.folder = folder
+        self.interrupts: Interrupts = Interrupts()
+        self.transcript: Transcript = Transcript()
+        self._live: Live[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop
+        """The loop that the agent is asked on; set before the first question."""
+        self.agent: Asked
+        """Who is asked; set before the first question."""
+
+    def ask(self, text: str) -> None:
+        """Ask a question and show what happens, until it is answered.
+
+        Raises:
+            Interrupted: A signal has ended it.
+            Terminated: So has SIGTERM.
+            RoomException: It failed. What came before is shown.
+        """
+        began_at = last_at = monotonic()
+        self.transcript.begin(began_at)
+        left_bytes = self.transcript.left_bytes()
+        try:
+            asking = self._follow(partial(self._happening, text, left_bytes))
+            with closing(asking):
+                for happened in asking:
+                    if happened is None:
+                        self.screen.wait(monotonic() - last_at)
+                        continue
+                    if not isinstance(happened, dict) or happened.get("type") != "waiting":
+                        last_at = monotonic()
+                    self._show(happened)
+        except RoomException as error:
+            self.transcript.fail(f"{error.code}, executed: {error.executed}", monotonic())
+            raise
+        finally:
+            self.screen.pause()
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run something on the loop and return its result; raises what `ask` raises."""
+        found: list[T] = []
+        with closing(self._follow(once(work))) as happening:
+            for results in happening:
+                found += results or ()
+        return found[0]
+
+    def fail(self, error: RoomException) -> None:
+        """Show an error."""
+        is_local = isinstance(error, UsageError)  # of a command of the chat: no call has failed
+        lines = failure_lines(error, self.agent.target, local=is_local)
+        facts = {"code": error.code, "message": error.message, "executed": error.executed}
+        self.screen.fail(lines, {"type": "error", **facts, "retryable": error.retryable})
+
+    async def ask_person(self, question: Question) -> Answer:
+        """Ask in the terminal, for an agent of this process. Runs on the loop."""
+        live = self._live
+        if live is None:
+            return await ask_in_terminal(question)
+        return await live.ask(question, ask_in_terminal)
+
+    def _follow(
+        self, source: Callable[[], AsyncGenerator[T, None]]
+    ) -> Generator[T | None, None, None]:
+        live = self._live = Live(self.loop, source)
+        try:
+            with closing(live.read(self.interrupts)) as happening:
+                for happened in happening:
+                    if isinstance(happened, Pause):
+                        self.screen.pause()
+                        live.wait_for(happened)
+                    else:
+                        yield happened
+        finally:
+            self._live = None
+
+    def _show(self, happened: _Shown) -> None:
+        if isinstance(happened, Notice):
+            self.screen.notice(str(happened))
+        elif isinstance(happened, TraceId):
+            self.transcript.trace = str(happened)
+        elif isinstance(happened, KeptFile):
+            self.transcript.add_file(happened)
+            self.screen.show(happened.event(), None)
+        elif isinstance(happened, dict):
+            self.screen.show(happened, self.transcript.add(happened, monotonic()))
+
+    async def _happening(self, text: str, left_bytes: int) -> AsyncGenerator[_Shown, None]:
+        """Yield what happens; files are read here, because the next event skips their rest."""
+        async with aclosing(self.agent.ask(text)) as events:
+            async for event in events:
+                if not isinstance(event, FileChunk):
+                    yield event
+                    continue
+                try:
+                    kept = await self._received(event, left_bytes)
+                except (UsageError, OSError) as error:  # the answer goes on without it
+                    yield Notice(f"a file is lost: {error}")
+                    continue
+                left_bytes -= len(kept.data or b"")
+                yield kept
+
+    async def _received(self, file: FileChunk, left_bytes: int) -> KeptFile:
+        if self.folder is not None:
+            path = await save_file(file, self.folder)
+            return KeptFile(file.name, path.stat().st_size, path=str(path))
+        data = bytearray()
+        async with aclosing(file.pieces()) as pieces:
+            async for piece in pieces:
+                data += piece
+                if len(data) > left_bytes:
+                    return KeptFile(file.name, len(data))
+        return KeptFile(file.name, len(data), bytes(data))
+
+
+_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
+
+
+@contextmanager
+def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
+    """Give a session its loop and its agent during the block.
+
+    Args:
+        session: The session.
+        enter: Joins the room and makes the agent, as a context manager on the loop.
+
+    Raises what entering raises.
+    """
+    thread = LoopThread("chat", _nothing)
+    ready: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    stop = asyncio.Event()
+
+    async def live() -> None:
+        async with enter() as agent:
+            ready.set_result(agent)
+            await stop.wait()
+
+    session.loop = thread.run(_running_loop)
+    living = begin_on(session.loop, live)
+    living.add_done_callback(lambda _: ready.cancel())
+    try:
+        try:
+            session.agent = result_of(ready, session.loop)
+        except concurrent.futures.CancelledError:
+            living.result()  # raises why it has not entered
+        with session.interrupts.handled():
+            yield
+    except BaseException:
+        if not ready.done():
+            living.cancel()
+        raise
+    finally:
+        session.loop.call_soon_threadsafe(stop.set)
+        thread.stop(_LEAVE_S)
+    if not living.cancelled():
+        living.result(0)  # raises what leaving has raised
+
+
+async def _nothing() -> None:
+    """Do nothing: the chat ends what it began."""
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()

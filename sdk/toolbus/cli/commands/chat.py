@@ -1,0 +1,284 @@
+"""`toolbus chat`: a conversation with an agent in the terminal, or one question for a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
+from toolbus.cli.arguments import read_json
+from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
+from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
+from toolbus.cli.chat.files import checked_folder
+from toolbus.cli.chat.line_input import History, LineInput
+from toolbus.cli.chat.live_answer import Interrupted
+from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScreen
+from toolbus.cli.chat.session import Session, on_background_loop
+from toolbus.cli.completion import complete_owner, complete_toolkit
+from toolbus.cli.error_report import reporting
+from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
+from toolbus.conversations.agent import Agent
+from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
+from toolbus.errors import RoomException
+from toolbus.settings import home_of
+from toolbus.telemetry.tracing import recorded
+from toolbus.untrusted_text import one_line
+
+__all__ = ["chat"]
+
+_MAX_QUESTION_BYTES = 1024 * 1024
+"""A frame takes no more, and a question is no file."""
+_STDIN = "-"
+_LOCAL_NAME = "agent"
+
+
+@joins_a_room
+@chooses_an_agent
+def chat(  # noqa: PLR0913 - a parameter for each flag
+    options: RoomOptions,
+    choices: AgentChoices,
+    agent: Annotated[
+        str | None,
+        typer.Argument(
+            help="The name of the agent.", autocompletion=complete_toolkit, show_default=False
+        ),
+    ] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(
+            help="Owner of the agent, if several have one of this name.",
+            autocompletion=complete_owner,
+        ),
+    ] = None,
+    conversation: Annotated[
+        str, typer.Option(help="Name of the conversation, which the agent keeps.")
+    ] = "",
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON|@FILE",
+            help="Toolkits to build for each question: a list of objects with `name` and config.",
+        ),
+    ] = None,
+    once: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Ask this question, print the answer, and end; - reads stdin."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write files of results into this folder."),
+    ] = None,
+    locked: Locked = None,
+) -> None:
+    """Chat with an agent: its answer as it comes, with each call of a tool.
+
+    In the chat /help lists commands. Ctrl-C interrupts an answer; Ctrl-D ends the chat. Without a
+    terminal stdin is the question, with --json one in each line. With --json each event is a line
+    of JSON. With --model the agent runs in this process, and asks in the terminal what its
+    permissions do not decide.
+
+    Exit codes: those of `toolbus call`; a chat in a terminal ends with 0.
+    """
+    chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
+    chosen.check(choices)
+    is_interactive = once is None and sys.stdin.isatty()
+    text = None if is_interactive else _question(once, as_json=options.as_json)
+    session = Session(
+        _screen(as_json=options.as_json, is_interactive=is_interactive),
+        None if save is None else checked_folder(save),
+    )
+
+    @asynccontextmanager
+    async def entered() -> AsyncIterator[Asked]:
+        async with joined_room(options, locked=locked) as room:
+            if choices.model is None:
+                yield await chosen.remote(room, waits=is_interactive)
+                return
+            made = agent_of(room, choices, name=agent or _LOCAL_NAME, ask=session.ask_person)
+            await made.start(room)
+            try:
+                yield chosen.local(made)
+            finally:
+                await made.stop()
+
+    target = None if agent is None else CallTarget(agent, "ask", participant)
+    with (
+        reporting(as_json=options.as_json, target=target),
+        recorded("toolbus-cli"),
+        on_background_loop(session, entered),
+    ):
+        if is_interactive:
+            _interact(session)
+        elif text is not None:
+            _ask_once(session, text)
+        else:
+            _ask_lines(session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Who is asked, and what each question takes along."""
+
+    name: str | None
+    participant: str | None
+    tools: Sequence[Any]
+    conversation: str
+
+    def check(self, choices: AgentChoices) -> None:
+        """Raise UsageError for flags that do not fit together."""
+        if choices.model is not None:
+            if self.participant is not None:
+                raise UsageError("--participant is for an agent in the room, without --model")
+            return
+        if given := choices.given():
+            raise UsageError(f"{', '.join(given)} configure an agent of this process: add --model")
+        if self.name is None:
+            raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
+
+    async def remote(self, room: CommandRoom, *, waits: bool) -> Asked:
+        """Find the agent in the room."""
+        found = await find_agent(room, self.name or "", self.participant)
+        return RemoteAgent(
+            room, found, tools=self.tools, conversation=self.conversation, waits=waits
+        )
+
+    def local(self, agent: Agent) -> Asked:
+        """Return an agent of this process."""
+        return LocalAgent(agent, tools=self.tools, conversation=self.conversation)
+
+
+def _read_tools(typed: str | None) -> Sequence[Any]:
+    """Read configs of toolkits: a JSON list, or @FILE with one. Raises UsageError."""
+    if typed is None:
+        return ()
+    name, text = "--tools", typed
+    if typed.startswith("@"):
+        name = typed[1:]
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot read {name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name} is not text in UTF-8") from error
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{one_line(name, 200)} is not JSON: {error}") from error
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise UsageError(
+            f'{one_line(name, 200)} must be a list of objects, for example [{{"name": "clock"}}]'
+        )
+    return value
+
+
+def _screen(*, as_json: bool, is_interactive: bool) -> Screen:
+    if as_json:
+        return JsonScreen()
+    is_terminal = sys.stdout.isatty() and (is_interactive or sys.stderr.isatty())
+    return TerminalScreen() if is_terminal else PipeScreen()
+
+
+def _question(once: str | None, *, as_json: bool) -> str | None:
+    """Return the one question; None if there is one in each line of stdin. Raises UsageError."""
+    if once is None and as_json:
+        return None
+    text = once
+    if once is None or once == _STDIN:
+        text = _decoded(sys.stdin.buffer.read(_MAX_QUESTION_BYTES + 1))
+    if not text or not text.strip():
+        raise UsageError("the question is empty")
+    return text
+
+
+def _decoded(data: bytes) -> str:
+    if len(data) > _MAX_QUESTION_BYTES:
+        raise UsageError(f"a question has at most {_MAX_QUESTION_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError("stdin is not text in UTF-8") from error
+
+
+def _ask_once(session: Session, text: str) -> None:
+    try:
+        session.ask(text)
+    except RoomException as error:
+        if isinstance(session.screen, JsonScreen):
+            session.fail(error)
+        raise
+
+
+def _ask_lines(session: Session) -> None:
+    """Ask what each line of stdin asks; at the end raise the first error."""
+    failure: RoomException | None = None
+    for text in _lines(session):
+        try:
+            session.ask(text)
+        except Terminated:
+            raise
+        except RoomException as error:
+            session.fail(error)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _lines(session: Session) -> Iterator[str]:
+    while True:
+        with session.interrupts.at_prompt():
+            line = sys.stdin.buffer.readline(_MAX_QUESTION_BYTES + 1)
+        if not line:
+            return
+        if text := _decoded(line).strip():
+            yield text
+
+
+def _interact(session: Session) -> None:
+    """Read lines and ask, until the user ends the chat."""
+    lines = LineInput(History(home_of(os.environ) / "chat_history"), tuple(COMMANDS))
+    session.screen.notice(f"chat with {one_line(session.agent.name, 64)}; /help lists commands")
+    interrupted = 0
+    while True:
+        try:
+            with session.interrupts.at_prompt():
+                text = lines.read()
+        except KeyboardInterrupt:
+            interrupted += 1
+            hint = "/quit or Ctrl-D ends the chat" if interrupted > 1 else ""
+            session.screen.notice(hint)
+            continue
+        except EOFError:
+            session.screen.notice("")
+            return
+        except UnicodeDecodeError:
+            session.screen.notice("this is not text in UTF-8")
+            continue
+        interrupted = 0
+        try:
+            _do(session, text)
+        except Quit:
+            return
+        except Interrupted:
+            session.screen.notice("(interrupted: what ran is cancelled, and may have run)")
+        except Terminated:
+            raise
+        except RoomException as error:
+            session.fail(error)
+
+
+def _do(session: Session, text: str) -> None:
+    if text.startswith("//"):
+        session.ask(text[1:])
+    elif text.startswith("/"):
+        run_command(session, text)
+    elif text:
+        session.ask(text)
