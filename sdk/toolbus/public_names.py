@@ -36,7 +36,7 @@ _MODULES = {
     "toolbus.conversations.agent_events": "AgentEvent",
     "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
-    "toolbus.conversations.model_calls": "RESTART ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
     "toolbus.conversations.model_middlewares": "ModelBudget ModelLog ModelRetry",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (

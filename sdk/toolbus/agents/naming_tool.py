@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolbus.agents.seen_definitions import SeenDefinitions, definition_key
 from toolbus.agents.tool_groups import BASIC
 from toolbus.agents.tool_origins import Trust
 from toolbus.agents.turn_calls import RemoteDispatch, TurnEntry
-from toolbus.errors import DefinitionChanged, Unavailable
+from toolbus.errors import DefinitionChanged, NotFound, Unavailable
 from toolbus.room.room import Room
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
@@ -32,6 +32,9 @@ class TurnWords:
     """Whose words are instructions."""
     seen: SeenDefinitions
     """The definitions that were shown with the same state."""
+    toolkits: set[str] = field(default_factory=set)
+    """The names of the toolkits that the turn has itself: a name means one thing in a turn, and of
+    a required toolkit there may be fewer tools in it than in the room."""
 
     def has_changed(self, tool: ToolInfo) -> bool:
         """Whether the definition of a tool's toolkit is another one than was shown before."""
@@ -82,7 +85,7 @@ class CallsByName:
         """Return a tool that is not in the turn.
 
         Raises:
-            NotFound: There is none of this name.
+            NotFound: There is none of this name, or its toolkit is another one in this turn.
             DefinitionChanged: The model was shown another definition: it has to read this one.
             Unavailable: The turn has no room.
         """
@@ -90,6 +93,9 @@ class CallsByName:
             text = "a turn without a room has no further tools"
             raise Unavailable(text, executed="no", retryable=False)
         info = self._tool.find(name)
+        if info.toolkit in self._words.toolkits:
+            text = f"{info.toolkit} is a toolkit of this turn itself, without {info.name}"
+            raise NotFound(text)
         if self._words.has_changed(info):
             raise DefinitionChanged(
                 f"the definition of {info.toolkit} has changed since it was described: describe"

@@ -61,7 +61,7 @@ from toolbus.room.call_form import (
 )
 from toolbus.room.participants import Message
 from toolbus.room.room_client import RoomClient
-from toolbus.telemetry.turn_spans import TurnSpan, recorded_trace_id
+from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
@@ -308,11 +308,6 @@ class Turn:
     def span(self) -> TurnSpan | None:
         """What records it in its trace; None if nothing does."""
         return None if self._runs is None else self._runs.span
-
-    @property
-    def trace_id(self) -> str | None:
-        """The id of the trace that it is in, as 32 hex digits; None if nobody records that."""
-        return recorded_trace_id(self.span)
 
     # Tools
 

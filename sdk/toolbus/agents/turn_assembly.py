@@ -95,6 +95,8 @@ class TurnAssembly:
         built = await build_toolkits(scope.view(), options.model, wanted)
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
+        present = {proxy.info.name for proxy in proxies if proxy.info.public}
+        facts.words.toolkits.update(self._names.all, present)
         # A newer token may have come meanwhile.
         rights = None if client is None else ToolRights(client.grants.agents)
         found: list[ToolkitProxy] = []
@@ -204,6 +206,11 @@ class _ToolkitNames:
                     " LocalToolkit(toolkit, alias)"
                 )
             self._owners[name] = owner
+
+    @property
+    def all(self) -> set[str]:
+        """The names."""
+        return {*self._owners}
 
     def learn(self, name: str, owner: str) -> None:
         """Record the owner of a required toolkit, now that it was found."""

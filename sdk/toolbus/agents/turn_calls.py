@@ -199,6 +199,14 @@ class TurnCall:
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
+    def interrupt(self) -> None:
+        """Cancel the task, and tell a tool in this process before it ends."""
+        self.interrupted = True
+        if self.inner is not None:
+            self.inner.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
     def begin_clock(
         self, on_resume: Callable[[], None] | None = None
     ) -> tuple[PausableClock, float]:

@@ -355,8 +355,7 @@ class TurnRuns:
             if call.task is None:
                 call.interrupted = True
             elif not call.task.done():
-                call.interrupted = True
-                call.task.cancel()
+                call.interrupt()
                 tasks[call.task] = call
         if not tasks:
             return
@@ -385,8 +384,7 @@ class TurnRuns:
         self.end_text = text
         for call in self._running:
             if call.task is not None and not call.task.done():
-                call.interrupted = True
-                call.task.cancel()
+                call.interrupt()
 
 
 def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:

@@ -54,8 +54,8 @@ class GivenFlags:
 
     @classmethod
     def of(cls, context: typer.Context) -> GivenFlags:
-        """Return those of a command that was parsed."""
-        given: GivenFlags = context.meta[_GIVEN]
+        """Return those of a command that was parsed; none of one that has no such flags."""
+        given: GivenFlags = context.meta.get(_GIVEN, NO_FLAGS)
         return given
 
 

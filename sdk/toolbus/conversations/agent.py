@@ -68,8 +68,9 @@ __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
 """Of a file for the model; no provider takes more in one request."""
-_MAX_DESCRIPTION_CHARS = 1_000
-"""Of each tool's description in `about`: 10,000 tools fit a frame then."""
+_MAX_TOOLS = 1_000
+_MAX_DESCRIPTION_CHARS = 200
+"""Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
 
 class Agent:
@@ -147,10 +148,14 @@ class Agent:
         self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
-        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        self._builders = checked_builders(builders)
+        checked = checked_groups(groups)
+        of_groups = (builder for group in checked for builder in group.builders)
+        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": checked_groups(groups),
+            "groups": checked,
             "skills": checked_listings("skills", skills),
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
@@ -189,7 +194,8 @@ class Agent:
             ValueError: Two of its toolkits have one name.
             NotFound: A required toolkit was not there in time.
             RoomException: The room refuses a required toolkit, or the agent's own.
-            Exception: What the `start` of a local tool raised.
+            Exception: What the `start` of a local tool raised, or the store, such as
+                `StatesUnavailable`.
         """
         if self._hosting is not None:
             raise RuntimeError(f"the agent {self.name} is entered already")
@@ -237,18 +243,24 @@ class Agent:
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
-        required = [*self._required, *(each for group in groups for each in group.required)]
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in required])
+                await run_concurrently([each.find(room) for each in self.required])
             if room is not None and self._available:
-                budget = ToolBudget(self._tool_budget_tokens, local, required)
+                budget = ToolBudget(self._tool_budget_tokens, local, self.required)
                 await stack.enter_async_context(budget.following(room))
                 self._budget = budget
             return stack.pop_all()
+
+    @property
+    def required(self) -> tuple[RequiredToolkit, ...]:
+        """The toolkits of others that it waits for, also those of its groups."""
+        groups = self._choices["groups"]
+        return (*self._required, *(each for group in groups for each in group.required))
 
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
@@ -305,8 +317,9 @@ class Agent:
         """Return what a question would have: name, mode, tools, builders and the conversation.
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
-        {"messages", "bytes"}}`; `mode` is None without permissions. The toolkits of `tools` are
-        built, and no model is asked. Raises as `answer`.
+        {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
+        as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
             return {
@@ -314,7 +327,7 @@ class Agent:
                 "mode": None if turn.permissions is None else turn.permissions.mode,
                 "tools": [
                     {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
-                    for tool in turn.tools
+                    for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
@@ -385,7 +398,7 @@ class Agent:
         choices = {
             "always": self._always,
             "required": self._required,
-            "builders": self.builders,
+            "builders": self._builders,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -414,6 +427,7 @@ class Agent:
                 async for event in events:
                     yield event
 
+        has_ended = False
         try:
             conversation.begin(self.model.adapter, question)
             if conversation.dropped:
@@ -429,14 +443,18 @@ class Agent:
             )
             async with aclosing(happening) as events:
                 async for event in events:
-                    # Before the calls of a reply run, so that they are not forgotten.
-                    await self._conversations.save_growth(conversation)
                     if isinstance(event, dict) and event["type"] == "end":
                         event["trace"] = _trace_id()
+                        has_ended = True
+                        conversation.end()
+                        await self._conversations.save(conversation)
+                    else:  # before the calls of a reply run, so that they are not forgotten
+                        await self._conversations.save_growth(conversation)
                     yield event
         finally:
-            conversation.end()
-            await self._conversations.save(conversation)
+            if not has_ended:
+                conversation.end()
+                await self._conversations.save(conversation)
 
 
 @asynccontextmanager
@@ -496,7 +514,7 @@ def _checked_text(option: str, text: object) -> str:
 
 
 def _checked_store(store: object) -> StateStore | None:
-    methods = ("load", "save", "delete")
+    methods = ("load", "save", "delete", "aclose")
     if store is None or all(callable(getattr(store, method, None)) for method in methods):
         return cast("StateStore | None", store)
     raise TypeError(f"store must be a StateStore, such as SqliteStates(path), not {shown(store)}")

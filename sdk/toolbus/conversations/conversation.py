@@ -284,6 +284,22 @@ class Conversations:
         self._warn_at = 0.0
 
     @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Read from the store once, and close it at the end.
+
+        So a store that cannot be used is an error when an agent starts, not of its first question.
+        Raises what the store raises.
+        """
+        if self._store is None:
+            yield
+            return
+        await self._store.load("")
+        try:
+            yield
+        finally:
+            await self._store.aclose()
+
+    @asynccontextmanager
     async def using(self, key: str, *, load: bool = True) -> AsyncIterator[Conversation]:
         """Wait until no other question of the conversation is answered, and hold it.
 
@@ -301,7 +317,6 @@ class Conversations:
             raise Overloaded(
                 f"{MAX_WAITING} questions wait for this conversation: ask in another one, or later"
             )
-        self._kept.move_to_end(key)
         found.users += 1
         try:
             async with found.lock:
@@ -363,6 +378,7 @@ class Conversations:
         conversation.cut()
 
     def _leave_out(self, used: Conversation) -> None:
+        self._kept.move_to_end(used.key)
         if not (used.users or used.is_loaded):
             del self._kept[used.key]
         total = sum(conversation.bytes for conversation in self._kept.values())

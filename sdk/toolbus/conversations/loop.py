@@ -107,9 +107,10 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     """Run what the model asks for; yield each result as soon as there is one."""
     if not uses:
         return
+    tools: dict[str, str] = {}
     for use in uses:
-        tool, arguments = turn.called(use)
-        yield use_event(replace(use, arguments=arguments), tool)
+        tools[use.id], arguments = turn.called(use)
+        yield use_event(replace(use, arguments=arguments), tools[use.id])
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
     happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
@@ -126,7 +127,7 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     try:
         while (one := await happened.get()) is not None:
             if isinstance(one, ToolUse):
-                yield progress_event(one, turn.called(one)[0], latest.pop(one.id))
+                yield progress_event(one, tools[one.id], latest.pop(one.id))
                 continue
             yield result_event(one)
             for chunk in one.chunks:

@@ -156,63 +156,58 @@ def model_events(
     yields anything but mappings, and `RuntimeError` if one asks again without `RESTART` or after
     the end.
     """
-    return _Chain(middlewares).run(call) if middlewares else _ask(call)
+    return _bounded(_enter(middlewares, call)) if middlewares else _ask(call)
 
 
-class _Chain:
-    """The middlewares of one request. Used once."""
+async def _bounded(
+    events: AsyncGenerator[Mapping[str, Any], None],
+) -> AsyncGenerator[Mapping[str, Any], None]:
+    number = 0
+    async with aclosing(events):
+        async for event in events:
+            yield event
+            number += 1
+            if number > _MAX_EVENTS:
+                raise ModelError(f"the reply has more than {_MAX_EVENTS:,} events")
+            if number % _EVENTS_A_SLICE == 0:
+                await asyncio.sleep(0)
 
-    def __init__(self, middlewares: Sequence[ModelMiddleware]) -> None:
-        self._middlewares = middlewares
-        self.opened: dict[int, AsyncGenerator[Mapping[str, Any], None]] = {}
-        """What `next` returned and has not ended, the outermost first, by number."""
-        self.has_ended: bool = False
-        self.count: int = 0
-        """Of the calls of `next`."""
 
-    async def run(self, call: ModelCall) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield the events; close everything that was opened in any case."""
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._close)
-            events = await stack.enter_async_context(aclosing(self.enter(0, call)))
-            number = 0
-            async for event in events:
-                yield event
-                number += 1
-                if number > _MAX_EVENTS:
-                    raise ModelError(f"the reply has more than {_MAX_EVENTS:,} events")
-                if number % _EVENTS_A_SLICE == 0:
-                    await asyncio.sleep(0)
+def _enter(
+    middlewares: Sequence[ModelMiddleware], call: ModelCall
+) -> AsyncGenerator[Mapping[str, Any], None]:
+    return _within(middlewares[0], middlewares[1:], call) if middlewares else _ask(call)
 
-    def enter(self, index: int, call: ModelCall) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Open the middleware of an index, or ask the model."""
-        return _ask(call) if index == len(self._middlewares) else self._within(index, call)
 
-    async def _within(self, index: int, call: ModelCall) -> AsyncGenerator[Mapping[str, Any], None]:
-        middleware = self._middlewares[index]
-        following = _Next(self, index + 1, middleware_name(middleware))
-        running = middleware(call, following)
-        try:
-            async for event in running:
-                yield following.checked(event)
-        finally:
-            await _close(running)
-
-    async def _close(self) -> None:
-        """Close what middlewares have left open."""
-        self.has_ended = True
+async def _within(
+    middleware: ModelMiddleware, inner: Sequence[ModelMiddleware], call: ModelCall
+) -> AsyncGenerator[Mapping[str, Any], None]:
+    following = _Next(middleware_name(middleware), inner)
+    running = middleware(call, following)
+    try:
+        async for event in running:
+            yield following.checked(event)
+    finally:
+        # What it has left open ends before what is outside of it goes on, and counts there.
         async with AsyncExitStack() as stack:  # goes on if this task is cancelled meanwhile
-            for opened in reversed(self.opened.values()):
-                stack.push_async_callback(_close, opened)
+            stack.push_async_callback(following.close)
+            await _close(running)
 
 
 class _Next:
-    """The function `next` of one middleware in one request."""
+    """The function `next` of one middleware in one request.
 
-    def __init__(self, chain: _Chain, index: int, name: str) -> None:
-        self._chain = chain
-        self._index = index
+    Args:
+        name: What the middleware is called in errors.
+        inner: The middlewares inside of it.
+    """
+
+    def __init__(self, name: str, inner: Sequence[ModelMiddleware]) -> None:
         self._name = name
+        self._inner = inner
+        self._opened: list[AsyncGenerator[Mapping[str, Any], None]] = []
+        self._count = 0
+        self._has_ended = False
         self._given: tuple[Any, int] = (None, 0)
         """The event that the middleware got last, and from which call of `next`."""
         self._passed_on_of = 0
@@ -221,24 +216,27 @@ class _Next:
     def __call__(self, call: ModelCall) -> AsyncGenerator[Mapping[str, Any], None]:
         if not isinstance(call, ModelCall):
             raise TypeError(f"middleware {self._name}: next takes the call, not {shown(call)}")
-        self._chain.count += 1
-        number = self._chain.count
-        events = self._chain.opened[number] = self._events(number, call)
+        self._count += 1
+        events = self._events(self._count, call)
+        self._opened.append(events)
         return events
 
     async def _events(
         self, number: int, call: ModelCall
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        if self._chain.has_ended:
+        if self._has_ended:
             raise RuntimeError(f"middleware {self._name} asked after the end of the request")
-        running = self._chain.enter(self._index, call)
-        try:
+        async with aclosing(_enter(self._inner, call)) as running:
             async for event in running:
                 self._given = (event, number)
                 yield event
-        finally:
-            await _close(running)
-            self._chain.opened.pop(number, None)
+
+    async def close(self) -> None:
+        """Close what the middleware has left open."""
+        self._has_ended = True
+        async with AsyncExitStack() as stack:
+            for opened in reversed(self._opened):
+                stack.push_async_callback(_close, opened)
 
     def checked(self, event: Any) -> Mapping[str, Any]:
         """Return what the middleware yields. Raises as `model_events`."""

@@ -38,7 +38,7 @@ from toolbus.telemetry.attributes import (
 from toolbus.telemetry.recorder import SpanRecorder
 from toolbus.telemetry.tracing import Tracing
 
-__all__ = ["TurnCallSpan", "TurnSpan", "recorded_trace_id"]
+__all__ = ["TurnCallSpan", "TurnSpan"]
 
 
 class TurnCallSpan:
@@ -65,8 +65,7 @@ class TurnSpan:
 
     def __init__(self, recorder: SpanRecorder, span: trace.Span) -> None:
         self._recorder = recorder
-        self.span: trace.Span = span
-        """Its span."""
+        self._span = span
         self._trace_id = span.get_span_context().trace_id
         self._context = trace.set_span_in_context(span)
         self._token: Token[Context] | None = None
@@ -110,7 +109,7 @@ class TurnSpan:
         """
         current = trace.get_current_span().get_span_context()
         context = None if current.trace_id == self._trace_id else self._context
-        if not self.span.is_recording():
+        if not self._span.is_recording():
             span: trace.Span = trace.INVALID_SPAN
             entered = context
         else:
@@ -132,7 +131,7 @@ class TurnSpan:
 
         It does not become current: a generator that asks a model may be left in another context.
         """
-        if not self.span.is_recording():
+        if not self._span.is_recording():
             return None
         return self._recorder.start_span(name, SpanKind.CLIENT, (attributes,), self._context)
 
@@ -142,24 +141,14 @@ class TurnSpan:
         # A turn may be left by another task than entered it: then the context stays as it is.
         if token is not None and otel_context.get_current() is self._context:
             otel_context.detach(token)
-        if not self.span.is_recording():
+        if not self._span.is_recording():
             return
         if isinstance(error, RoomException):
-            record_outcome(self.span, error, error.executed)
+            record_outcome(self._span, error, error.executed)
         elif isinstance(error, Exception):
-            self.span.set_attribute(ERROR_TYPE, OTHER)
-            self.span.set_status(trace.StatusCode.ERROR)
-        self.span.end()
-
-
-def recorded_trace_id(turn: TurnSpan | None) -> str | None:
-    """Return the id of the trace of a turn as 32 hex digits; None if nobody records it.
-
-    Without a span of its own, it may be in a trace that others record: that of the current span.
-    """
-    span = trace.get_current_span() if turn is None else turn.span
-    found = span.get_span_context()
-    return f"{found.trace_id:032x}" if found.is_valid and found.trace_flags.sampled else None
+            self._span.set_attribute(ERROR_TYPE, OTHER)
+            self._span.set_status(trace.StatusCode.ERROR)
+        self._span.end()
 
 
 def _unsampled() -> trace.Span:

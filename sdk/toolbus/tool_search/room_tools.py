@@ -173,17 +173,18 @@ class RoomTools:
         )
         return others // _BYTES_PER_TOKEN
 
-    async def search(self, query: str, limit: int) -> FoundTools:
+    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> FoundTools:
         """Find tools by names and words; see `ToolIndex.search`.
 
         Args:
             query: Any text; an empty one lists the tools by name.
             limit: The most tools that are returned.
+            hidden: Toolkits whose tools are left out.
 
         Raises `Unavailable` if it is not started, and where only names can be found (no FTS5).
         """
         self._check_rights()
-        found = await _threads.run(self._started().search, query, limit)
+        found = await _threads.run(self._started().search, query, limit, hidden)
         tools = [self._info(*names) for names in found.tools]
         # What has gone meanwhile is not there any more.
         return FoundTools([tool for tool in tools if tool], found.more, len(self._left_out))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from toolbus.agents.naming_tool import NamingTool, TurnWords
 from toolbus.agents.seen_definitions import SeenDefinitions
 from toolbus.agents.tool_origins import Trust, quoted, visible_schema
 from toolbus.auth.participant_names import full_name
-from toolbus.errors import NotFound, Unavailable
+from toolbus.errors import InvalidArguments, NotFound, ToolFailed, Unavailable
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
@@ -67,7 +67,7 @@ _CHANGED = "The definition of this tool's toolkit has changed since it was descr
 class SearchableTools(Protocol):
     """What the toolkit needs: `RoomTools`."""
 
-    async def search(self, query: str, limit: int) -> Any:
+    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> Any:
         """Find tools; see `RoomTools.search`."""
 
     def find(self, name: str) -> ToolInfo:
@@ -109,10 +109,13 @@ class _Search(Tool):
         `more` says how many further tools there are, and `left_out`, if there is one, how many
         toolkits of the room are not searched because there are too many tools.
         """
-        found = await self._tools.search(query, limit)
-        trust = _words(context).trust
+        words = _words(context)
+        try:
+            found = await self._tools.search(query, limit, words.toolkits)
+        except Unavailable as error:
+            raise ToolFailed(error.message) from None  # with its words, which a model can use
         answer: dict[str, Any] = {
-            "tools": [_line(tool, trust) for tool in found.tools],
+            "tools": [_line(tool, words.trust) for tool in found.tools],
             "more": found.more,
         }
         if found.left_out:
@@ -167,7 +170,7 @@ class _Describe(Tool):
             for each in asked:
                 try:
                     tool = self._tools.find(each)
-                except NotFound as error:
+                except (NotFound, Unavailable) as error:
                     missing.append({"name": name[:_MAX_NAME_CHARS], "reason": error.message})
                     continue
                 if tool.name not in known:
@@ -184,6 +187,14 @@ class _Call(NamingTool):
     def __init__(self, tools: SearchableTools) -> None:
         super().__init__(input_schema=dict(_CALL_SCHEMA))
         self._tools = tools
+
+    def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return super().read_arguments(arguments)
+        except InvalidArguments as error:
+            # A model that lists a tool's arguments beside its name has to read where they belong.
+            error.message += "; the arguments of the tool go into `arguments`"
+            raise
 
     def named(self, arguments: Mapping[str, Any]) -> tuple[str, Any]:
         return arguments["name"], arguments.get("arguments", {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ _INSERT = "INSERT INTO tools(rowid, name, title, tags, description, about) VALUE
 _UNRANKED = "SELECT rowid FROM tools WHERE tools MATCH ?"
 _RANKED = f"{_UNRANKED} ORDER BY bm25(tools, 10.0, 5.0, 5.0, 1.0, 0.5)"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM tools WHERE tools MATCH ? LIMIT ?)"
+_COUNT_WITHIN = "SELECT count(*) FROM tools WHERE tools MATCH ? AND rowid BETWEEN ? AND ?"
 _MAX_RANKED = 3_000
 """Of a query that is ranked, its words times the tools that have all of them: 2 us for each."""
 _MAX_RANKED_ANY = 1_200
@@ -73,7 +74,7 @@ class ToolIndex:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[int, tuple[str, str]] = {}
-        self._of_toolkit: dict[str, list[int]] = {}
+        self._of_toolkit: dict[str, range] = {}
         self._named: dict[str, dict[int, None]] = {}
         self._last = 0
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
@@ -117,9 +118,11 @@ class ToolIndex:
             )
         with self._lock:
             self._remove(toolkit)
+            if not rows:
+                return
             first = self._last + 1
             self._last += len(rows)
-            self._of_toolkit[toolkit] = list(range(first, self._last + 1))
+            self._of_toolkit[toolkit] = range(first, self._last + 1)
             for row, tool in enumerate(tools, first):
                 self._rows[row] = (toolkit, tool.tool)
                 for name in _names(toolkit, tool.tool):
@@ -137,7 +140,7 @@ class ToolIndex:
             self._remove(toolkit)
 
     def _remove(self, toolkit: str) -> None:
-        rows = self._of_toolkit.pop(toolkit, ())
+        rows = self._of_toolkit.pop(toolkit, range(0))
         for row in rows:
             for name in _names(*self._rows.pop(row)):
                 named = self._named[name]
@@ -149,7 +152,7 @@ class ToolIndex:
                 "DELETE FROM tools WHERE rowid BETWEEN ? AND ?", (rows[0], rows[-1])
             )
 
-    def search(self, query: str, limit: int) -> Found:
+    def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> Found:
         """Find tools by a text.
 
         One that is the name of a tool or of a toolkit comes first. Then come those with all words
@@ -160,24 +163,27 @@ class ToolIndex:
         Args:
             query: Any text.
             limit: The most tools that are returned.
+            hidden: Toolkits whose tools are left out.
 
         Raises `Unavailable` without FTS5, unless the query is a name or lists all.
         """
         asked = query[:_MAX_QUERY_CHARS]
         clauses = _clauses(asked)
         with self._lock:
-            named = self._named.get(_as_name(asked), {})
-            found = dict(islice(named.items(), limit))
             if not clauses:
-                return self._listed(limit)
+                return self._listed(limit, hidden)
+            matching = _Matching(self._database, self._rows, limit)
+            matching.hidden = [self._of_toolkit[name] for name in {*hidden} & {*self._of_toolkit}]
+            named = self._named.get(_as_name(asked), {})
+            matching.add(named)
             if self._has_words:
-                total = self._add_ranked(found, clauses, limit)
+                total = matching.add_ranked(clauses)
             elif named:
                 total = len(named)
             else:
                 text = "tools cannot be searched by words here: SQLite of this Python has no FTS5"
                 raise Unavailable(f"{text}; name a tool or a toolkit", retryable=False)
-            return Found([self._rows[row] for row in found], max(0, total - len(found)))
+            return Found([self._rows[row] for row in matching.found], total - len(matching.found))
 
     def named(self, name: str) -> tuple[str, str] | None:
         """Return the tool, toolkit and tool, that has a full name; None if there is none.
@@ -199,35 +205,72 @@ class ToolIndex:
             if not self._has_words:
                 return []
             clauses = [f"name : ({clause})" for clause in _clauses(name[:_MAX_QUERY_CHARS])]
-            found: dict[int, None] = {}
-            self._add_any(found, clauses, limit)
-            return [self._rows[row] for row in found]
+            matching = _Matching(self._database, self._rows, limit)
+            matching.add_any(clauses)
+            return [self._rows[row] for row in matching.found]
 
-    def _listed(self, limit: int) -> Found:
+    def _listed(self, limit: int, hidden: Collection[str]) -> Found:
         names: list[tuple[str, str]] = []
-        for toolkit in sorted(self._of_toolkit):
+        toolkits = sorted(self._of_toolkit.keys() - {*hidden})
+        for toolkit in toolkits:
             if len(names) >= limit:
                 break
             names += (self._rows[row] for row in self._of_toolkit[toolkit])
-        return Found(names[:limit], len(self._rows) - min(limit, len(self._rows)))
+        total = sum(len(self._of_toolkit[toolkit]) for toolkit in toolkits)
+        return Found(names[:limit], max(0, total - limit))
 
-    def _add_ranked(self, found: dict[int, None], clauses: list[str], limit: int) -> int:
-        """Add the tools of a query to those found; return how many there are."""
+
+class _Matching:
+    """The tools that one search finds.
+
+    Args:
+        database: The index.
+        rows: Toolkit and tool of each row of it.
+        limit: The most tools that are found.
+    """
+
+    def __init__(
+        self, database: sqlite3.Connection, rows: Mapping[int, tuple[str, str]], limit: int
+    ) -> None:
+        self._database = database
+        self._rows = rows
+        self._limit = limit
+        self.found: dict[int, None] = {}
+        """The rows that are found, the best first."""
+        self.hidden: list[range] = []
+        """The rows of toolkits that are left out."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are found as are wanted."""
+        return len(self.found) >= self._limit
+
+    def add(self, rows: Iterable[int]) -> None:
+        """Add rows, until there are as many as are wanted."""
+        for row in rows:
+            if self.is_full:
+                break
+            if not any(row in hidden for hidden in self.hidden):
+                self.found[row] = None
+
+    def add_ranked(self, clauses: list[str]) -> int:
+        """Add the tools that match; return how many there are."""
         everywhere = " AND ".join(clauses)
-        total = self._count(everywhere, len(self._rows))
+        matching = self._count(everywhere, len(self._rows))
         # Where so many fit a query equally, their order says little, and it takes long.
         of_names = f"{{name title tags}} : ({everywhere})"
         most = _MAX_RANKED // len(clauses)
         for query in (of_names, everywhere):
-            if total and len(found) < limit:
-                is_ranked = total <= most or self._count(query, most + 1) <= most
-                self._add(found, _RANKED if is_ranked else _UNRANKED, query, limit)
-        if len(found) < limit and len(clauses) > 1:
-            total = max(total, self._add_any(found, clauses, limit))
+            if matching and not self.is_full:
+                is_ranked = matching <= most or self._count(query, most + 1) <= most
+                self._add_of(query, is_ranked=is_ranked)
+        total = self._visible(everywhere, matching)
+        if not self.is_full and len(clauses) > 1:
+            total = max(total, self.add_any(clauses))
         return total
 
-    def _add_any(self, found: dict[int, None], clauses: list[str], limit: int) -> int:
-        """Add the tools with some of the words; return how many there are.
+    def add_any(self, clauses: list[str]) -> int:
+        """Add the tools that match some of the clauses; return how many there are.
 
         The rarest words count: those that very many tools have say little about any of them.
         """
@@ -243,17 +286,22 @@ class ToolIndex:
         if not chosen:
             return 0
         query = " OR ".join(chosen)
-        self._add(found, _RANKED if left >= 0 or len(chosen) > 1 else _UNRANKED, query, limit)
-        return self._count(query, len(self._rows))
+        self._add_of(query, is_ranked=left >= 0 or len(chosen) > 1)
+        return self._visible(query, self._count(query, len(self._rows)))
 
-    def _add(self, found: dict[int, None], statement: str, query: str, limit: int) -> None:
-        for (row,) in self._database.execute(statement, (query,)):
-            if len(found) >= limit:
-                break
-            found[row] = None
+    def _add_of(self, query: str, *, is_ranked: bool) -> None:
+        statement = _RANKED if is_ranked else _UNRANKED
+        self.add(row for (row,) in self._database.execute(statement, (query,)))
 
     def _count(self, query: str, most: int) -> int:
         count: int = self._database.execute(_COUNT, (query, most)).fetchone()[0]
+        return count
+
+    def _visible(self, query: str, count: int) -> int:
+        """Return how many of the tools that match are not hidden."""
+        for rows in self.hidden if count else ():
+            counted = self._database.execute(_COUNT_WITHIN, (query, rows[0], rows[-1]))
+            count -= counted.fetchone()[0]
         return count
 
 

@@ -52,11 +52,10 @@ async def test_error_comes_after_the_events_before_it(error: BaseException) -> N
         yield "first"
         raise error
 
-    seen = []
+    told = with_waiting(events())
+    assert await anext(told) == "first"
     with pytest.raises(type(error), match=str(error)):
-        async for event in with_waiting(events()):
-            seen.append(event)
-    assert seen == ["first"]
+        await anext(told)
 
 
 async def test_leaving_ends_the_events_before_it_returns() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from support.documents.pages import examples
 from support.documents.snippets import Block, Step, steps_of
-from support.documents.terminals import Service, Terminals
+from support.documents.terminals import PROMPT, Service, Terminals
 from support.rooms.events import next_toolkit_event
 from toolbus import RoomClient
 
@@ -66,7 +66,10 @@ class Reader:
         assert services in ([], steps[-1:]), f"line {block.line_number}: a service ends its block"
         if services:
             steps.pop()
-        if steps:
+        if any(line.startswith(PROMPT) for step in steps for line in step.prints):
+            for step in steps:
+                self._terminals.converse(step)
+        elif steps:
             self._terminals.type(steps)
         for step in services:
             self.start(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.documents.snippets import Step, pattern_of, settled
+from support.processes.command_line import CommandLine
+from support.processes.pseudo_terminal import in_terminal
 
 _PATIENCE_S = 60.0
 _WAITING = re.compile(
@@ -20,6 +23,9 @@ _WAITING = re.compile(
 )
 """What a call prints only on a machine on which a restarted host takes longer than a second."""
 _MARK = "\x1e"
+PROMPT = "you> "
+"""Of a chat."""
+_CONTROL = r"\x1b\[[?\d;]*\w"
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +128,22 @@ class Terminals:
             assert _is_as_shown(step, printed), (
                 f"$ {step.command}\n{printed}promised: {step.prints}"
             )
+
+    def converse(self, step: Step) -> None:
+        """Type at the prompts of a chat what a step shows there; it must show the rest, and end."""
+        shown = ""
+        here = CommandLine(self.folder, self.variables)
+        with in_terminal(here, *shlex.split(step.command)[1:]) as terminal:
+            for line in step.prints:
+                if line.startswith(PROMPT):
+                    terminal.wait_for(rf"{PROMPT}(?:{_CONTROL})*\Z")
+                    shown += terminal.drawn
+                    terminal.forget()
+                    terminal.type(line.removeprefix(PROMPT))
+            assert terminal.ended() == 0, shown
+            shown += terminal.drawn
+        plain = re.sub(rf"{_CONTROL}|\r", "", shown)
+        assert _is_as_shown(step, plain), f"$ {step.command}\n{plain}promised: {step.prints}"
 
     def prints(self, step: Step) -> bool:
         """Type a command; return whether it prints what its step shows, and no more."""
