@@ -44,7 +44,11 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         {"TOOLBUS_URL": server.url, "TOOLBUS_TOKEN": server.token("ann"), "TOOLBUS_ROOM": "lab"},
     )
     assert here.run_here("bundle", "install", "office", "--yes").code == 0
-    uses: Any = (("skills__view_skill", {"name": "letters"}), ("ledger__wipe", {}), ("ledger__read", {}))
+    uses: Any = (
+        ("skills__view_skill", {"name": "letters"}),
+        ("ledger__wipe", {}),
+        ("ledger__read", {}),
+    )
     ledger = Toolkit("ledger", [read, wipe])
     async with (
         model_server(Says(uses=uses), Says("Done.")) as model,
