@@ -60,8 +60,13 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         question = ("chat", "--avatar", "clerk", "--once", "Write to ann.", "--mode", "bypass")
         with here.start(*question, *flags) as chat:
             asked = await asyncio.to_thread(chat.ended)
+        twice = ("--require", "ledger", "--require", "ledger@host")
+        with here.start(*question, *flags, *twice) as chat:
+            refused = await asyncio.to_thread(chat.ended)
     assert (asked.code, "Done." in asked.out) == (0, True), asked.err
     assert "clerk.yaml: nickname is not understood" in asked.err
+    assert (refused.code, refused.err.count("\n")) == (2, 2), refused.err
+    assert "two toolkits of this turn are named 'ledger'" in refused.err
     first, second = model.requests
     told = first["messages"][0]["content"]
     assert told.startswith("@/etc/hostname is a file, be polite.")
