@@ -60,8 +60,9 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         question = ("chat", "--avatar", "clerk", "--once", "Write to ann.", "--mode", "bypass")
         with here.start(*question, *flags) as chat:
             asked = await asyncio.to_thread(chat.ended)
+        (tmp_path / "replies.jsonl").write_text("")
         twice = ("--require", "ledger", "--require", "ledger@host")
-        with here.start(*question, *flags, *twice) as chat:
+        with here.start(*question, "--model", "scripted:replies.jsonl", *twice) as chat:
             refused = await asyncio.to_thread(chat.ended)
     assert (asked.code, "Done." in asked.out) == (0, True), asked.err
     assert "clerk.yaml: nickname is not understood" in asked.err
