@@ -17,6 +17,7 @@ __all__ = [
     "file_line",
     "fitted",
     "inner_event",
+    "inner_text_line",
     "prose",
     "result_line",
     "seconds",
@@ -129,6 +130,12 @@ def file_line(event: Mapping[str, Any], width: int) -> str:
     path = event.get("path")
     saved = f": saved as {one_line(path, _MAX_SHOWN_CHARS)}" if isinstance(path, str) else ""
     return fitted(f"  file {name}, {event.get('size')} bytes{saved}", width)
+
+
+def inner_text_line(event: Mapping[str, Any], width: int, depth: int) -> str:
+    """Return the last line of what an agent behind the agent says, as far as it fits."""
+    last = text_in(event, "text").rstrip().rpartition("\n")[2]
+    return fitted(f"{'  ' * depth}| {one_line(last[-(width // 2) :])}", width)
 
 
 def whole_result(event: Mapping[str, Any], number: int) -> str:

@@ -19,6 +19,7 @@ from toolbus.cli.chat.render import (
     file_line,
     fitted,
     inner_event,
+    inner_text_line,
     prose,
     result_line,
     text_in,
@@ -33,8 +34,6 @@ __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 _DIM, _RED = "2", "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
-_MAX_INNER_CHARS = 2_000
-"""Of a line of an agent behind the agent."""
 _MAX_PENDING_CHARS = 1024 * 1024
 """Of the text of a reply that has not ended."""
 
@@ -68,7 +67,6 @@ class TerminalScreen:
         self._is_mid_line = False
         self._drawn = ""
         """The line that the next one takes the place of."""
-        self._inner_text = ""
 
     def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
         """Show an event; with its number, if it is a result."""
@@ -79,10 +77,9 @@ class TerminalScreen:
         inner = inner_event(event)
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
-        elif kind == "text" and depth:
-            self._show_inner_text(text_in(event, "text"), depth)
+        elif kind == "text" and depth:  # all that it has said so far, or the end of that
+            self._status(inner_text_line(event, self._width(depth), depth))
         elif kind != "waiting":
-            self._end_inner_text(depth or 1)
             self._show_own(kind, event, result, depth)
 
     def _show_own(
@@ -112,7 +109,6 @@ class TerminalScreen:
 
     def pause(self) -> None:
         """Leave the terminal to somebody else: a question or the next line that is typed."""
-        self._end_inner_text(1)
         self._fresh_line()
 
     def notice(self, text: str) -> None:
@@ -131,22 +127,6 @@ class TerminalScreen:
         self._fresh_line()
         if reason != "done":
             self.notice(f"(it stopped: {one_line(reason, 100)})")
-
-    def _show_inner_text(self, text: str, depth: int) -> None:
-        """Print the whole lines of an agent behind the agent; the rest when it has ended."""
-        *lines, rest = (self._inner_text + text).split("\n")
-        for line in lines:
-            self._inner_line(line, depth)
-        self._inner_text = rest[:_MAX_INNER_CHARS]
-
-    def _end_inner_text(self, depth: int) -> None:
-        text = self._inner_text
-        self._inner_text = ""
-        if text:
-            self._inner_line(text, depth)
-
-    def _inner_line(self, text: str, depth: int) -> None:
-        self._line(f"| {prose(text[:_MAX_INNER_CHARS])}", _DIM, depth)
 
     def _width(self, depth: int) -> int:
         return max(20, shutil.get_terminal_size().columns - 1 - 2 * depth)

@@ -117,7 +117,8 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
         on_background_loop(session, entered),
     ):
         if is_interactive:
-            _interact(session)
+            with session.logging():
+                _interact(session)
         elif text is not None:
             _ask_once(session, text)
         else:
@@ -248,6 +249,7 @@ def _interact(session: Session) -> None:
     session.screen.notice(f"chat with {one_line(session.agent.name, 64)}; /help lists commands")
     interrupted = 0
     while True:
+        session.show_log()
         try:
             with session.interrupts.at_prompt():
                 text = lines.read()
