@@ -48,10 +48,16 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.client.chunk_stream import ChunkStream as ChunkStream
     from toolbus.conversations.agent import Agent as Agent
     from toolbus.conversations.agent_events import AgentEvent as AgentEvent
+    from toolbus.conversations.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
     from toolbus.conversations.loop import answer as answer
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
     from toolbus.conversations.model_calls import NextModel as NextModel
+    from toolbus.conversations.model_middlewares import ModelBudget as ModelBudget
+    from toolbus.conversations.model_middlewares import ModelLog as ModelLog
+    from toolbus.conversations.model_middlewares import ModelRetry as ModelRetry
     from toolbus.conversations.state_store import SqliteStates as SqliteStates
     from toolbus.conversations.state_store import StateStore as StateStore
     from toolbus.conversations.state_store import StatesUnavailable as StatesUnavailable
@@ -113,6 +119,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.toolkit_proxy import ToolkitProxy as ToolkitProxy
     from toolbus.room.toolkit_proxy import TypedToolkitProxy as TypedToolkitProxy
     from toolbus.service.remote_toolkit import RemoteToolkit as RemoteToolkit
+    from toolbus.tool_search.room_tools import RoomTools as RoomTools
     from toolbus.tools.context import ToolContext as ToolContext
     from toolbus.tools.function_tool import FunctionTool as FunctionTool
     from toolbus.tools.input_stream import InputStream as InputStream

@@ -34,8 +34,10 @@ _MODULES = {
     "toolbus.client.chunk_stream": "ChunkStream",
     "toolbus.conversations.agent": "Agent",
     "toolbus.conversations.agent_events": "AgentEvent",
+    "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
     "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.model_middlewares": "ModelBudget ModelLog ModelRetry",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (
         "AlreadyExists ApprovalDenied ApprovalExpired Cancelled ConnectionLost DeadlineExceeded "
@@ -66,6 +68,7 @@ _MODULES = {
     "toolbus.room.room_client": "RoomClient",
     "toolbus.room.toolkit_proxy": "DefinitionInfo ToolkitInfo ToolkitProxy TypedToolkitProxy",
     "toolbus.service.remote_toolkit": "RemoteToolkit",
+    "toolbus.tool_search.room_tools": "RoomTools",
     "toolbus.tools.context": "ToolContext",
     "toolbus.tools.function_tool": "FunctionTool",
     "toolbus.tools.input_stream": "InputStream",

@@ -114,8 +114,8 @@ class RoomSettings:
     """Whether a refused token may be followed by another one."""
     token_from: str = "the token"
     """The source of the token, and the setting that names it; for error messages."""
-    drain_s: float = DEFAULT_DRAIN_S
-    """Seconds that running calls may take to finish when a host stops."""
+    drain_s: float | None = None
+    """Seconds that running calls may take to finish when a host stops; None if nothing says it."""
     wait: bool = True
     """Whether a service that cannot reach its server at the start keeps trying."""
     keys: Path | None = None
@@ -170,7 +170,7 @@ class RoomSettings:
             token=source.read,
             renewable=source.renewable,
             token_from=source.origin,
-            drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
+            drain_s=found.seconds("drain"),
             wait=found.switch("wait", default=True),
             keys=source.keys,
             context=found.used_context,
@@ -314,10 +314,11 @@ class _Sources:
         self._note(source)
         return value
 
-    def seconds(self, name: str, default: float) -> float:
+    def seconds(self, name: str) -> float | None:
         """Read a setting that is a number of seconds."""
         value, source = self._find(name)
-        value = default if value is None else value
+        if value is None:
+            return None
         with suppress(ValueError):
             value = float(value) if isinstance(value, str) else value
         if not is_drain(value):

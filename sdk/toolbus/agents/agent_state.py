@@ -7,7 +7,7 @@ Each toolkit that runs in the agent's process has a dict of its own here, which 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from toolbus.agents.granted_rules import (
@@ -17,19 +17,30 @@ from toolbus.agents.granted_rules import (
     granted_rule,
 )
 from toolbus.agents.seen_definitions import MAX_DEFINITIONS, SeenDefinitions
-from toolbus.chunks.json_values import cut, json_pointer, plain_json, shown
+from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentState"]
 
-_VERSION = 3
+_VERSION = 4
 _NAMES: Mapping[int, tuple[str, ...]] = {
     1: ("version", "state", "groups"),
     2: ("version", "state", "groups", "rules", "conversation"),
     3: ("version", "state", "groups", "rules", "conversation", "definitions"),
+    4: (
+        "version",
+        "state",
+        "groups",
+        "rules",
+        "definitions",
+        "adapter",
+        "questions",
+        "conversation",
+    ),
 }
 """The names of each version that is read."""
+_MAX_ADAPTER_CHARS = 1_024
 
 
 class AgentState:
@@ -44,15 +55,20 @@ class AgentState:
         conversation: The messages of the agent so far, as JSON. Turns do not use it.
         definitions: The definitions of toolkits that a model was shown: owner, issuer, toolkit and
             digest of each; at most 1,000 are kept.
+        adapter: In which adapter's words the conversation is, such as "anthropic"; empty if that is
+            not known.
+        questions: The indices in the conversation at which questions of the user begin, ascending.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a part of the state each
         self,
         state: Mapping[str, Mapping[str, Any]] | None = None,
         groups: Mapping[str, bool] | None = None,
         rules: Iterable[GrantedRule] = (),
         conversation: Iterable[Any] = (),
         definitions: Iterable[Iterable[str]] = (),
+        adapter: str = "",
+        questions: Sequence[int] = (),
     ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
@@ -64,6 +80,11 @@ class AgentState:
         """The messages of the agent so far, as JSON."""
         self.definitions: SeenDefinitions = SeenDefinitions(definitions)
         """The definitions that a model was shown; a turn tells which have changed since."""
+        self.adapter: str = _adapter(adapter)
+        """In which adapter's words the conversation is. No other one can send it."""
+        self.questions: list[int] = _indices(questions)
+        """Where in the conversation questions of the user begin. Results are messages of the user
+        too, in the words of most providers: so messages do not tell where one can cut."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
         """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
@@ -74,15 +95,27 @@ class AgentState:
 
         Raises `InvalidArguments` with the path of a value that is not JSON.
         """
+        messages = _plain("/conversation", self.conversation)
+        return self.json_around(json.dumps(messages, ensure_ascii=False))
+
+    def json_around(self, conversation: str) -> str:
+        """Return what `to_json` does, for a conversation that is JSON text already.
+
+        A large conversation costs nothing but a copy then. Raises as `to_json`, for all else.
+        """
+        count = len(self.conversation)
         written = {
             "version": _VERSION,
             "state": _plain("/state", self.state),
             "groups": _plain("/groups", self.groups),
             "rules": [rule.to_plain() for rule in self.rules],
-            "conversation": _plain("/conversation", self.conversation),
             "definitions": self.definitions.to_plain(),
+            "adapter": self.adapter,
+            # A program may have emptied the conversation and nothing else.
+            "questions": [index for index in self.questions if index < count],
         }
-        return json.dumps(written, ensure_ascii=False)
+        text = json.dumps(written, ensure_ascii=False)
+        return f'{text[:-1]}, "conversation": {conversation}}}'
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -96,28 +129,64 @@ class AgentState:
             raise _invalid("", f"not JSON: {cut(str(error))}") from None
         if not isinstance(read, dict):
             raise _invalid("", "must be an object")
-        version = read.get("version")
-        # JSON has true and 1.0 too, which are equal to 1.
-        known = _NAMES.get(version) if type(version) is int else None
+        known = _known_names(read.get("version"))
         for name in read:
-            if name not in (known or _NAMES[_VERSION]):
+            if name not in known:
                 raise _invalid(
                     json_pointer([name]), "is not known: a newer toolbus wrote this state"
                 )
-        if known is None:
-            raise _invalid("/version", f"must be 1 to {_VERSION}, not {shown(version)}")
-        state = cls(
-            read.get("state", {}),
-            read.get("groups", {}),
+        messages = _messages(read.get("conversation", []))
+        # What JSON text can say and no state can hold, such as NaN, is refused.
+        return cls(
+            _plain("/state", _dicts(read.get("state", {}))),
+            _plain("/groups", _switches(read.get("groups", {}))),
             _granted(read.get("rules", [])),
-            _messages(read.get("conversation", [])),
+            _plain("/conversation", messages),
             _definitions(read.get("definitions", [])),
+            read.get("adapter", ""),
+            _below(len(messages), _indices(read.get("questions", []))),
         )
-        state.to_json()  # raises for what JSON text can say and no state can hold, such as NaN
-        return state
 
     def __repr__(self) -> str:
         return f"AgentState({', '.join(self.state) or 'empty'})"
+
+
+def _known_names(version: object) -> tuple[str, ...]:
+    # JSON has true and 1.0 too, which are equal to 1.
+    if type(version) is int:
+        if version in _NAMES:
+            return _NAMES[version]
+        if version > _VERSION:
+            raise _invalid(
+                "/version",
+                f"a newer toolbus wrote this state, of version {shown(version)}: this one reads 1"
+                f" to {_VERSION}",
+            )
+    raise _invalid("/version", f"must be 1 to {_VERSION}, not {shown(version)}")
+
+
+def _adapter(name: object) -> str:
+    if not isinstance(name, str) or len(name) > _MAX_ADAPTER_CHARS or not is_encodable(name):
+        raise _invalid("/adapter", f"must be text of at most {_MAX_ADAPTER_CHARS} characters")
+    return name
+
+
+def _indices(values: object) -> list[int]:
+    wrong = "must be a list of indices, each larger than the one before"
+    if not isinstance(values, list | tuple):
+        raise _invalid("/questions", wrong)
+    indices: list[int] = []
+    for index in values:
+        if type(index) is not int or index <= (indices[-1] if indices else -1):
+            raise _invalid("/questions", wrong)
+        indices.append(index)
+    return indices
+
+
+def _below(count: int, indices: list[int]) -> list[int]:
+    if indices and indices[-1] >= count:
+        raise _invalid("/questions", f"has {shown(indices[-1])}, and there are {count} messages")
+    return indices
 
 
 def _dicts(state: object) -> dict[str, dict[str, Any]]:

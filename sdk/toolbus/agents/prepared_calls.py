@@ -12,15 +12,16 @@ from typing import Any
 
 from toolbus.agents.model_arguments import tool_arguments
 from toolbus.agents.tool_use import ToolUse, arguments_of
-from toolbus.agents.turn_calls import Judge, TurnCall
+from toolbus.agents.turn_calls import Judge, TurnCall, TurnEntry
 from toolbus.agents.turn_chunks import CollectedChunks
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.agents.turn_tools import TurnTools
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import CallOptions, call_seconds
 from toolbus.client.input_sender import invalid_option
-from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.errors import DeadlineExceeded, InvalidArguments, RoomException
 from toolbus.room.call_form import argument_object
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.wire import unpack_body
 
 __all__ = ["PreparedCalls"]
@@ -67,11 +68,12 @@ class PreparedCalls:
         try:
             entry = self._tools.of_program(tool)
             values = argument_object(arguments)
+            entry, values, via = self._named(entry, values)
             options = _call_options(given, self._timeout_s)
         except RoomException as error:
             self._runs.refused(tool, call_id, error)
             raise
-        return TurnCall(call_id, entry, values, options, collected, judge=self._judge)
+        return TurnCall(call_id, entry, values, options, collected, judge=self._judge, via=via)
 
     def of_use(
         self, use: ToolUse, given: Mapping[str, Any], collected: CollectedChunks
@@ -80,14 +82,48 @@ class PreparedCalls:
         try:
             entry = self._tools.of_model(use.name)
             values = tool_arguments(entry.info.input_schema, arguments_of(use))
+            entry, values, via = self._named(entry, values)
             sent = {**given, "attachment": use.attachment, "input": use.input}
             options = _call_options(sent, self._timeout_s)
         except RoomException as error:
             self._runs.refused(use.name, use.id, error)
             return PreparedUse(use, error=error)
-        call = TurnCall(use.id, entry, values, options, collected, judge=self._judge)
-        call.use = use
+        call = TurnCall(
+            use.id, entry, values, options, collected, use=use, judge=self._judge, via=via
+        )
         return PreparedUse(use, call)
+
+    def called(self, use: ToolUse) -> tuple[str, Any]:
+        """Return the tool that a use calls and the arguments for it; see `Turn.called`."""
+        name, arguments = use.name, use.arguments
+        try:
+            entry = self._tools.of_model(name)
+            name = entry.info.name
+            if entry.naming is not None:
+                entry, arguments, _ = self._named(entry, arguments_of(use))
+                name = entry.info.name
+        except RoomException:  # it is the result of the use
+            pass
+        return name, arguments
+
+    def _named(
+        self, entry: TurnEntry, arguments: dict[str, Any]
+    ) -> tuple[TurnEntry, dict[str, Any], ToolInfo | None]:
+        """Return the tool that a call is of, the arguments for it, and which tool named it, if any.
+
+        A tool of the turn itself comes before one of the room: names mean one thing in a turn.
+        """
+        if entry.naming is None:
+            return entry, arguments, None
+        self._tools.check_active(entry)
+        name, inner = entry.naming.read(arguments)
+        found = self._tools.find(name) or entry.naming.entry(name)
+        if found.naming is not None:
+            raise InvalidArguments(f"{entry.info.name} does not call {name}: name another tool")
+        if not isinstance(inner, str):  # of a program
+            inner = argument_object(inner)
+        values = tool_arguments(found.info.input_schema, arguments_of(ToolUse("", name, inner)))
+        return found, values, entry.info
 
 
 def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:

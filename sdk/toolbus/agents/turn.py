@@ -7,6 +7,7 @@ can do no more than its sender may.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitConfig
 from toolbus.agents.call_questions import Asking
 from toolbus.agents.model_tools import ModelTool, ShownTools
+from toolbus.agents.naming_tool import TurnWords
 from toolbus.agents.prepared_calls import PreparedCalls
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
@@ -63,6 +65,7 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
@@ -235,6 +238,7 @@ class Turn:
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
+            trust = self._assembly.trust(scope)
             facts = TurnFacts(
                 scope.agent,
                 scope.sender,
@@ -242,6 +246,7 @@ class Turn:
                 self._groups.check,
                 scope.wants_error_text,
                 scope.builders or (),
+                TurnWords(trust, options.state.definitions),
             )
             judge = None
             if options.permissions is not None:
@@ -257,7 +262,7 @@ class Turn:
             self._tools = TurnTools(entries, self._groups)
             self._shown = ShownTools(
                 entries.values(),
-                self._assembly.trust(scope),
+                trust,
                 options.state.definitions,
                 self._tools.provider_name,
             )
@@ -280,6 +285,29 @@ class Turn:
     def permissions(self) -> TurnPermissions | None:
         """What may run in this turn: its mode, its rules and what was granted; None without."""
         return self._options.permissions
+
+    @property
+    def asker(self) -> Participant:
+        """For whom it calls: the sender of its message, or whom the call is for that it serves.
+
+        Without either it is the agent itself. Raises `Unavailable` if the turn is not entered.
+        """
+        facts = self._entered().facts
+        return facts.sender or facts.agent
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds until the call has to end that it serves; None if it does not have to.
+
+        Raises `Unavailable` if the turn is not entered.
+        """
+        deadline_at = self._entered().deadline_at
+        return None if deadline_at is None else deadline_at - asyncio.get_running_loop().time()
+
+    @property
+    def span(self) -> TurnSpan | None:
+        """What records it in its trace; None if nothing does."""
+        return None if self._runs is None else self._runs.span
 
     # Tools
 
@@ -352,6 +380,14 @@ class Turn:
         Raises `NotFound` if there is none.
         """
         return self._tools.named(provider_name)
+
+    def called(self, use: ToolUse) -> tuple[str, Any]:
+        """Return the tool that a use calls, as people write it, and the arguments for it.
+
+        Where the use only names the tool, as one of `tools.call` does, these are the named ones. If
+        there is no such tool they are those of the use as it was written.
+        """
+        return self._calls.called(use)
 
     # Calls
 

@@ -6,17 +6,18 @@ Every toolkit has one name in the turn, its own or its alias.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+from toolbus.agents.available_toolkits import available_toolkits
 from toolbus.agents.builders import (
     ToolkitRequest,
     build_toolkits,
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.naming_tool import CallsByName, NamingTool
 from toolbus.agents.tool_groups import ActiveGroups
 from toolbus.agents.tool_origins import Trust
 from toolbus.agents.turn_calls import (
@@ -32,10 +33,7 @@ from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
-    DefinitionChanged,
     InvalidArguments,
-    NotFound,
-    PermissionDenied,
 )
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.known_manifests import KnownManifests
@@ -97,11 +95,13 @@ class TurnAssembly:
         built = await build_toolkits(scope.view(), options.model, wanted)
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
+        present = {proxy.info.name for proxy in proxies if proxy.info.public}
+        facts.words.toolkits.update(self._names.all, present)
         # A newer token may have come meanwhile.
         rights = None if client is None else ToolRights(client.grants.agents)
         found: list[ToolkitProxy] = []
         if options.available and client is not None and rights is not None:
-            found = await _available_toolkits(client, rights, proxies)
+            found = await available_toolkits(client, rights, proxies)
         for local in self._always:
             await self._add_local(stack, scope, facts, local)
         for needed, proxy in zip(self._required, proxies, strict=True):
@@ -134,9 +134,14 @@ class TurnAssembly:
         here = InProcessToolkit.of(toolkit)
         await stack.enter_async_context(here.started(scope.client if is_own else scope.view()))
         state = partial(self._options.state.of, local.name)
+        naming = {
+            tool.name: CallsByName(tool, scope.view(), facts.words)
+            for tool in toolkit.tools
+            if isinstance(tool, NamingTool)
+        }
         for info in tool_infos(here.manifest, here.manifest.tools, local.name):
             dispatch = LocalDispatch(here, info.tool, facts, state)
-            self._add(info, dispatch)
+            self._add(info, dispatch, naming.get(info.tool))
 
     async def _add_remote(
         self,
@@ -172,9 +177,9 @@ class TurnAssembly:
             pinned |= scope.client._core.caller.pinned
         return Trust(scope.agent, self._options.permissions, pinned)
 
-    def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
+    def _add(self, info: ToolInfo, dispatch: Dispatch, naming: CallsByName | None = None) -> None:
         group = self._groups.of_toolkit(info.toolkit)
-        self._entries[info.name] = TurnEntry(info, dispatch, group)
+        self._entries[info.name] = TurnEntry(info, dispatch, group, naming)
 
 
 class _ToolkitNames:
@@ -201,6 +206,11 @@ class _ToolkitNames:
                     " LocalToolkit(toolkit, alias)"
                 )
             self._owners[name] = owner
+
+    @property
+    def all(self) -> set[str]:
+        """The names."""
+        return {*self._owners}
 
     def learn(self, name: str, owner: str) -> None:
         """Record the owner of a required toolkit, now that it was found."""
@@ -232,53 +242,6 @@ class _ToolkitNames:
                     " RequiredToolkit(%r, participant=..., alias=...)",
                     *(name, owner, first, name),
                 )
-
-
-async def _available_toolkits(
-    room: RoomClient, rights: ToolRights, present: Iterable[ToolkitProxy]
-) -> list[ToolkitProxy]:
-    """Describe every public toolkit that has a host and a tool that may be called, by name.
-
-    The room is listed once. A toolkit that has gone since is left out.
-
-    Args:
-        room: The agent's room.
-        rights: The grants of its token.
-        present: Toolkits that the turn has already.
-    """
-    me = room.me.name, room.me.issuer
-    listed = [each async for each in room.toolkits()]
-    hidden = {each.info.name for each in present if each.info.public}
-    # A call by name goes to the participant's own private toolkit of that name.
-    hidden |= {each.name for each in listed if not each.public and (each.owner, each.issuer) == me}
-    wanted = [
-        each
-        for each in listed
-        if each.public
-        and each.hosts > 0
-        and each.name not in hidden
-        and any(rights.may_call(each.name, tool) for tool in each.tools)
-    ]
-    limit = asyncio.Semaphore(_DESCRIBED_AT_A_TIME)
-    found = await run_concurrently([_described(room, each, limit) for each in wanted])
-    return [each for each in found if each is not None]
-
-
-async def _described(
-    room: RoomClient, listed: ToolkitInfo, limit: asyncio.Semaphore
-) -> ToolkitProxy | None:
-    known = room._core.manifests.get((listed.name, None))
-    if known is not None and known.is_of(listed):
-        return ToolkitProxy(room, listed, known.manifest, {})
-    async with limit:
-        try:
-            proxy: ToolkitProxy = await room.toolkit(listed.name)
-        except (NotFound, PermissionDenied, DefinitionChanged) as error:
-            is_changed = "difference" in error.details  # from the lock file
-            level = logging.WARNING if is_changed else logging.INFO
-            _logger.log(level, "the turn leaves out the toolkit %s: %s", listed.name, error.message)
-            return None
-    return proxy if proxy.info.public and proxy.info.hosts else None
 
 
 def _callable_tools(

@@ -72,6 +72,8 @@ class TurnFacts:
     """Whether the room's server asks for the texts of exceptions."""
     builders: tuple[tuple[str, ...], ...] = ()
     """What tools in this process find as `context.builders`."""
+    words: Any = None
+    """What tools in this process find as `run.words`: a `TurnWords`."""
 
 
 class Judge(Protocol):
@@ -83,6 +85,16 @@ class Judge(Protocol):
 
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, or raise why it may not run."""
+
+
+class NamedCalls(Protocol):
+    """Finds the tools that are named in the arguments of a `NamingTool`: `CallsByName`."""
+
+    def read(self, arguments: dict[str, Any]) -> tuple[str, Any]:
+        """Return the named tool and its arguments. Raises `InvalidArguments`."""
+
+    def entry(self, name: str) -> TurnEntry:
+        """Return a tool that is not in the turn. Raises `NotFound`."""
 
 
 class Dispatch(Protocol):
@@ -116,6 +128,8 @@ class TurnEntry:
     dispatch: Dispatch
     group: str
     """The group that it belongs to."""
+    naming: NamedCalls | None = None
+    """Finds the tool that a call of it names, which is called in its place; usually None."""
     _output: JsonCheck | None = field(default=None, init=False)
     """Its output schema, compiled when it is first needed."""
 
@@ -153,6 +167,8 @@ class TurnCall:
     """What the iterable of its input raised."""
     use: ToolUse | None = None
     """The use that it runs; None for a call of a program."""
+    via: ToolInfo | None = None
+    """The tool that was called and named this one, if it was not called itself."""
     judge: Judge | None = None
     """Decides whether it may run; None in a turn without permissions."""
     judged: Any = None
@@ -182,6 +198,14 @@ class TurnCall:
         """Mark the call as ended, or as given up."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
+
+    def interrupt(self) -> None:
+        """Cancel the task, and tell a tool in this process before it ends."""
+        self.interrupted = True
+        if self.inner is not None:
+            self.inner.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     def begin_clock(
         self, on_resume: Callable[[], None] | None = None
@@ -276,6 +300,7 @@ class LocalDispatch:
             wants_error_text=facts.wants_error_text,
             builders=facts.builders,
         )
+        inner.words = facts.words
         if call.judge is not None:
             inner.left_s = call.left_s
             inner.workdirs = call.judge.workdirs

@@ -290,6 +290,12 @@ class CallJudge:
         in_force = partial(self._permissions._in_force, tool_call, compares=not options.has_input)
         ask = partial(self._assess, call, tool_call, packed)
         permit, said = await judge(in_force, tool_call, ask)
+        if call.via is not None and permit.behavior != "deny":
+            # Rules that deny or ask about the tool that named this one hold too; none that allows.
+            through = ToolCall(call.via, unpack_body(packed), tool_call.context, call.id)
+            orders = in_force("").decide(through, Assessment("pass", read_only=True))
+            if orders.behavior == "deny" or permit.behavior == "allow":
+                permit = orders if orders.behavior != "allow" else permit
         return _Judged(packed, tool_call, permit, said)
 
     async def _assess(

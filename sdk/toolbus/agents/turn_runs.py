@@ -70,11 +70,14 @@ class TurnRuns:
         records: Records | None,
         deadline_at: float | None = None,
     ) -> None:
-        self._facts = facts
+        self.facts: TurnFacts = facts
+        """Who calls."""
         self._middlewares = middlewares
-        self._span = span
+        self.span: TurnSpan | None = span
+        """Records the turn in its trace; None if nothing does."""
         self._records = records
-        self._deadline_at = deadline_at
+        self.deadline_at: float | None = deadline_at
+        """When the call ends that the turn serves, by the loop's clock, if it has to."""
         around = (span, records, deadline_at)
         self._is_bare = not middlewares and all(each is None for each in around)
         self._running: set[TurnCall] = set()
@@ -115,7 +118,7 @@ class TurnRuns:
                 ended.set_result(None)
 
     async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
-        info, facts = call.entry.info, self._facts
+        info, facts = call.entry.info, self.facts
         recording = records.recording(
             info.name,
             caller=facts.agent,
@@ -136,16 +139,16 @@ class TurnRuns:
     def refused(self, tool: str, call_id: str, error: RoomException) -> None:
         """Record a call that cannot begin, such as one of a tool that is not in the turn."""
         if self._records is not None:
-            facts = self._facts
+            facts = self.facts
             self._records.recording(
                 tool, caller=facts.agent, principal=facts.sender, call_id=call_id
             ).end(error)
 
     async def _execute(self, call: TurnCall) -> Chunk:
-        if self._span is None:
+        if self.span is None:
             return await self._run(call)
         info = call.entry.info
-        span = call.span = self._span.begin_call(
+        span = call.span = self.span.begin_call(
             info.toolkit, info.tool, call.id, mcp_server=info.annotations.get("mcp")
         )
         try:
@@ -158,10 +161,10 @@ class TurnRuns:
         return chunk
 
     def _run(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
-        running = run_call(call, self._middlewares, self._facts)
-        if self._deadline_at is None:
+        running = run_call(call, self._middlewares, self.facts)
+        if self.deadline_at is None:
             return running
-        return self._run_within(call, running, self._deadline_at)
+        return self._run_within(call, running, self.deadline_at)
 
     async def _run_within(
         self, call: TurnCall, running: Coroutine[Any, Any, Chunk], deadline_at: float
@@ -352,8 +355,7 @@ class TurnRuns:
             if call.task is None:
                 call.interrupted = True
             elif not call.task.done():
-                call.interrupted = True
-                call.task.cancel()
+                call.interrupt()
                 tasks[call.task] = call
         if not tasks:
             return
@@ -382,8 +384,7 @@ class TurnRuns:
         self.end_text = text
         for call in self._running:
             if call.task is not None and not call.task.done():
-                call.interrupted = True
-                call.task.cancel()
+                call.interrupt()
 
 
 def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:

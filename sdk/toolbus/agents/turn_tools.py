@@ -66,7 +66,7 @@ class TurnTools:
 
     def of_program(self, name: str) -> TurnEntry:
         """Return the tool that a program names. Raises `NotFound`, with the names of all tools."""
-        entry = self._entries.get(name) or self._find(name)
+        entry = self._entries.get(name) or self.find(name)
         if entry is None:
             raise _not_in_turn(name, self._entries)
         return entry
@@ -77,10 +77,10 @@ class TurnTools:
         Raises `NotFound` with the names that the model was given: those of active groups, and for
         providers unless the name has a dot, which no such name has.
         """
-        entry = self._find(name)
+        entry = self.find(name)
         if entry is None:  # else a toolkit has the name of the namespace
             name = without_namespace(name)
-            entry = self._find(name)
+            entry = self.find(name)
         if entry is None:
             known = [each.name for each in self.listed()]
             if "." not in name or "__" in name:
@@ -88,7 +88,11 @@ class TurnTools:
             raise _not_in_turn(name, known)
         return entry
 
-    def _find(self, name: str) -> TurnEntry | None:
+    def check_active(self, entry: TurnEntry) -> None:
+        """Raise `ToolInactive` for a tool of an inactive group."""
+        self._groups.check(entry.info.name, entry.group)
+
+    def find(self, name: str) -> TurnEntry | None:
         """Return a tool by its name, or by that for providers; None if there is none."""
         entry = self._entries.get(name)
         if entry is None and (tool := self.provider_names.tool_of(name)) is not None:

@@ -7,34 +7,39 @@ flags, and receives what was chosen.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, cast
 
 import typer
 
-from toolbus.agents.builders import AnyBuilder
+from toolbus.agents.builders import AnyBuilder, ToolkitBuilder
 from toolbus.agents.factory_builder import builder_of
 from toolbus.agents.questions import Ask
+from toolbus.agents.tool_groups import ToolGroup
 from toolbus.agents.turn_toolkits import RequiredToolkit
-from toolbus.cli.completion import complete_installed, complete_toolkit
-from toolbus.cli.toolkit_references import find_factory, find_toolkit, last_name
+from toolbus.chunks.json_values import shown
+from toolbus.cli.avatars import AvatarPieces, read_avatar
+from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
+from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
+from toolbus.cli.flag_groups import takes
+from toolbus.cli.group_file import GroupFileError, read_group_file
+from toolbus.cli.toolkit_references import find_object, find_toolkit, last_name
 from toolbus.conversations.agent import Agent
-from toolbus.conversations.state_store import SqliteStates
+from toolbus.conversations.model_middlewares import ModelLog, ModelRetry
+from toolbus.conversations.state_store import SqliteStates, StatesUnavailable
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.adapter import Model
 from toolbus.models.opening import open_model
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule_file import RuleFileError
+from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
+from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
 
@@ -83,7 +88,11 @@ class AgentChoices:
     ] = None
     avatar: Annotated[
         str | None,
-        _Option(metavar="NAME", help="An installed avatar: its instructions, tools and skills."),
+        _Option(
+            metavar="NAME",
+            help="An installed avatar: its instructions, tools and skills.",
+            autocompletion=complete_avatar,
+        ),
     ] = None
     available: Annotated[
         bool | None,
@@ -133,48 +142,31 @@ class AgentChoices:
         _Option(metavar="FILE", help="Keep conversations in this file, over restarts."),
     ] = None
 
+    invocation: typer.Context = None  # type: ignore[assignment]  # typer knows no optional one
+    """The command line, in which the offered toolkits have flags; None for one without them."""
+
     def given(self) -> list[str]:
         """Return the flags that were given, as `--max-steps`."""
-        return [
-            f"--{each.name.replace('_', '-')}"
-            for each in fields(self)
-            if getattr(self, each.name) not in (None, [], ())
-        ]
+        flags = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "invocation" and value not in (None, [], ()):
+                negation = "no-" if value is False else ""
+                flags.append(f"--{negation}{each.name.replace('_', '-')}")
+        return flags
 
 
-def chooses_an_agent(
-    command: Callable[Concatenate[T, AgentChoices, P], None],
-) -> Callable[Concatenate[T, P], None]:
-    """Add the flags of `AgentChoices` to a command; its second parameter receives them.
-
-    Stands below `joins_a_room`, whose options are the first parameter.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    first, _, *own = signature.parameters.values()
-    hints = get_type_hints(AgentChoices, include_extras=True)
-    flags = [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=each.default,
-            annotation=hints[each.name],
-        )
-        for each in fields(AgentChoices)
-    ]
-
-    @functools.wraps(command)
-    def with_flags(options: T, /, **given: Any) -> None:
-        choices = AgentChoices(**{each.name: given.pop(each.name) for each in flags})
-        command(options, choices, **given)  # type: ignore[call-arg]  # typer fills them by the signature below
-
-    parameters = [first, *own, *flags]
-    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
-    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_flags  # type: ignore[return-value]  # as above
+chooses_an_agent = takes(AgentChoices)
+"""Gives a command the flags of `AgentChoices`, in place of its parameter of that type."""
 
 
 def agent_of(
-    room: RoomClient | None, choices: AgentChoices, *, name: str, ask: Ask | None = None
+    room: RoomClient | None,
+    choices: AgentChoices,
+    *,
+    name: str,
+    ask: Ask | None = None,
+    records: Records | None = None,
 ) -> Agent:
     """Make the agent that the flags describe. Nothing is sent, and nothing is started.
 
@@ -183,52 +175,117 @@ def agent_of(
         choices: What the flags say; `model` is given.
         name: The name of the agent.
         ask: Asks a person about a call; without it, what would be asked is denied.
+        records: Where the calls that it makes are recorded.
 
     Raises:
         UsageError: A flag is wrong, or what it names: the message says what to do.
     """
+    avatar = AvatarPieces() if choices.avatar is None else read_avatar(choices.avatar)
     if choices.model is None:
-        raise UsageError("an agent needs a model: give --model NAME")
-    budget = {} if choices.tool_budget is None else {"tool_budget_tokens": choices.tool_budget}
-    steps = {} if choices.max_steps is None else {"max_steps": choices.max_steps}
+        suggested = f"; the avatar suggests {avatar.model}" if avatar.model else ""
+        raise UsageError(f"an agent needs a model: give --model NAME{suggested}")
+    for note in avatar.notes:
+        typer.echo(f"  note: {note}", err=True)
+    # What flags name counts before the same of the avatar; lists of both add up.
+    typed = choices.instructions
+    required = [_required(each) for each in choices.require or ()]
+    named = {each.name for each in required}
+    required += [RequiredToolkit(each) for each in avatar.require if each not in named]
+    offer = list(choices.offer or ())
+    offered = {last_name(each) for each in offer}
+    flags = NO_FLAGS if choices.invocation is None else GivenFlags.of(choices.invocation)
+    offer += [each for each in avatar.offer if each not in offered]
+    limits = {
+        "max_steps": choices.max_steps,
+        "max_tokens": choices.max_tokens,
+        "tool_budget_tokens": choices.tool_budget,
+    }
+    given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
     try:
         return Agent(
             room,
             _model(choices.model, choices.base_url),
             name=name,
-            instructions=_instructions(choices.instructions),
-            required=[_required(each) for each in choices.require or ()],
-            builders=[offered_builder(each) for each in choices.offer or ()],
-            permissions=_permissions(choices.permissions, choices.mode),
+            # Never read as a flag: `@FILE` of an avatar would be any file of this user.
+            instructions=avatar.instructions if typed is None else _instructions(typed),
+            always=[each for each in avatar.always if each.name not in named],
+            required=required,
+            builders=[offered_builder(each, flags) for each in offer],
+            groups=() if choices.groups is None else _groups(choices.groups),
+            skills=avatar.skills,
+            permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
             ask=ask,
-            store=None if choices.state is None else SqliteStates(choices.state),
-            max_tokens=choices.max_tokens,
-            available=choices.available is not False,
-            **budget,
-            **steps,
+            model_middlewares=[ModelRetry(), ModelLog()],
+            records=records,
+            store=None if choices.state is None else _states(choices.state),
+            available=avatar.available if choices.available is None else choices.available,
+            **given,
         )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 
-def offered_builder(reference: str) -> AnyBuilder:
-    """Return the builder that a reference of `--offer` means. Raises UsageError."""
-    factory = find_factory(reference)
-    if factory is None:
-        return find_toolkit(reference)
-    return builder_of(factory.function, last_name(reference))
+def offered_builder(reference: str, given: GivenFlags = NO_FLAGS) -> AnyBuilder:
+    """Return the builder that a reference means: one, a toolkit, or that of a factory.
+
+    Args:
+        reference: `module:attribute`, or the name of an installed toolkit.
+        given: The flags of the command line, for what only the operator sets.
+
+    Raises:
+        UsageError: There is none, it cannot be loaded, or the operator has to set a value.
+    """
+
+    def build(factory: ToolkitFactory) -> ToolkitBuilder[Any]:
+        values = operator_values(reference, factory, given)
+        return builder_of(factory.function, last_name(reference), **values)
+
+    found = find_object(reference, (Toolkit, ToolkitBuilder), build)
+    return cast("AnyBuilder", found)
+
+
+def required_toolkit(typed: str) -> RequiredToolkit:
+    """Read a required toolkit: its name, and `@OWNER` if only that owner's counts.
+
+    Raises `ValueError`.
+    """
+    name, at, owner = typed.partition("@")
+    if at and not owner:
+        raise ValueError(f"{shown(typed)} names no owner: write NAME, or NAME@OWNER")
+    return RequiredToolkit(name, participant=owner or None)
+
+
+def _groups(path: Path) -> list[ToolGroup]:
+    def toolkit(reference: str) -> Toolkit:
+        return find_toolkit(
+            reference, functools.partial(make_configured, reference, given=NO_FLAGS)
+        )
+
+    try:
+        return read_group_file(path, toolkit, required_toolkit, offered_builder)
+    except GroupFileError as error:
+        raise UsageError(f"--groups: {error}") from error
 
 
 def _model(name: str, base_url: str | None) -> Model:
     try:
-        return open_model(name, base_url)
+        return open_model(name, base_url, max_retries=0)  # `ModelRetry` decides alone
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         raise UsageError(f"--model: {error}") from error
 
 
-def _instructions(typed: str | None) -> str:
-    if typed is None or not typed.startswith("@"):
-        return typed or ""
+def _states(path: Path) -> SqliteStates:
+    states = SqliteStates(path)
+    try:
+        states.check()
+    except StatesUnavailable as error:
+        raise UsageError(f"--state: {error.message}; {error.next_step}") from error
+    return states
+
+
+def _instructions(typed: str) -> str:
+    if not typed.startswith("@"):
+        return typed
     name = typed[1:]
     try:
         return Path(name).read_text(encoding="utf-8-sig")
@@ -239,9 +296,8 @@ def _instructions(typed: str | None) -> str:
 
 
 def _required(typed: str) -> RequiredToolkit:
-    name, _, owner = typed.partition("@")
     try:
-        return RequiredToolkit(name, participant=owner or None)
+        return required_toolkit(typed)
     except ValueError as error:
         raise UsageError(f"--require: {error}") from error
 

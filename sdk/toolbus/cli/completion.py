@@ -24,6 +24,7 @@ from toolbus.settings import PRESETS, home_of, records_file
 
 __all__ = [
     "TOOLKITS",
+    "complete_avatar",
     "complete_caller",
     "complete_context",
     "complete_grant",
@@ -70,6 +71,16 @@ def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
     return _matching((each.full_owner for each in _visible_toolkits(ctx)), incomplete)
+
+
+def complete_avatar(incomplete: str) -> list[str]:
+    """Complete the name of an installed avatar."""
+    try:
+        # Not through the package that reads them, which takes a second to import.
+        files = (home_of(os.environ) / "avatars").iterdir()
+        return _matching(sorted(file.stem for file in files), incomplete)
+    except Exception:  # a traceback would disturb the shell
+        return []
 
 
 def complete_context(incomplete: str) -> list[str]:

@@ -15,7 +15,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import Cancelled, RoomException
 from toolbus.untrusted_text import json_text
 
-__all__ = ["report", "reporting"]
+__all__ = ["report", "reporting", "reporting_cancel"]
 
 
 def report(
@@ -59,3 +59,15 @@ def reporting(
         cancelled = Cancelled("cancelled with Ctrl-C")
         report(cancelled, as_json=as_json, local=local, target=target)
         raise typer.Exit(exit_code(cancelled)) from None
+
+
+@contextmanager
+def reporting_cancel(*, as_json: bool) -> Iterator[None]:
+    """Report Ctrl-C before anything is hosted, without the status of a call."""
+    try:
+        yield
+    except (KeyboardInterrupt, Cancelled) as error:
+        if isinstance(error, KeyboardInterrupt):
+            error = Cancelled("cancelled with Ctrl-C", executed="no")
+        report(error, as_json=as_json, local=True)
+        raise typer.Exit(exit_code(error)) from None

@@ -1,7 +1,7 @@
-"""The configs of factories in `toolbus host`: flags and variables for the fields of each.
+"""The configs of factories in a command line: flags and variables for the fields of each.
 
 The flags of a command line depend on the toolkits in it. They are looked for only if the command
-line has a flag that is not one of `toolbus host`, or asks for help.
+line has a flag that is not one of the command, or asks for help.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -23,11 +24,18 @@ from toolbus.cli.option_values import require_utf8
 from toolbus.cli.toolkit_references import find_factory, is_reference, last_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.user_code_errors import load_error_text
-from toolbus.factories.factory import ConfigField, ToolkitFactory
+from toolbus.factories.factory import ConfigField, ConfigProblem, ToolkitFactory
 from toolbus.settings import VARIABLES
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["GivenFlags", "HostCommand", "make_configured"]
+__all__ = [
+    "NO_FLAGS",
+    "GivenFlags",
+    "HostCommand",
+    "OfferingCommand",
+    "make_configured",
+    "operator_values",
+]
 
 _EXTRA, _GIVEN = "toolbus.host.extra", "toolbus.host.given"
 _SWITCH_OR_LIST: Mapping[str, Any] = {"switch": bool | None, "list": list[str] | None}
@@ -46,9 +54,13 @@ class GivenFlags:
 
     @classmethod
     def of(cls, context: typer.Context) -> GivenFlags:
-        """Return those of a command that was parsed."""
-        given: GivenFlags = context.meta[_GIVEN]
+        """Return those of a command that was parsed; none of one that has no such flags."""
+        given: GivenFlags = context.meta.get(_GIVEN, NO_FLAGS)
         return given
+
+
+NO_FLAGS = GivenFlags({}, {}, frozenset())
+"""Those of a command line without any: configs come from variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,44 +132,76 @@ def make_configured(reference: str, factory: ToolkitFactory, given: GivenFlags) 
         UsageError: A value is not valid; the message names its flag or variable, and hides secrets.
         Exception: What the factory raises.
     """
-    name = last_name(reference)
-    settings = {each.name: _Setting(name, each) for each in factory.fields}
-    values: dict[str, Any] = {}
-    for setting in settings.values():
-        try:
-            value = setting.value(given)
-        except ValueError as error:
-            raise UsageError(f"{setting.label(given)}: {error}") from None
-        if value is not None:
-            values[setting.field.name] = value
+    settings = _Settings(reference, factory, given)
+    values = settings.values()
     try:
         config = factory.read(values)
     except ValidationError as error:
-        texts = [
-            _problem_text(name, settings, given, *problem)
-            for problem in factory.problems(error, values)
-        ]
-        raise UsageError("; ".join(texts[:3])) from None
+        settings.refuse(factory.problems(error, values))
+        raise
     return factory.function(config)
 
 
-def _problem_text(
-    name: str,
-    settings: Mapping[str, _Setting],
-    given: GivenFlags,
-    field: ConfigField | None,
-    path: tuple[int | str, ...],
-    message: str,
-) -> str:
-    if field is None:
-        where = ".".join(map(str, path))
-        return f"toolkit {name}: {where}: {message}" if where else f"toolkit {name}: {message}"
-    setting = settings[field.name]
-    label = setting.label(given)
-    if message == "Field required" and len(path) == 1:
-        return f"toolkit {name} needs {label} or {setting.variable}"
-    below = "".join(f"/{cut(str(each))}" for each in path[1:])
-    return f"{label}{' at ' + below if below else ''}: {message}"
+def operator_values(
+    reference: str, factory: ToolkitFactory, given: GivenFlags
+) -> Mapping[str, Any]:
+    """Return what flags and variables say of a factory's config; requests say the rest.
+
+    Raises:
+        UsageError: A value is not valid, or one is missing that only the operator sets.
+    """
+    settings = _Settings(reference, factory, given)
+    values = settings.values()
+    try:
+        factory.read(values)
+    except ValidationError as error:
+        settings.refuse(
+            problem
+            for problem in factory.problems(error, values)
+            if problem.field and (problem.field.is_operator_only or problem.field.name in values)
+        )
+    return values
+
+
+class _Settings:
+    """The settings of one factory, and where their values come from."""
+
+    def __init__(self, reference: str, factory: ToolkitFactory, given: GivenFlags) -> None:
+        self._name = last_name(reference)
+        self._settings = {each.name: _Setting(self._name, each) for each in factory.fields}
+        self._given = given
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that were given. Raises UsageError for text that cannot be one."""
+        values: dict[str, Any] = {}
+        for name, setting in self._settings.items():
+            try:
+                value = setting.value(self._given)
+            except ValueError as error:
+                raise UsageError(f"{setting.label(self._given)}: {error}") from None
+            if value is not None:
+                values[name] = value
+        return values
+
+    def refuse(self, problems: Iterable[ConfigProblem]) -> None:
+        """Raise UsageError for the first problems, if there are any."""
+        texts = [self._problem_text(*each) for each in islice(problems, 3)]
+        if texts:
+            raise UsageError("; ".join(texts)) from None
+
+    def _problem_text(
+        self, field: ConfigField | None, path: tuple[int | str, ...], message: str
+    ) -> str:
+        if field is None:
+            where = ".".join(map(str, path))
+            told = f"{where}: {message}" if where else message
+            return f"toolkit {self._name}: {told}"
+        setting = self._settings[field.name]
+        label = setting.label(self._given)
+        if message == "Field required" and len(path) == 1:
+            return f"toolkit {self._name} needs {label} or {setting.variable}"
+        below = "".join(f"/{cut(str(each))}" for each in path[1:])
+        return f"{label}{' at ' + below if below else ''}: {message}"
 
 
 # The command
@@ -165,6 +209,9 @@ def _problem_text(
 
 class HostCommand(TyperCommand):
     """`toolbus host`, with the flags of the toolkits in its command line."""
+
+    toolkit_flag: str | None = None
+    """The flag whose values name the toolkits; without one, arguments name them."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's own parameters, then those of the toolkits, then `--help`."""
@@ -174,7 +221,7 @@ class HostCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, after adding the flags of the toolkits if there are flags that are not known."""
         own = super().get_params(ctx)
-        line = _CommandLine(own, args)
+        line = _CommandLine(own, args, self.toolkit_flag)
         if not ctx.resilient_parsing and (line.has_unknown or line.asks_for_help):
             found = line.find_factories()
             ctx.meta[_EXTRA] = line.extra
@@ -203,12 +250,19 @@ class HostCommand(TyperCommand):
                 ctx.fail(f"{flag} is a flag of {names}: write {written}")
 
 
+class OfferingCommand(HostCommand):
+    """A command that offers toolkits, with the flags of those in its command line."""
+
+    toolkit_flag = "--offer"
+
+
 class _CommandLine:
     """The words of a command line, and which of them are toolkits and unknown flags."""
 
-    def __init__(self, own: Sequence[Any], args: Sequence[str]) -> None:
+    def __init__(self, own: Sequence[Any], args: Sequence[str], toolkit_flag: str | None) -> None:
         self._args = args
         self._own = [*own]
+        self._toolkit_flag = toolkit_flag
         self.flags = {flag for each in own for flag in (*each.opts, *each.secondary_opts)}
         self.extra: list[Any] = []
         """The options of the fields."""
@@ -277,9 +331,11 @@ class _CommandLine:
             if flag.startswith("-")
         }
         self.unknown, self._certain, self._uncertain = set(), [], []
-        words, after_unknown = iter(self._args), False
+        named: list[str] = []  # by the flag that names toolkits
+        words = iter(self._args)
+        after_unknown = False
         for word in words:
-            flag, has_value, _ = word.partition("=")
+            flag, has_value, value = word.partition("=")
             if word == "--":
                 self._certain += words
             elif not word.startswith("-") or word == "-":
@@ -291,7 +347,12 @@ class _CommandLine:
             else:
                 after_unknown = False
                 if takes_value[flag] and not has_value:
-                    next(words, None)
+                    value = next(words, "")
+                if flag == self._toolkit_flag:
+                    named.append(value)
+        if self._toolkit_flag is not None:
+            self._certain = named
+            self._uncertain = []
 
 
 def _by_short_flag(settings: Iterable[_Setting]) -> dict[str, list[_Setting]]:

@@ -55,6 +55,11 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal "
             "aborts.",
         ),
+        "agent": OwnCommand(
+            "toolbus.cli.commands.agent:agent",
+            "Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal "
+            "aborts.",
+        ),
         "tools": OwnCommand(
             "toolbus.cli.commands.tools:tools",
             "List the toolkits that you can see, or describe the tools of one toolkit.",

@@ -26,7 +26,14 @@ from toolbus.factories.factory import ToolkitFactory, read_factory
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["find_factory", "find_toolkit", "is_reference", "last_name", "logger_names"]
+__all__ = [
+    "find_factory",
+    "find_object",
+    "find_toolkit",
+    "is_reference",
+    "last_name",
+    "logger_names",
+]
 
 _TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 
@@ -53,10 +60,29 @@ def find_toolkit(
     Raises:
         UsageError: The toolkit does not exist, cannot be loaded, or its config is not valid.
     """
+    found = find_object(reference, (Toolkit,), configure or (lambda factory: factory.make({})))
+    assert isinstance(found, Toolkit)
+    return found
+
+
+def find_object(
+    reference: str, kinds: tuple[type, ...], configure: Callable[[ToolkitFactory], Any]
+) -> Any:
+    """Return what a reference means, of one of the given kinds, as `find_toolkit` does.
+
+    Args:
+        reference: The reference.
+        kinds: Classes; one of them is `Toolkit`.
+        configure: Makes an object of a factory.
+    """
     try:
         found = _load(reference)
         _refuse_unusable(reference, found)
-        toolkit = _made(found, configure or (lambda factory: factory.make({})))
+        factory = _factory_of(found)
+        if factory is not None:
+            made = configure(factory)
+        else:
+            made = found if isinstance(found, kinds) or not callable(found) else found()
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything
@@ -65,22 +91,15 @@ def find_toolkit(
         if isinstance(error, Exception) and _is_missing(reference, error):
             suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
-    if not isinstance(toolkit, Toolkit):
-        if toolkit is found:
-            text = f"{reference} is of type {type(toolkit).__name__}"
+    if not isinstance(made, kinds):
+        if made is found:
+            text = f"{reference} is of type {type(made).__name__}"
         else:
-            text = f"{reference} returned an object of type {type(toolkit).__name__}"
+            text = f"{reference} returned an object of type {type(made).__name__}"
         text = f"{text}, not a toolkit or a function that returns one"
         suggestion = _suggestion(reference.partition(":")[0])
         raise UsageError(f"{text}; {suggestion}" if suggestion else text)
-    return toolkit
-
-
-def _made(found: Any, configure: Callable[[ToolkitFactory], Toolkit]) -> Any:
-    factory = _factory_of(found)
-    if factory is not None:
-        return configure(factory)
-    return found if isinstance(found, Toolkit) or not callable(found) else found()
+    return made
 
 
 def _factory_of(found: Any) -> ToolkitFactory | None:

@@ -21,10 +21,16 @@ from toolbus.public_names import PublicNames
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.conversations.agent import Agent as Agent
     from toolbus.conversations.agent_events import AgentEvent as AgentEvent
+    from toolbus.conversations.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
     from toolbus.conversations.loop import answer as answer
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
     from toolbus.conversations.model_calls import NextModel as NextModel
+    from toolbus.conversations.model_middlewares import ModelBudget as ModelBudget
+    from toolbus.conversations.model_middlewares import ModelLog as ModelLog
+    from toolbus.conversations.model_middlewares import ModelRetry as ModelRetry
     from toolbus.conversations.state_store import SqliteStates as SqliteStates
     from toolbus.conversations.state_store import StateStore as StateStore
     from toolbus.conversations.state_store import StatesUnavailable as StatesUnavailable

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -19,6 +18,7 @@ from toolbus.agents.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.call_questions import Asking
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ToolGroup, checked_groups
@@ -35,15 +35,26 @@ from toolbus.chunks.json_values import shown
 from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
 from toolbus.conversations.asked_agents import AskedAgents
-from toolbus.conversations.conversation import Conversation, Conversations, conversation_key
+from toolbus.conversations.conversation import (
+    MAX_CONVERSATION_BYTES,
+    Conversation,
+    Conversations,
+    conversation_key,
+)
 from toolbus.conversations.loop import answer
-from toolbus.conversations.model_calls import ModelMiddleware
+from toolbus.conversations.model_calls import (
+    ModelCall,
+    ModelMiddleware,
+    NextModel,
+    checked_model_middlewares,
+)
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
 from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.room.room_client import RoomClient
+from toolbus.tool_search.tool_budget import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
@@ -57,8 +68,9 @@ __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
 """Of a file for the model; no provider takes more in one request."""
-_MAX_DESCRIPTION_CHARS = 1_000
-"""Of each tool's description in `about`: 10,000 tools fit a frame then."""
+_MAX_TOOLS = 1_000
+_MAX_DESCRIPTION_CHARS = 200
+"""Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
 
 class Agent:
@@ -93,6 +105,10 @@ class Agent:
         tool_budget_tokens: How many tokens the definitions of the room's toolkits may take; above
             it the model gets `tools.search`, `tools.describe` and `tools.call` in their place.
         available: Whether the model gets the public toolkits of the room that are not required.
+        max_conversation_bytes: How large the messages of a conversation are at most, as JSON; then
+            the oldest questions are left out, with what followed them. A question is asked also if
+            it is larger alone, and left out before the next one. Four bytes of text are about one
+            token: choose less for a model that reads less.
         description: What it is for, told to those who may ask it. Instructions are not told.
         timeout_s: Seconds for each call of a tool; less where the asker has less time left.
 
@@ -121,6 +137,7 @@ class Agent:
         max_tokens: int | None = None,
         tool_budget_tokens: int = 8_000,
         available: bool = True,
+        max_conversation_bytes: int = MAX_CONVERSATION_BYTES,
         description: str = "",
         timeout_s: float = 300.0,
     ) -> None:
@@ -128,13 +145,17 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = room
+        self._room = _checked_room(room)
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
-        self.builders: tuple[AnyBuilder, ...] = checked_builders(builders)
+        self._builders = checked_builders(builders)
+        checked = checked_groups(groups)
+        of_groups = (builder for group in checked for builder in group.builders)
+        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
-            "groups": checked_groups(groups),
+            "groups": checked,
             "skills": checked_listings("skills", skills),
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
@@ -142,15 +163,21 @@ class Agent:
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }
+        Asking(ask, 0)  # raises for what is no function
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
-        self._model_middlewares = _checked_model_middlewares(model_middlewares)
-        self._conversations = Conversations(_checked_store(store))
+        self._model_middlewares = checked_model_middlewares(model_middlewares, "agent")
+        self._conversations = Conversations(
+            _checked_store(store),
+            _at_least(1, "max_conversation_bytes", max_conversation_bytes),
+        )
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
-        self._available = available
+        self._available = _checked_flag("available", available)
+        self._budget: ToolBudget | None = None
+        """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
         self._hosting: AsyncExitStack | None = None
@@ -167,7 +194,8 @@ class Agent:
             ValueError: Two of its toolkits have one name.
             NotFound: A required toolkit was not there in time.
             RoomException: The room refuses a required toolkit, or the agent's own.
-            Exception: What the `start` of a local tool raised.
+            Exception: What the `start` of a local tool raised, or the store, such as
+                `StatesUnavailable`.
         """
         if self._hosting is not None:
             raise RuntimeError(f"the agent {self.name} is entered already")
@@ -211,17 +239,28 @@ class Agent:
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
         self._room = room
+        self._budget = None
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
         local = [*self._always, *(each for group in groups for each in group.toolkits)]
-        required = [*self._required, *(each for group in groups for each in group.required)]
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in required])
+                await run_concurrently([each.find(room) for each in self.required])
+            if room is not None and self._available:
+                budget = ToolBudget(self._tool_budget_tokens, local, self.required)
+                await stack.enter_async_context(budget.following(room))
+                self._budget = budget
             return stack.pop_all()
+
+    @property
+    def required(self) -> tuple[RequiredToolkit, ...]:
+        """The toolkits of others that it waits for, also those of its groups."""
+        groups = self._choices["groups"]
+        return (*self._required, *(each for group in groups for each in group.required))
 
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
@@ -258,11 +297,13 @@ class Agent:
             context: Inside a running tool, its context: then the question is asked by its caller.
 
         Raises:
-            InvalidArguments: Text, files or an entry of `tools` cannot be used, or the state of the
-                conversation cannot be read.
+            InvalidArguments: Text, files or an entry of `tools` cannot be used.
             PermissionDenied: The asker may not have a toolkit of `tools` built.
             NotFound: There is no builder for an entry, or a required toolkit is missing.
             Unavailable: The agent is not started, or the call of `context` has ended.
+            ConversationUnavailable: The state of the conversation cannot be read, such as that of a
+                newer version of toolbus.
+            Overloaded: 16 questions wait for the conversation already.
             ModelError: The model gives no reply.
         """
         return with_waiting(self._answer(text, tools, files, conversation, context))
@@ -276,28 +317,32 @@ class Agent:
         """Return what a question would have: name, mode, tools, builders and the conversation.
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
-        {"messages", "bytes"}}`; `mode` is None without permissions. The toolkits of `tools` are
-        built, and no model is asked. Raises as `answer`.
+        {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
+        as `answer`.
         """
         async with self._asked(tools, conversation, context) as (turn, found):
-            messages = found.state.conversation
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
                 "tools": [
                     {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
-                    for tool in turn.tools
+                    for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
                 "conversation": {
-                    "messages": len(messages),
-                    "bytes": len(json.dumps(messages, ensure_ascii=False).encode()),
+                    "messages": len(found.state.conversation),
+                    "bytes": found.bytes,
                 },
             }
 
     async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
-        """Begin a conversation anew, also what people have granted in it. Raises as `answer`."""
-        async with self._conversations.using(self._key(conversation, context)) as found:
+        """Begin a conversation anew, also what people have granted in it.
+
+        A state that cannot be read can be forgotten. Raises as `answer`, and what the store raises.
+        """
+        key = self._key(conversation, context)
+        async with self._conversations.using(key, load=False) as found:
             if context is not None:
                 context.enter()
             await self._conversations.forget(found)
@@ -353,8 +398,7 @@ class Agent:
         choices = {
             "always": self._always,
             "required": self._required,
-            "builders": self.builders,
-            "available": self._available and self._room is not None,
+            "builders": self._builders,
             "model": self.model,
             "state": conversation.state,
             "permissions": self.permissions,
@@ -362,6 +406,8 @@ class Agent:
             # The innermost: what other middlewares see of an answer is what the model reads.
             "middlewares": (*self._choices["middlewares"], AskedAgents(conversation.key)),
         }
+        if self._budget is not None:
+            choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
         own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
@@ -370,31 +416,45 @@ class Agent:
     async def _events(
         self, turn: Turn, conversation: Conversation, question: Plain
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        said: list[Plain] = conversation.state.conversation
-        said.append(question)
-        saved = question
-        happening = answer(
-            turn,
-            self.model,
-            said,
-            instructions=self.instructions,
-            max_steps=self._max_steps,
-            max_tokens=self._max_tokens,
-            middlewares=self._model_middlewares,
-        )
+        async def saving(
+            call: ModelCall, next: NextModel
+        ) -> AsyncGenerator[Mapping[str, Any], None]:
+            # Here, not at the next event: models take long. And the loop can go on with a cut
+            # conversation only where it is about to ask.
+            conversation.cut()
+            await self._conversations.save_growth(conversation)
+            async with aclosing(next(call)) as events:
+                async for event in events:
+                    yield event
+
+        has_ended = False
         try:
+            conversation.begin(self.model.adapter, question)
+            if conversation.dropped:
+                yield {"type": "dropped", "reason": conversation.dropped}
+            happening = answer(
+                turn,
+                self.model,
+                conversation.state.conversation,
+                instructions=self.instructions,
+                max_steps=self._max_steps,
+                max_tokens=self._max_tokens,
+                middlewares=(saving, *self._model_middlewares),
+            )
             async with aclosing(happening) as events:
                 async for event in events:
-                    if said[-1] is not saved:  # a reply has come, or its results
-                        saved = said[-1]
-                        await self._conversations.save(conversation)
                     if isinstance(event, dict) and event["type"] == "end":
                         event["trace"] = _trace_id()
+                        has_ended = True
+                        conversation.end()
+                        await self._conversations.save(conversation)
+                    else:  # before the calls of a reply run, so that they are not forgotten
+                        await self._conversations.save_growth(conversation)
                     yield event
         finally:
-            if said[-1] is question:
-                said.pop()  # nothing answers it: it is not asked
-            await self._conversations.save(conversation)
+            if not has_ended:
+                conversation.end()
+                await self._conversations.save(conversation)
 
 
 @asynccontextmanager
@@ -435,28 +495,26 @@ def _checked_model(model: object) -> Model:
     raise TypeError(f'{text}: open_model("...") makes one')
 
 
+def _checked_room(room: object) -> RoomClient | None:
+    if not isinstance(room, RoomClient | None):
+        raise TypeError(f"an agent is made with a toolbus.RoomClient or None, not {shown(room)}")
+    return room
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{option} must be True or False, not {shown(value)}")
+    return value
+
+
 def _checked_text(option: str, text: object) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{option} must be text, not {shown(text)}")
     return text
 
 
-def _checked_model_middlewares(
-    middlewares: Iterable[ModelMiddleware],
-) -> tuple[ModelMiddleware, ...]:
-    if isinstance(middlewares, str) or not isinstance(middlewares, Iterable):
-        raise TypeError(f"model_middlewares must be a list, not {shown(middlewares)}")
-    found = tuple(middlewares)
-    for middleware in found:
-        if not callable(middleware):
-            raise TypeError(
-                f"model_middlewares must contain async generator functions, not {shown(middleware)}"
-            )
-    return found
-
-
 def _checked_store(store: object) -> StateStore | None:
-    methods = ("load", "save", "delete")
+    methods = ("load", "save", "delete", "aclose")
     if store is None or all(callable(getattr(store, method, None)) for method in methods):
         return cast("StateStore | None", store)
     raise TypeError(f"store must be a StateStore, such as SqliteStates(path), not {shown(store)}")

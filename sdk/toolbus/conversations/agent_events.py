@@ -1,5 +1,6 @@
 """What an agent says while it answers: plain dicts, so that they travel as JSON.
 
+    dropped      reason: why the model does not see some or all of what was said before
     text         text: a piece of what the model says
     restart      the reply broke off, and the model is asked again: its text so far does not count
     tool_call    id, tool, arguments: the model asks for a call; arguments that are no object, or

@@ -18,6 +18,7 @@ from toolbus.chunks.json_values import cut
 from toolbus.conversations.agent_events import MAX_END_CHARS
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.wire import pack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
@@ -26,11 +27,13 @@ __all__ = ["AGENT", "AskedAgents"]
 AGENT = "agent"
 """The annotation of the toolkit of an agent; its value is true. Anybody can claim it."""
 _TOOLS = frozenset({"ask", "about", "forget"})
-_PROGRESS = frozenset({"text", "restart", "tool_call", "progress", "tool_result", "waiting"})
+_PROGRESS = frozenset(
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting"}
+)
 _MAX_SHOWN_CHARS = 2_000
 """Of the text so far, as progress: its end."""
-_MAX_FILE_BYTES = 8 * 2**20
-"""Of the files of one answer together: half of what a result may have."""
+_MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
+"""Of the files of one answer together; what a turn keeps of a stream has to hold its text too."""
 
 
 class AskedAgents:
@@ -134,7 +137,7 @@ class _Answer:
     @property
     def note(self) -> str:
         """What is said of files that are left out."""
-        return f"\n[{self._left_out} files of the answer are left out]" if self._left_out else ""
+        return f"\n[files that are left out: {self._left_out}]" if self._left_out else ""
 
 
 def _last_words(event: Mapping[str, Any], text: str) -> str:

@@ -8,19 +8,59 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Final, NamedTuple
 
 from toolbus.agents.agent_state import AgentState
-from toolbus.conversations.state_store import StateStore
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.chunks.json_values import plain_json
+from toolbus.conversations.state_store import MAX_STATE_BYTES, StateStore
+from toolbus.errors import InvalidArguments, InvalidResult, Overloaded, RoomException, Unavailable
+from toolbus.models.adapter import Adapter, Plain
 from toolbus.tools.tool_run import Participant
 
-__all__ = ["Conversation", "Conversations", "conversation_key"]
+__all__ = [
+    "MAX_CONVERSATION_BYTES",
+    "Conversation",
+    "ConversationUnavailable",
+    "Conversations",
+    "adapter_name",
+    "conversation_key",
+]
 
+_logger = bounded_logger(__name__)
+
+MAX_CONVERSATION_BYTES: Final = 8 * 1024 * 1024
+"""Of the messages of a conversation, as JSON, unless an agent says otherwise.
+
+Above the text that any model reads at once, some two million tokens, so that it is for agents to
+choose less; and such that a question about the photo of the question before still has the photo.
+"""
+MAX_WAITING: Final = 16
+"""Questions that wait for one conversation. They are answered one after the other, each in seconds:
+who asks more at a time is served better by more conversations."""
 _MAX_KEPT = 1_000
-"""Conversations in memory; the least recently used one is left out, and read again from a store."""
+_MAX_KEPT_BYTES = 128 * 1024 * 1024
+"""Conversations in memory, and the JSON of their messages; objects and JSON take some three times
+as much. The least recently used one is left out, and read again from a store."""
+_WARN_EVERY_S = 60.0
+
+
+class ConversationUnavailable(Unavailable):
+    """A conversation cannot be read; `details` has the name of the `conversation` and a `reason`.
+
+    Its stored state stays as it is: a newer version of toolbus may have written it.
+    """
+
+    next_step: str = (
+        "use the version of toolbus that wrote it, or let the agent `forget` the conversation"
+    )
 
 
 def conversation_key(caller: Participant, principal: Participant | None, name: str) -> str:
@@ -30,58 +70,343 @@ def conversation_key(caller: Participant, principal: Participant | None, name: s
     return json.dumps([asker, for_whom, name])
 
 
+def adapter_name(adapter: Adapter) -> str:
+    """Return by which name a state tells the words of an adapter.
+
+    A module is called as its file if it is one of `toolbus.models`, such as "anthropic", and by its
+    full name otherwise; any other object by its class, with the module.
+    """
+    if isinstance(adapter, ModuleType):
+        name = adapter.__name__
+    else:
+        name = f"{type(adapter).__module__}.{type(adapter).__qualname__}"
+    return name.removeprefix("toolbus.models.")
+
+
+class _Message(NamedTuple):
+    """A message as it is stored."""
+
+    message: object
+    """The message itself: another one in its place is measured again."""
+    text: str | None
+    """As JSON; None if it is not JSON."""
+    size: int
+    """Bytes of the text."""
+
+
+class _Former(NamedTuple):
+    """A conversation before a question, which takes its place again if nothing answers that."""
+
+    adapter: str
+    conversation: list[Plain]
+    questions: list[int]
+    messages: list[_Message]
+
+
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """One conversation."""
+    """One conversation.
+
+    No message is changed: others are appended, by `begin` and by the loop, take the place of the
+    last ones, or are left out at the front. So each is made JSON once, and neither the size of a
+    conversation nor its state costs that again.
+    """
 
     key: str
-    state: AgentState
+    state: AgentState = field(default_factory=AgentState)
+    max_bytes: int = MAX_CONVERSATION_BYTES
+    """Of its messages; beyond it the oldest questions are left out, with all that followed them."""
+    is_loaded: bool = False
+    """Whether `state` is what the store has."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a question of it is answered."""
     users: int = 0
     """Questions that are answered or wait for the lock."""
+    dropped: str = ""
+    """Why the model does not see what was said before the question; empty unless it was changed for
+    this question."""
+    bytes: int = 0
+    """Of its messages, as JSON."""
+    saved: object = None
+    """The last message when the state was stored last."""
+    _messages: list[_Message] = field(default_factory=list)
+    _former: _Former | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that the asker gave it."""
+        return str(json.loads(self.key)[2])
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether anything follows the last question."""
+        questions = self.state.questions
+        return not questions or len(self.state.conversation) > questions[-1] + 1
+
+    def begin(self, adapter: Adapter, question: Plain) -> None:
+        """Append a question, and leave out what cannot be sent with it; `dropped` says why.
+
+        A conversation in the words of another adapter is left out as a whole. So is all of it if
+        the question alone is larger than the limit: then it is asked alone, and left out before
+        the next one.
+        """
+        state = self.state
+        words = adapter_name(adapter)
+        self._former = _Former(
+            state.adapter, [*state.conversation], [*state.questions], [*self._messages]
+        )
+        self.dropped = ""
+        if state.conversation and state.adapter not in ("", words):
+            self.dropped = (
+                f"the conversation so far is in the words of another model ({state.adapter}, not"
+                f" {words}): it begins anew"
+            )
+            _logger.warning("conversation %s: %s", self.key, self.dropped)
+            self._leave_out(len(state.conversation))
+        state.adapter = words
+        state.questions.append(len(state.conversation))
+        state.conversation.append(question)
+        count = len(state.conversation)
+        self.cut()
+        if left_out := count - len(state.conversation):
+            self.dropped = (
+                f"the oldest {left_out} messages are left out: a conversation has at most"
+                f" {self.max_bytes} bytes"
+            )
+            _logger.info("conversation %s: %s", self.key, self.dropped)
+
+    def end(self) -> None:
+        """Cut what has been said, or take the question back if nothing answers it."""
+        former, self._former = self._former, None
+        if self.is_answered or former is None:
+            self.cut()
+            return
+        self.state.adapter = former.adapter
+        self.state.conversation[:] = former.conversation
+        self.state.questions[:] = former.questions
+        self.take(self.state, former.messages)
+
+    def cut(self) -> None:
+        """Leave out the oldest questions while there are too many bytes, but never the last one.
+
+        A question is left out with all that follows it up to the next one, so that each use of a
+        tool keeps its result.
+        """
+        self._measure()
+        left, count = self.bytes, 0
+        for start in self.state.questions:
+            if left <= self.max_bytes:
+                break
+            left -= sum(message.size for message in self._messages[count:start])
+            count = start
+        if count:
+            self._leave_out(count)
+
+    def text(self) -> str:
+        """Return the state as JSON. Raises `InvalidArguments` for what is not JSON in it."""
+        self._measure()
+        texts: list[str] = []
+        for number, message in enumerate(self._messages):
+            if message.text is None:
+                path = f"/conversation/{number}"
+                text = f"a message of the conversation is not JSON: {path}"
+                raise InvalidArguments(text, details={"path": path})
+            texts.append(message.text)
+        return self.state.json_around(f"[{', '.join(texts)}]")
+
+    def take(self, state: AgentState, messages: Iterable[_Message] = ()) -> None:
+        """Take a state in place of the former one.
+
+        Args:
+            state: The state.
+            messages: Its messages as they are stored, where that is known.
+        """
+        self.state = state
+        self.is_loaded = True
+        self._messages[:] = messages
+        self.bytes = sum(message.size for message in self._messages)
+
+    def _measure(self) -> None:
+        """Make JSON of the messages that have come since."""
+        said = self.state.conversation
+        known = 0
+        for stored, message in zip(self._messages, said, strict=False):
+            if stored.message is not message:
+                break
+            known += 1
+        self.bytes -= sum(message.size for message in self._messages[known:])
+        del self._messages[known:]
+        for message in said[known:]:
+            self._messages.append(_stored(message))
+            self.bytes += self._messages[-1].size
+
+    def _leave_out(self, count: int) -> None:
+        """Leave out the first messages."""
+        self.bytes -= sum(message.size for message in self._messages[:count])
+        del self._messages[:count]
+        del self.state.conversation[:count]
+        questions = self.state.questions
+        questions[:] = [index - count for index in questions if index >= count]
+
+
+def _stored(message: object) -> _Message:
+    try:
+        text = json.dumps(plain_json(message), ensure_ascii=False)
+    except InvalidResult:  # of an adapter that is not ours
+        return _Message(message, None, 0)
+    return _Message(message, text, len(text) if text.isascii() else len(text.encode()))
+
+
+def _read(text: str) -> tuple[AgentState, list[_Message]]:
+    """Read a stored state, and its messages. Raises `InvalidArguments`."""
+    if len(text) > MAX_STATE_BYTES:
+        raise InvalidArguments(f"a state has at most {MAX_STATE_BYTES} bytes")
+    state = AgentState.from_json(text)
+    return state, [_stored(message) for message in state.conversation]
 
 
 class Conversations:
     """All conversations of an agent.
 
+    A state that cannot be stored costs no answer: the log tells it, at most once a minute, and the
+    next step stores it too. One that cannot be read is never replaced: its questions are refused.
+
     Args:
         store: Where their states are kept; without one they end with the agent.
+        max_bytes: Of the messages of each.
     """
 
-    def __init__(self, store: StateStore | None) -> None:
+    def __init__(self, store: StateStore | None, max_bytes: int = MAX_CONVERSATION_BYTES) -> None:
         self._store = store
+        self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Conversation] = OrderedDict()
+        self._has_warned = False
+        self._warn_at = 0.0
 
     @asynccontextmanager
-    async def using(self, key: str) -> AsyncIterator[Conversation]:
-        """Wait until no other question of the conversation is answered, and hold it."""
+    async def open(self) -> AsyncIterator[None]:
+        """Read from the store once, and close it at the end.
+
+        So a store that cannot be used is an error when an agent starts, not of its first question.
+        Raises what the store raises.
+        """
+        if self._store is None:
+            yield
+            return
+        await self._store.load("")
+        try:
+            yield
+        finally:
+            await self._store.aclose()
+
+    @asynccontextmanager
+    async def using(self, key: str, *, load: bool = True) -> AsyncIterator[Conversation]:
+        """Wait until no other question of the conversation is answered, and hold it.
+
+        Args:
+            key: Its key.
+            load: Whether its state is needed; it can be forgotten without, also if it cannot be
+                read.
+
+        Raises `Overloaded` if too many questions wait for it, and `ConversationUnavailable`.
+        """
         found = self._kept.get(key)
         if found is None:
-            found = self._kept[key] = Conversation(key, AgentState())
-        self._kept.move_to_end(key)
+            found = self._kept[key] = Conversation(key, max_bytes=self._max_bytes)
+        elif found.users > MAX_WAITING:
+            raise Overloaded(
+                f"{MAX_WAITING} questions wait for this conversation: ask in another one, or later"
+            )
         found.users += 1
         try:
             async with found.lock:
+                if load and not found.is_loaded:
+                    await self._load(found)
                 yield found
         finally:
             found.users -= 1
-            self._leave_out()
+            self._leave_out(found)
 
     async def save(self, conversation: Conversation) -> None:
         """Store the state of a conversation, if there is a store."""
-        if self._store is not None:
-            await self._store.save(conversation.key, conversation.state.to_json())
+        if self._store is None:
+            return
+        said = conversation.state.conversation
+        conversation.saved = said[-1] if said else None
+        try:
+            await self._store.save(conversation.key, conversation.text())
+        except Exception as error:
+            now = time.monotonic()
+            if now >= self._warn_at:
+                self._warn_at = now + _WARN_EVERY_S
+                _logger.warning("conversation %s is not stored: %s", conversation.key, error)
+
+    async def save_growth(self, conversation: Conversation) -> None:
+        """Store the state if something was said since, and the last question is answered by it."""
+        if conversation.is_answered:
+            said = conversation.state.conversation
+            if said and said[-1] is not conversation.saved:
+                await self.save(conversation)
 
     async def forget(self, conversation: Conversation) -> None:
-        """Begin a conversation anew."""
-        conversation.state = AgentState()
+        """Begin a conversation anew, and delete its stored state. Raises what the store raises."""
         if self._store is not None:
             await self._store.delete(conversation.key)
+        conversation.take(AgentState())
 
-    def _leave_out(self) -> None:
-        for key in list(self._kept):
-            if len(self._kept) <= _MAX_KEPT:
-                return
-            if not self._kept[key].users:
-                del self._kept[key]
+    async def _load(self, conversation: Conversation) -> None:
+        text = None
+        if self._store is not None:
+            try:
+                text = await self._store.load(conversation.key)
+            except Exception as error:
+                _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
+                # Of the file only the reason: its path is no matter of an asker.
+                details = error.details if isinstance(error, RoomException) else {}
+                reason = str(details.get("reason", "the store of the agent failed"))
+                raise _unavailable(conversation, reason, retryable=True) from error
+        if text is None:
+            conversation.take(AgentState())
+            return
+        try:
+            # The thread changes nothing: it goes on if this question is cancelled.
+            state, messages = await FILE_THREADS.run(_read, text)
+        except InvalidArguments as error:
+            _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
+            raise _unavailable(conversation, error.message, retryable=False) from error
+        conversation.take(state, messages)
+        conversation.cut()
+
+    def _leave_out(self, used: Conversation) -> None:
+        self._kept.move_to_end(used.key)
+        if not (used.users or used.is_loaded):
+            del self._kept[used.key]
+        total = sum(conversation.bytes for conversation in self._kept.values())
+        if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
+            return
+        idle = [each for each in self._kept.values() if not each.users]
+        for conversation in idle:
+            if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
+                break
+            total -= conversation.bytes
+            del self._kept[conversation.key]
+            if self._store is None and not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "conversation %s is forgotten, the least recently used one of more than %d, or"
+                    " of %d bytes: with store= an agent reads such a conversation again",
+                    *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
+                )
+
+
+def _unavailable(
+    conversation: Conversation, reason: str, *, retryable: bool
+) -> ConversationUnavailable:
+    name = conversation.name
+    what = f"the conversation {name!r}" if name else "the conversation"
+    return ConversationUnavailable(
+        f"{what} cannot be read: {reason}",
+        executed="no",
+        retryable=retryable,
+        details={"conversation": name, "reason": reason},
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
@@ -51,14 +52,15 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
             the user. It is added to.
         instructions: What the model is told before everything else.
         max_steps: How many replies the model gives at most.
-        max_tokens: After how many tokens of requests and replies, as the provider counts them, the
-            model is not asked again.
+        max_tokens: After how many tokens of requests and replies the model is not asked again.
+            Where the provider counts none, they are estimated as bytes / 4.
         middlewares: What stands around each request to the model, the first outermost.
 
     Raises `ModelError` if the model gives no reply.
     """
     adapter = model.adapter
     tokens = {"input": 0, "output": 0}
+    counted = 0
     reason = "max_steps"
     text = ""
     step = 0
@@ -77,9 +79,8 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                     yield piece
         reply = adapter.collect(events)
         text = adapter.text(reply)
-        usage = adapter.usage(reply)
-        tokens["input"] += usage.input
-        tokens["output"] += usage.output
+        tokens["input"] += call.usage.told.input
+        tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)
         said, known = len(conversation), len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
@@ -94,9 +95,11 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         if not uses:
             reason = "done"
             break
-        if max_tokens is not None and sum(tokens.values()) >= max_tokens:
-            reason = "max_tokens"
-            break
+        if max_tokens is not None:
+            counted += sum(call.usage.counted)
+            if counted >= max_tokens:
+                reason = "max_tokens"
+                break
     yield end_event(reason, text, step, tokens)
 
 
@@ -104,9 +107,10 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     """Run what the model asks for; yield each result as soon as there is one."""
     if not uses:
         return
-    tools = {turn.provider_name(tool): tool.name for tool in turn.tools}
+    tools: dict[str, str] = {}
     for use in uses:
-        yield use_event(use, tools.get(use.name, use.name))
+        tools[use.id], arguments = turn.called(use)
+        yield use_event(replace(use, arguments=arguments), tools[use.id])
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
     happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
@@ -123,7 +127,7 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     try:
         while (one := await happened.get()) is not None:
             if isinstance(one, ToolUse):
-                yield progress_event(one, tools.get(one.name, one.name), latest.pop(one.id))
+                yield progress_event(one, tools[one.id], latest.pop(one.id))
                 continue
             yield result_event(one)
             for chunk in one.chunks:

@@ -29,7 +29,7 @@ and SQLite does not let them wait in a line."""
 
 
 class StateStore(Protocol):
-    """Keeps the text of a state for each key. Called by one agent, for one key at a time."""
+    """Keeps the text of a state for each key. An agent calls it for one key once at a time."""
 
     async def load(self, key: str) -> str | None:
         """Return the text that was saved last; None if there is none."""
@@ -41,7 +41,10 @@ class StateStore(Protocol):
         """Forget a text, if there is one."""
 
     async def aclose(self) -> None:
-        """Wait until all is written."""
+        """Wait until all is written, and release what is held.
+
+        Called when an agent stops; it may start again, and use the store again.
+        """
 
 
 class StatesUnavailable(Unavailable):
@@ -77,12 +80,13 @@ class _Batch:
 class SqliteStates:
     """States in a SQLite file, which only the user can read.
 
-        async with SqliteStates("helper.db") as states, Agent(room, model, store=states):
+        async with Agent(room, model, name="helper", store=SqliteStates("helper.db")):
             await room.closed()
 
-    A thread of its own does all the work on the file, which is opened when it is first used. What
-    is saved while it writes is written together, so that many conversations cost one wait for the
-    disk. A state that was saved outlives the program, and a loss of power.
+    A thread of its own does all the work on the file, which is opened when it is first used: by an
+    agent when it starts, so that one that cannot be used stops it then. What is saved while it
+    writes is written together, so that many conversations cost one wait for the disk. A state that
+    was saved outlives the program, and a loss of power.
 
     Several agents, also in several processes, may use one file at a time. They do not disturb each
     other unless they save states of the same key, of which the last one stays. An agent does not
@@ -108,6 +112,13 @@ class SqliteStates:
     def _restart_in_child(self) -> None:
         self._lock = threading.Lock()
         self._batch = _Batch()  # what waits is the parent's
+
+    def check(self) -> None:
+        """Open the file, and close it again. Raises `StatesUnavailable`."""
+        # Not the file that the thread uses: a connection belongs to its thread.
+        file = SqliteFile(self._path, _STATES)
+        file.connection()
+        file.close()
 
     async def __aenter__(self) -> Self:
         """Open the file now. Raises `StatesUnavailable`."""

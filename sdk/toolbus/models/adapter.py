@@ -64,8 +64,13 @@ class Adapter(Protocol):
         Raises `ModelError` as `uses`.
         """
 
-    def usage(self, reply: Mapping[str, Any]) -> TokenUsage:
-        """Return how many tokens the request and this reply had; 0 where the server counts none."""
+    def usage(self, told: Mapping[str, Any]) -> TokenUsage:
+        """Return how many tokens the request and the reply had; 0 where the server counts none.
+
+        Args:
+            told: A reply, or an event of a streamed one; most events tell nothing. Several events
+                may tell how many it was until then: the largest numbers are those of the reply.
+        """
 
     def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
         """Return the reply and the results of its uses, to append to the conversation.

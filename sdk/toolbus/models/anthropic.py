@@ -42,7 +42,7 @@ from toolbus.models.shared_parts import (
     system_text,
     told,
 )
-from toolbus.models.token_usage import TokenUsage, count_of
+from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -154,9 +154,13 @@ def text(reply: Mapping[str, Any]) -> str:
     return "".join(block["text"] for block, _ in _blocks(reply) if block["type"] == "text")
 
 
-def usage(reply: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens that the API counted; it tells those of its cache apart."""
-    counts = reply.get("usage")
+def usage(told: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted; it tells those of its cache apart.
+
+    Of a stream, `message_start` tells those of the request, and `message_delta` those of the reply
+    so far: platform.claude.com/docs/en/build-with-claude/streaming.
+    """
+    counts = counts_in(told, "usage", "message.usage")
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     return TokenUsage(count_of(counts, "input_tokens", *cached), count_of(counts, "output_tokens"))
 
@@ -205,7 +209,11 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                 case "content_block_delta":
                     blocks[event["index"]].add(event["delta"])
                 case "message_delta" if message is not None:
-                    usage = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+                    # A null in it takes back no count of `message_start`.
+                    later = {
+                        name: n for name, n in (event.get("usage") or {}).items() if n is not None
+                    }
+                    usage = {**(message.get("usage") or {}), **later}
                     message |= {**event["delta"], "usage": usage}
                 case "message_stop" if message is not None:
                     return _ended(message, [blocks[index] for index in sorted(blocks)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -18,13 +19,14 @@ _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_BYTES = 64 * 1024
 """What is read of the body of a refusal. Its text is cut to far less; a proxy may send any page."""
 _MAX_REPLY_BYTES = 256 * 2**20
-"""What is read of a whole reply, after decompression: the largest have some pictures in Base64."""
+"""What is read of a reply, streamed or not, after decompression: the largest have some pictures in
+Base64, and the event of one token has about 300 bytes."""
 _KEPT_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("responses", default=None)
 
 
 class TooLongReplyError(httpx2.HTTPError):
-    """A whole reply has more bytes than are read."""
+    """A reply has more bytes than are read."""
 
 
 @contextmanager
@@ -39,7 +41,7 @@ def responses_of_streams() -> Iterator[list[httpx2.Response]]:
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Reads whole replies and refusals to a limit, the latter without the key; follows no redirect.
+    """Reads replies and refusals to a limit, the latter without the key; follows no redirect.
 
     What a client raises, logs and keeps in spans has parts of the refusal. A redirect to another
     host would take the key there: only the header `Authorization` is removed then, and two of three
@@ -58,6 +60,9 @@ class BoundedClient(httpx2.AsyncClient):
         request.extensions["timeout"] = httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S).as_dict()
         response = await super().send(request, stream=True, **options)
         if response.is_success:
+            # The clients read a stream by this function too, and each event that came stays in
+            # memory until the reply is whole.
+            setattr(response, "aiter_bytes", partial(_to_the_limit, response.aiter_bytes))  # noqa: B010
             if not stream:
                 await _read_whole(response)
             elif (responses := _responses.get()) is not None:
@@ -85,15 +90,20 @@ class BoundedClient(httpx2.AsyncClient):
 
 
 async def _read_whole(response: httpx2.Response) -> None:
-    pieces: list[bytes] = []
-    left = _MAX_REPLY_BYTES
     try:
-        async for piece in response.aiter_bytes():
-            left -= len(piece)
-            if left < 0:
-                raise TooLongReplyError(f"a reply of more than {_MAX_REPLY_BYTES:,} bytes")
-            pieces.append(piece)
+        await response.aread()
     except BaseException:
         await response.aclose()
         raise
-    response._content = b"".join(pieces)  # as `aread` keeps it, which has no limit
+
+
+async def _to_the_limit(
+    read: Callable[..., AsyncGenerator[bytes, None]], chunk_size: int | None = None
+) -> AsyncGenerator[bytes, None]:
+    left = _MAX_REPLY_BYTES
+    async with aclosing(read(chunk_size)) as pieces:
+        async for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise TooLongReplyError(f"a reply of more than {_MAX_REPLY_BYTES:,} bytes")
+            yield piece

@@ -73,6 +73,11 @@ class ClientModel:
         return f"<model {self._name}>"
 
     @property
+    def name(self) -> str:
+        """The name that `open_model` was given."""
+        return self._name
+
+    @property
     def adapter(self) -> Adapter:
         """The words of the API."""
         return self._adapter

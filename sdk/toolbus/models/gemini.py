@@ -39,7 +39,7 @@ from toolbus.models.shared_parts import (
     system_text,
     told,
 )
-from toolbus.models.token_usage import TokenUsage, count_of
+from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 
 __all__ = [
     "collect",
@@ -165,9 +165,9 @@ def text(reply: Mapping[str, Any]) -> str:
     )
 
 
-def usage(reply: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens that the API counted; it tells thoughts apart."""
-    counts = reply.get("usage_metadata")
+def usage(told: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted; it tells thoughts apart. Each chunk tells them."""
+    counts = counts_in(told, "usage_metadata")
     return TokenUsage(
         count_of(counts, "prompt_token_count", "tool_use_prompt_token_count"),
         count_of(counts, "candidates_token_count", "thoughts_token_count"),

@@ -49,7 +49,7 @@ from toolbus.models.shared_parts import (
     sent_name,
     system_text,
 )
-from toolbus.models.token_usage import TokenUsage, count_of
+from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 
 __all__ = [
     "collect",
@@ -160,9 +160,9 @@ def text(reply: Mapping[str, Any]) -> str:
     return _text_of_message(_first_choice(checked_reply(reply, "choices"))["message"])
 
 
-def usage(reply: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens that the server counted; many count none in a stream."""
-    counts = reply.get("usage")
+def usage(told: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the server counted; most servers tell them in an event at the end."""
+    counts = counts_in(told, "usage")
     return TokenUsage(count_of(counts, "prompt_tokens"), count_of(counts, "completion_tokens"))
 
 

@@ -18,6 +18,8 @@ __all__ = ["ChatClient", "ResponsesClient"]
 
 
 _NOT_OF_THE_BODY = frozenset({"extra_headers", "extra_query"})
+_REFUSED = (400, 422)
+"""The statuses of a request with a field that the server does not know."""
 
 
 class _HttpClient(BoundedClient, openai.DefaultAsyncHttpxClient):
@@ -76,9 +78,32 @@ class ChatClient(_OpenAIClient):
     _asks_with = "messages"
     OPTIONS = frozenset(inspect.signature(AsyncCompletions.create).parameters)
 
+    def __init__(
+        self, model: str, base_url: str | None, key: SecretStr, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, base_url, key, options)
+        self._asks_for_counts = "stream_options" not in options
+
     @property
     def _create(self) -> Callable[..., Any]:
         return self._client.chat.completions.create
+
+    async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+        """Ask for a streamed reply, and how many tokens it has, which is told only on request.
+
+        Mistral, and older versions of Azure's, refuse the question and name it
+        (openai/openai-agents-python#442, songquanpeng/one-api#1423): they are asked without it,
+        from then on. Mistral tells the counts in any case.
+        """
+        if not self._asks_for_counts:
+            return await super().stream(request)
+        try:
+            return await super().stream({"stream_options": {"include_usage": True}, **request})
+        except openai.APIStatusError as error:
+            if error.status_code not in _REFUSED or "stream_options" not in f"{error} {error.body}":
+                raise
+        self._asks_for_counts = False
+        return await super().stream(request)
 
     def is_reply(self, reply: Plain) -> bool:
         """Whether there is a choice with a message."""

@@ -44,14 +44,16 @@ from toolbus.models.openai_parts import (
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import (
+    CUT_ARGUMENTS,
     broken_off,
     call_ids,
     checked_conversation,
+    cut_words,
     formed_tools,
     sent_name,
     system_text,
 )
-from toolbus.models.token_usage import TokenUsage, count_of
+from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 
 __all__ = [
     "collect",
@@ -160,9 +162,9 @@ def text(reply: Mapping[str, Any]) -> str:
     return "".join(each for item in _items(_ended_reply(reply)) for each in _texts_of(item))
 
 
-def usage(reply: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens that the API counted."""
-    counts = reply.get("usage")
+def usage(told: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens that the API counted; the last event tells them."""
+    counts = counts_in(told, "usage", "response.usage")
     return TokenUsage(count_of(counts, "input_tokens"), count_of(counts, "output_tokens"))
 
 
@@ -180,9 +182,10 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     takes = within(MAX_FILE_BYTES, _takes)
     for (item, use), result in zip(calls, pairs, strict=True):
         parts = result_parts(result, takes)
-        output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": parts.text}
+        words = cut_words(use, parts.text, "incomplete")
+        output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": words}
         if parts.files:
-            output["output"] = [_part(parts.text), *map(_part, parts.files)]
+            output["output"] = [_part(words), *map(_part, parts.files)]
         if isinstance(item.get("caller"), dict):  # a program of the model, which waits for it
             output["caller"] = item["caller"]
         items.append(output)
@@ -218,6 +221,9 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
             name = item.get("name")
             is_cut = checked.get("status") == "incomplete" or item.get("status") in _NOT_WHOLE
             arguments = call_arguments(given, is_cut)
+            if item.get("status") == "incomplete":
+                # The server says so of this very call: it may have closed the JSON itself.
+                arguments = CUT_ARGUMENTS
             use = ToolUse(next(ids), name if isinstance(name, str) else "", arguments)
             back = sent_arguments(given) if field == "arguments" else str(given or "")
             sent |= {"call_id": use.id, "name": sent_name(name), field: back}

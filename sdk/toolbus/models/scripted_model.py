@@ -51,7 +51,12 @@ class ScriptedModel:
         self._replies = list(_read(self._path))
 
     def __repr__(self) -> str:
-        return f"<model scripted:{self._path}>"
+        return f"<model {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The name that `open_model` was given."""
+        return f"scripted:{self._path}"
 
     @property
     def adapter(self) -> Adapter:

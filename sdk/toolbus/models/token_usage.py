@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["TokenUsage", "count_of"]
+import msgspec
+
+__all__ = ["TokenUsage", "count_of", "counts_in", "estimated_tokens"]
+
+_BYTES_PER_TOKEN = 4
+"""Of English text and JSON, roughly. Pictures in Base64 have far less tokens than this says."""
 
 
 class TokenUsage(NamedTuple):
@@ -17,9 +23,32 @@ class TokenUsage(NamedTuple):
     """Of the reply, thoughts included."""
 
 
-def count_of(counts: Any, *names: str) -> int:
+def count_of(counts: Mapping[str, Any], *names: str) -> int:
     """Return the sum of some counts of a reply; what is no count is 0."""
-    if not isinstance(counts, Mapping):
-        return 0
     found = (counts.get(name) for name in names)
     return sum(each for each in found if type(each) is int and each > 0)
+
+
+def counts_in(told: Any, *places: str) -> Mapping[str, Any]:
+    """Return the counts of a reply or an event: the first of its fields that is an object.
+
+    Args:
+        told: The reply or event.
+        places: Names of fields, such as `usage`, or of fields within one, as `message.usage`.
+    """
+    for place in places:
+        found = told
+        for name in place.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping):
+            return found
+    return {}
+
+
+def estimated_tokens(value: Any) -> int:
+    """Return about how many tokens a value has that goes over the network as JSON: bytes / 4."""
+    try:
+        size = len(msgspec.json.encode(value, enc_hook=str))
+    except (ValueError, RecursionError):  # lone surrogates, numbers beyond 64 bits
+        size = len(json.dumps(value, default=str))
+    return -(-size // _BYTES_PER_TOKEN)

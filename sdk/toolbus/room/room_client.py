@@ -47,7 +47,7 @@ from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
 from toolbus.room.waiting_start import join
-from toolbus.settings import RoomSettings, Token, check_url, is_loopback
+from toolbus.settings import DEFAULT_DRAIN_S, RoomSettings, Token, check_url, is_loopback
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
@@ -471,7 +471,8 @@ class RoomClient(Room):
     @property
     def _drain_s(self) -> float:
         assert self._settings is not None
-        return self._settings.drain_s
+        drain_s = self._settings.drain_s
+        return DEFAULT_DRAIN_S if drain_s is None else drain_s
 
     @property
     def _hosted_calls(self) -> Collection[HostedCall]:

@@ -1,6 +1,7 @@
 """The spans of an agent's turn: one `invoke_agent`, and below it one `execute_tool` for each call.
 
     INTERNAL invoke_agent helper
+      CLIENT chat gpt-5                       a request to a model: `model_spans.py`
       INTERNAL execute_tool write           a tool in this process
       INTERNAL execute_tool forecast        a tool elsewhere
         CLIENT weather.forecast             its call, as any caller records it
@@ -11,6 +12,7 @@ A turn that is not sampled is not sampled as a whole: its calls begin no traces 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextvars import Token
 
 from opentelemetry import context as otel_context
@@ -123,6 +125,15 @@ class TurnSpan:
         if entered is not None:
             otel_context.attach(entered)
         return TurnCallSpan(span)
+
+    def start_request(self, name: str, attributes: Mapping[str, str]) -> trace.Span | None:
+        """Start the span of a request to a model; None if the turn is not recorded.
+
+        It does not become current: a generator that asks a model may be left in another context.
+        """
+        if not self._span.is_recording():
+            return None
+        return self._recorder.start_span(name, SpanKind.CLIENT, (attributes,), self._context)
 
     def end(self, error: BaseException | None) -> None:
         """End it. An exception that is not toolbus's is recorded without its name."""

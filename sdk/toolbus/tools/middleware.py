@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, result_chunk
@@ -33,11 +33,14 @@ __all__ = [
     "Next",
     "ToolCall",
     "check_tool",
+    "checked_generators",
     "checked_middlewares",
+    "middleware_name",
     "one_result",
 ]
 
 _logger = bounded_logger(__name__)
+_M = TypeVar("_M", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,31 @@ class Middleware(Protocol):
 
 def checked_middlewares(values: Iterable[Middleware], label: str) -> tuple[Middleware, ...]:
     """Return middlewares as a tuple. Raises `TypeError` for anything but async generators."""
+    return checked_generators(
+        values,
+        label,
+        "`async def m(call, next)` with `async for chunk in next(call): yield chunk`",
+    )
+
+
+def checked_generators(values: Iterable[_M], label: str, form: str) -> tuple[_M, ...]:
+    """Return middlewares of any kind as a tuple; raise `TypeError`, which says how to write one.
+
+    Args:
+        values: Async generator functions of two positional parameters, or objects with such a
+            `__call__`.
+        label: Whose they are.
+        form: How one is written.
+    """
     if callable(values) or not isinstance(values, Iterable):
         raise TypeError(f"{label}: middlewares must be a list, not {shown(values)}")
     found = tuple(values)
     for each in found:
         if isinstance(each, type):
-            raise TypeError(f"{label}: {_name(each)} is a class: pass an instance of it")
+            raise TypeError(f"{label}: {middleware_name(each)} is a class: pass an instance of it")
         is_generator = any(map(inspect.isasyncgenfunction, _functions_of(each)))
         if not is_generator or not takes_positional(each, 2):
-            raise TypeError(
-                f"{label}: {_name(each)} is not a middleware: write"
-                " `async def m(call, next)` with `async for chunk in next(call): yield chunk`"
-            )
+            raise TypeError(f"{label}: {middleware_name(each)} is not a middleware: write {form}")
     return found
 
 
@@ -148,7 +164,7 @@ class MiddlewareChain:
 
     async def _link(self, index: int, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         middleware = self._middlewares[index]
-        following = _Next(self, index + 1, _name(middleware))
+        following = _Next(self, index + 1, middleware_name(middleware))
         running = middleware(call, following)
         try:
             async for value in running:
@@ -250,6 +266,7 @@ def _functions_of(value: Any) -> tuple[Any, ...]:
     return value, inspect.unwrap(value) if callable(value) else None, getattr(value, "__call__", 0)  # noqa: B004
 
 
-def _name(middleware: object) -> str:
+def middleware_name(middleware: object) -> str:
+    """Return what a middleware is called in errors."""
     name = getattr(middleware, "__qualname__", None) or type(middleware).__name__
     return cut(str(name))

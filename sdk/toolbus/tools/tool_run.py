@@ -118,6 +118,9 @@ class ToolRun(ABC):
     """The patterns of rules that an assessment was asked about."""
     workdirs: tuple[str, ...] = ()
     """The working directories of the permissions that the call was judged by."""
+    words: Any = None
+    """What the turn that makes the call knows of the words of tools: a `TurnWords` of the package
+    `agents`, which is above this one; None outside of turns."""
     permit: Permit | None = None
     """What the policy of the toolkit decided about the call, if it has one."""
     recording: Recording | None = None

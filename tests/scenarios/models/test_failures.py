@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from support.models.model_server import KEY, Broken, ModelServer, model_server
-from support.models.wire_replies import APIS, Says
+from support.models.wire_replies import APIS, INPUT_TOKENS, OUTPUT_TOKENS, Says
 from toolbus.models.adapter import Model
 from toolbus.models.model_error import ModelError
 from toolbus.models.opening import open_model
@@ -258,6 +258,37 @@ async def test_a_failure_that_may_pass_is_tried_again(api: str, is_streamed: boo
 
 
 @each_api
+@both_ways
+async def test_the_tokens_of_a_request_are_told(api: str, is_streamed: bool) -> None:
+    async with opened(api, Says("a long text", (("t__a", {"x": 1}),))) as (model, server):
+        told = await asked(model, api, is_streamed)
+    adapter, wanted = model.adapter, (INPUT_TOKENS, OUTPUT_TOKENS)
+    reply = adapter.collect(told) if is_streamed else told
+    assert adapter.usage(reply) == wanted
+    if is_streamed:  # also before the reply is whole
+        assert tuple(map(max, zip(*map(adapter.usage, told), strict=True))) == wanted
+    assert server.wrongs == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"]}]}',
+        '{"error": {"message": "Unrecognized request argument supplied: stream_options"}}',
+    ],
+)
+async def test_a_server_that_refuses_to_count_is_asked_without(body: str) -> None:
+    refused = Broken(422 if "detail" in body else 400, body.encode())
+    async with opened("openai-chat", refused, Says("a"), Says("b")) as (model, server):
+        for _ in range(2):
+            server.said.clear()
+            assert model.adapter.usage(
+                model.adapter.collect(await asked(model, "openai-chat", True))
+            ) == (0, 0)
+    assert ["stream_options" in request for request in server.requests] == [True, False, False]
+
+
+@each_api
 async def test_options_are_part_of_each_request(api: str) -> None:
     name = {"openai-responses": "max_output_tokens", "gemini": "max_output_tokens"}.get(
         api, "max_tokens"
@@ -312,10 +343,15 @@ def test_a_model_is_used_in_one_event_loop_after_the_other(api: str) -> None:
 
 
 @each_api
-async def test_a_whole_reply_is_read_to_a_limit(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_ways
+async def test_a_reply_is_read_to_a_limit(
+    api: str, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolbus.models.bounded_client._MAX_REPLY_BYTES", 100_000)
     long = Broken(body=json.dumps({"filler": "x" * 100_000}).encode())
-    error = await failure(api, False, long)
+    if is_streamed:
+        long = Broken(after=Says("a word " * 1_000), waits=True)
+    error = await failure(api, is_streamed, long)
     assert "a reply of more than 100,000 bytes" in str(error)
     assert not error.retryable
 

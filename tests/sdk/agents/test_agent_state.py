@@ -16,7 +16,8 @@ GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
 def test_state_of_an_older_version_is_read_and_written_as_the_newer_one() -> None:
     state = AgentState.from_json('{"version": 1, "state": {"a": {}}, "groups": {"g": true}}')
     assert (state.groups, list(state.rules), state.conversation) == ({"g": True}, [], [])
-    assert json.loads(state.to_json())["version"] == 3
+    assert (state.adapter, state.questions) == ("", [])
+    assert json.loads(state.to_json())["version"] == 4
 
 
 def test_oldest_granted_rule_is_forgotten_beyond_a_thousand() -> None:
@@ -33,9 +34,12 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
     state.of("empty")
     state.rules.add(GrantedRule(tool="a.b", own_name="a.b", principal="ä", match="x"))
     state.conversation.append({"role": "user"})
+    state.adapter = "anthropic"
+    state.questions += [0, 7]  # there is no message 7: the conversation was cut
     state.definitions.add(DefinitionKey("bob", "iss", "words"), "d1")
     again = AgentState.from_json(state.to_json())
     assert (list(again.rules), again.conversation) == (list(state.rules), [{"role": "user"}])
+    assert (again.adapter, again.questions) == ("anthropic", [0])
     assert again.definitions.get(DefinitionKey("bob", "iss", "words")) == "d1"
     assert again.state == {"notes": {"lines": ["ä", 1, None]}, "empty": {}}
     assert again.of("notes") is again.state["notes"]
@@ -49,7 +53,17 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         (7, ""),
         ("[]", ""),
         ("{}", "/version"),
-        ('{"version": 4, "state": {}}', "/version"),
+        ('{"version": 5, "state": {}, "more": 1}', "/version"),
+        ('{"version": 0}', "/version"),
+        ('{"version": 3, "adapter": ""}', "/adapter"),
+        ('{"version": 4, "adapter": null}', "/adapter"),
+        (f'{{"version": 4, "adapter": "{"a" * 1025}"}}', "/adapter"),
+        (r'{"version": 4, "adapter": "\ud800"}', "/adapter"),
+        ('{"version": 4, "questions": [0]}', "/questions"),
+        ('{"version": 4, "questions": 0}', "/questions"),
+        ('{"version": 4, "conversation": [{}, {}], "questions": [1, 0]}', "/questions"),
+        ('{"version": 4, "conversation": [{}, {}], "questions": [-1]}', "/questions"),
+        ('{"version": 4, "conversation": [{}, {}], "questions": [false, true]}', "/questions"),
         ('{"version": 2, "definitions": []}', "/definitions"),
         ('{"version": 3, "definitions": {}}', "/definitions"),
         (f'{{"version": 3, "definitions": [{", ".join(["0"] * 1001)}]}}', "/definitions"),

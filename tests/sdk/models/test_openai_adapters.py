@@ -370,6 +370,14 @@ def test_arguments_go_to_the_turn_as_written_and_back_as_an_object(
     assert calls[0]["arguments"] == sent
 
 
+def test_a_call_that_the_server_calls_incomplete_does_not_run_with_closed_json() -> None:
+    reply = reply_of(RESPONSES, ("a", "kit__t", '{"a": 1}'))
+    reply["output"][-1]["status"] = "incomplete"
+    (use,) = RESPONSES.uses(reply)
+    assert use.arguments == "(cut off)"
+    assert "The reply was cut here" in RESPONSES.messages(reply, [])[-1]["output"]
+
+
 @BOTH
 @pytest.mark.parametrize(
     ("name", "sent"),

@@ -11,7 +11,8 @@ import jsonschema_rs
 import pytest
 
 from toolbus import Permissions, Rule, RuleFileError
-from toolbus.permissions.rule_file import MAX_FILE_BYTES, rule_file_schema
+from toolbus.permissions.rule_file import rule_file_schema
+from toolbus.permissions.toml_file import MAX_FILE_BYTES
 from toolbus.permissions.toml_lines import KeyPath, TomlLines
 
 FULL = """\

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections.abc import Callable
+from functools import partial
 
 from support.documents.pages import examples
 from support.documents.snippets import Block, Step, steps_of
-from support.documents.terminals import Service, Terminals
+from support.documents.terminals import PROMPT, Service, Terminals
 from support.rooms.events import next_toolkit_event
 from toolbus import RoomClient
 
-_SERVICES = ("toolbus serve", "toolbus host", "toolbus trace", "toolbus listen")
+_SERVICES = ("toolbus serve", "toolbus host", "toolbus agent", "toolbus trace", "toolbus listen")
+_RUNS = re.compile(r"^    [\w.]+\.run\(\)$", re.MULTILINE)
+"""Hosts until SIGTERM, which it handles."""
+_STAYS = re.compile(r"^ +await room\.closed\(\)$", re.MULTILINE)
+"""Stays in the room until SIGTERM, which ends it."""
 _TRACE_PORT = "4318"
 
 
 def is_service(command: str) -> bool:
     """Return whether a command runs until it is terminated."""
     bare = re.sub(r"^(?:\w+=\S+ )+", "", command)
-    program = re.fullmatch(r"python (\S+)", bare)
-    if program is not None:
-        return bool(re.search(r"^    \w+\.run\(\)$", examples().get(program[1], ""), re.MULTILINE))
-    return bare.startswith(_SERVICES)
+    program = _program(bare)
+    return bare.startswith(_SERVICES) or bool(_RUNS.search(program) or _STAYS.search(program))
+
+
+def _program(command: str) -> str:
+    """Return the text of the example that a command runs; nothing if it runs none."""
+    found = re.match(r"python (\S+)", command)
+    return examples().get(found[1], "") if found else ""
 
 
 def is_trace(block: Block) -> bool:
@@ -56,7 +66,10 @@ class Reader:
         assert services in ([], steps[-1:]), f"line {block.line_number}: a service ends its block"
         if services:
             steps.pop()
-        if steps:
+        if any(line.startswith(PROMPT) for step in steps for line in step.prints):
+            for step in steps:
+                self._terminals.converse(step)
+        elif steps:
             self._terminals.type(steps)
         for step in services:
             self.start(step)
@@ -78,7 +91,9 @@ class Reader:
             self._terminals.start(step.command, step.prints).shows(step.prints)
         else:
             url = self._terminals.variables["TOOLBUS_URL"]
-            asyncio.run(_until_hosted(url, lambda: self._terminals.start(step.command, ())))
+            code = -signal.SIGTERM if _STAYS.search(_program(step.command)) else 0
+            start = partial(self._terminals.start, step.command, (), exit_code=code)
+            asyncio.run(_until_hosted(url, start))
 
     def _serve(self, step: Step) -> None:
         port = re.search(r"--port (\d+)", step.command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.documents.snippets import Step, pattern_of, settled
+from support.processes.command_line import CommandLine
+from support.processes.pseudo_terminal import in_terminal
 
 _PATIENCE_S = 60.0
 _WAITING = re.compile(
@@ -20,6 +23,9 @@ _WAITING = re.compile(
 )
 """What a call prints only on a machine on which a restarted host takes longer than a second."""
 _MARK = "\x1e"
+PROMPT = "you> "
+"""Of a chat."""
+_CONTROL = r"\x1b\[[?\d;]*\w"
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +36,8 @@ class Service:
     command: str
     prints: Sequence[str]
     """What it prints until it ends."""
+    exit_code: int = 0
+    """With which it ends when it is terminated."""
     _printed: str = ""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -58,9 +66,9 @@ class Service:
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
 
     def end(self) -> None:
-        """Terminate it; it must exit with 0."""
+        """Terminate it; it must exit with its code."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(_PATIENCE_S) == 0, self._printed
+        assert self.process.wait(_PATIENCE_S) == self.exit_code, self._printed
 
 
 class Terminals:
@@ -83,8 +91,8 @@ class Terminals:
     def __exit__(self, *_: object) -> None:
         self._left.close()
 
-    def start(self, command: str, prints: Sequence[str]) -> Service:
-        """Start a service; `end_all` waits for all that it prints."""
+    def start(self, command: str, prints: Sequence[str], *, exit_code: int = 0) -> Service:
+        """Start a service; `end_all` waits for all that it prints, and for its exit code."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec env {command}"],
             cwd=self.folder,
@@ -94,7 +102,7 @@ class Terminals:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        service = Service(process, command, prints)
+        service = Service(process, command, prints, exit_code)
         reader = threading.Thread(target=service.read, daemon=True)
         reader.start()
         # Undone from the last to the first: killed, read to the end, waited for.
@@ -110,7 +118,7 @@ class Terminals:
         service.process.wait(_PATIENCE_S)
         place = self.services.index(service)
         self.services.remove(service)
-        started = self.start(command, service.prints)
+        started = self.start(command, service.prints, exit_code=service.exit_code)
         self.services.insert(place, self.services.pop())
         return started
 
@@ -120,6 +128,22 @@ class Terminals:
             assert _is_as_shown(step, printed), (
                 f"$ {step.command}\n{printed}promised: {step.prints}"
             )
+
+    def converse(self, step: Step) -> None:
+        """Type at the prompts of a chat what a step shows there; it must show the rest, and end."""
+        shown = ""
+        here = CommandLine(self.folder, self.variables)
+        with in_terminal(here, *shlex.split(step.command)[1:]) as terminal:
+            for line in step.prints:
+                if line.startswith(PROMPT):
+                    terminal.wait_for(rf"{PROMPT}(?:{_CONTROL})*\Z")
+                    shown += terminal.drawn
+                    terminal.forget()
+                    terminal.type(line.removeprefix(PROMPT))
+            assert terminal.ended() == 0, shown
+            shown += terminal.drawn
+        plain = re.sub(rf"{_CONTROL}|\r", "", shown)
+        assert _is_as_shown(step, plain), f"$ {step.command}\n{plain}promised: {step.prints}"
 
     def prints(self, step: Step) -> bool:
         """Type a command; return whether it prints what its step shows, and no more."""

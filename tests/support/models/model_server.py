@@ -12,7 +12,7 @@ from typing import Any
 
 import h11
 
-from support.models.wire_replies import Says, events_of, whole_reply
+from support.models.wire_replies import Says, chat_counts, events_of, whole_reply
 from support.models.wire_rules import wrongs
 
 __all__ = ["KEY", "Broken", "ModelServer", "model_server"]
@@ -137,6 +137,8 @@ async def _answered(server: ModelServer, line: _Line) -> bool:
         await _begin_stream(line)
         for name, event_data in events_of(api, answer):
             await line.send(h11.Data(_event(name, event_data)))
+        if body.get("stream_options") == {"include_usage": True}:
+            await line.send(h11.Data(_event("", chat_counts(answer))))
         end = b"data: [DONE]\n\n" if api == "openai-chat" else b""
         await line.send(h11.Data(end), h11.EndOfMessage())
     return line.connection.our_state is h11.DONE and line.connection.their_state is h11.DONE

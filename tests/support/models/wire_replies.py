@@ -8,9 +8,21 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-__all__ = ["APIS", "Says", "events_of", "whole_reply"]
+__all__ = [
+    "APIS",
+    "INPUT_TOKENS",
+    "OUTPUT_TOKENS",
+    "Says",
+    "chat_counts",
+    "events_of",
+    "whole_reply",
+]
 
 APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
+INPUT_TOKENS = 9
+OUTPUT_TOKENS = 4
+"""How many tokens each request and each reply has, those of a cache and of thoughts included."""
+_CHAT_USAGE = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS}
 SIGNATURE = "b3BhcXVl"  # base64: the Gemini client reads it as bytes
 
 
@@ -54,8 +66,12 @@ def _chat(says: Says) -> dict[str, Any]:
         ]
     finish = "tool_calls" if says.uses else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    return _chat_head(says, "chat.completion") | {"choices": [choice], "usage": usage}
+    return _chat_head(says, "chat.completion") | {"choices": [choice], "usage": _CHAT_USAGE}
+
+
+def chat_counts(says: Says) -> dict[str, Any]:
+    """Return the last event of a streamed chat completion, for whoever asks for it."""
+    return _chat_head(says, "chat.completion.chunk") | {"choices": [], "usage": _CHAT_USAGE}
 
 
 def _chat_head(says: Says, kind: str) -> dict[str, Any]:
@@ -84,11 +100,11 @@ def _responses(says: Says) -> dict[str, Any]:
         "status": "completed",
         "output": list(_items(says)),
         "usage": {
-            "input_tokens": 1,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": 1,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": 2,
+            "input_tokens": INPUT_TOKENS,
+            "input_tokens_details": {"cached_tokens": 5},
+            "output_tokens": OUTPUT_TOKENS,
+            "output_tokens_details": {"reasoning_tokens": 2},
+            "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
         },
     }
 
@@ -162,7 +178,9 @@ def _responses_events(says: Says) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _anthropic(says: Says) -> dict[str, Any]:
     stop = "tool_use" if says.uses else "end_turn"
-    return _anthropic_head(says) | {"content": list(_blocks(says)), "stop_reason": stop}
+    head = _anthropic_head(says)
+    usage = head["usage"] | {"output_tokens": OUTPUT_TOKENS}
+    return head | {"content": list(_blocks(says)), "stop_reason": stop, "usage": usage}
 
 
 def _anthropic_head(says: Says) -> dict[str, Any]:
@@ -174,7 +192,12 @@ def _anthropic_head(says: Says) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": 1, "output_tokens": 1},
+        "usage": {
+            "input_tokens": INPUT_TOKENS - 5,
+            "cache_creation_input_tokens": 2,
+            "cache_read_input_tokens": 3,
+            "output_tokens": 1,
+        },
     }
 
 
@@ -211,7 +234,9 @@ def _anthropic_events(says: Says) -> Iterator[tuple[str, dict[str, Any]]]:
             yield event("content_block_delta", index=index, delta=delta)
         yield event("content_block_stop", index=index)
     stop = {"stop_reason": "tool_use" if says.uses else "end_turn", "stop_sequence": None}
-    yield event("message_delta", delta=stop, usage={"output_tokens": 1})
+    yield event(
+        "message_delta", delta=stop, usage={"input_tokens": None, "output_tokens": OUTPUT_TOKENS}
+    )
     yield event("message_stop")
 
 
@@ -223,7 +248,9 @@ def _gemini(says: Says, parts: list[dict[str, Any]] | None = None) -> dict[str, 
     }
     if parts is None:
         candidate["finishReason"] = "STOP"
-    usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    usage = {"promptTokenCount": INPUT_TOKENS}
+    if parts is None:
+        usage |= {"candidatesTokenCount": OUTPUT_TOKENS - 2, "thoughtsTokenCount": 2}
     head = {"modelVersion": "stub", "responseId": f"r{says.number}"}
     return {"candidates": [candidate], "usageMetadata": usage} | head
 
@@ -245,8 +272,8 @@ def _gemini_events(says: Says) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "", _gemini(says, [part | {"text": piece}])
         if not pieces:
             yield "", _gemini(says, [part])
-    end = _gemini(says, [{"text": ""}])
-    end["candidates"][0]["finishReason"] = "STOP"
+    end = _gemini(says)
+    end["candidates"][0]["content"]["parts"] = [{"text": ""}]
     yield "", end
 
 

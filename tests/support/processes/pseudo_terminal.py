@@ -43,9 +43,17 @@ class Terminal:
         """Look only at what is drawn from now on."""
         self.drawn = ""
 
+    def type(self, line: str) -> None:
+        """Type a line."""
+        os.write(self._ours, f"{line}\n".encode())
+
     def interrupt(self) -> int:
         """Send what Ctrl-C sends, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Read to the end, and return the exit code."""
         ends_at = time.monotonic() + PATIENCE_S
         while self._read(ends_at - time.monotonic()):
             pass

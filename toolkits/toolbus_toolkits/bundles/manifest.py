@@ -26,7 +26,15 @@ from toolbus_toolkits.skills.files import UnreadableFile, text_of
 from toolbus_toolkits.skills.front_matter import read_yaml
 from toolbus_toolkits.skills.skill import SKILL_FILE
 
-__all__ = ["AGX_FILE", "BUNDLE_FILE", "NAME_PATTERN", "Manifest", "Requirements", "read_manifest"]
+__all__ = [
+    "AGX_FILE",
+    "BUNDLE_FILE",
+    "NAME_PATTERN",
+    "Manifest",
+    "Requirements",
+    "read_manifest",
+    "validated",
+]
 
 BUNDLE_FILE = "toolbus-bundle.yaml"
 AGX_FILE = "agx-bundle.yaml"
@@ -174,8 +182,8 @@ def read_manifest(contents: Mapping[str, bytes]) -> Manifest:
     except ValueError as error:
         raise BundleRefused(str(error)) from None
     if file == AGX_FILE:
-        return _of_agx(_validated(_AgxManifest, data, file))
-    return _of_toolbus(_validated(_ToolbusManifest, data, file))
+        return _of_agx(validated(_AgxManifest, data, file))
+    return _of_toolbus(validated(_ToolbusManifest, data, file))
 
 
 def _of_toolbus(read: _ToolbusManifest) -> Manifest:
@@ -209,7 +217,8 @@ def _of_agx(read: _AgxManifest) -> Manifest:
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-def _validated(model: type[_ModelT], data: Mapping[str, Any], file: str) -> _ModelT:
+def validated(model: type[_ModelT], data: Mapping[str, Any], file: str) -> _ModelT:
+    """Check what a file says. Raises `BundleRefused` with the path of each mistake."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

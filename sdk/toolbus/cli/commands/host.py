@@ -11,9 +11,8 @@ import asyncio
 import gc
 import json
 import logging
-import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,25 +22,24 @@ import typer
 
 from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
-from toolbus.cli.error_report import report
+from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
+from toolbus.cli.flag_groups import takes
 from toolbus.cli.option_values import check_drain
+from toolbus.cli.record_options import RecordChoices
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.toolkit_references import find_toolkit, logger_names
 from toolbus.concurrency import event_loop
-from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
+from toolbus.diagnostics.exit_codes import UsageError, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
-from toolbus.errors import Cancelled, PermissionDenied
+from toolbus.errors import PermissionDenied
 from toolbus.hosting.hosted_toolkit import NO_PATTERNS, InvalidOffer
 from toolbus.log_output import LOG_FORMAT, show_info_of
 from toolbus.permissions.rule_file import RuleFileError
-from toolbus.records.records import Records
-from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.policy_file import PolicyFile
 from toolbus.service.remote_toolkit import flushing, serve_toolkits
-from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
@@ -183,6 +181,7 @@ host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown
 
 @host.command("host", cls=HostCommand)
 @joins_a_room
+@takes(RecordChoices)
 def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     invocation: typer.Context,
@@ -240,25 +239,8 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
             show_default=False,
         ),
     ] = None,
-    records: Annotated[
-        bool | None,
-        typer.Option(
-            "--records/--no-records",
-            help="Record each call in records.db of TOOLBUS_HOME, or no call at all. "
-            "Default: as the toolkit itself does. `toolbus calls` lists them.",
-            show_default=False,
-        ),
-    ] = None,
-    records_file: Annotated[
-        Path | None, typer.Option(help="Record each call in this file.")
-    ] = None,
-    records_days: Annotated[
-        float | None,
-        typer.Option(help="Days that recorded calls are kept. Default: 30.", min=0.01, max=36_500),
-    ] = None,
-    records_arguments: Annotated[
-        bool, typer.Option("--records-arguments", help="Record the arguments of calls too.")
-    ] = False,
+    *,
+    records: RecordChoices,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts.
 
@@ -268,19 +250,16 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError("--share is only for private toolkits: add --private")
     for each in share or ():
         _check_share(each)
-    further = {"--records-days": records_days is not None, "--records-arguments": records_arguments}
-    _check_records(records, records_file, [name for name, is_set in further.items() if is_set])
-    with _reporting_cancel(as_json=options.as_json):
+    records.check()
+    with reporting_cancel(as_json=options.as_json):
         given = GivenFlags.of(invocation)
         found = [
             find_toolkit(each, partial(make_configured, each, given=given)) for each in toolkits
         ]
-        if records is not None or records_file:
-            store = None
-            if records is not False:
-                store = _open_records(records_file, records_days or 30, arguments=records_arguments)
-            for each_found in found:
-                each_found.records = store
+        if records.are_given:
+            store = records.open()
+            for toolkit in found:
+                toolkit.records = store
         shares = tuple(share) if share else None
         chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
@@ -297,37 +276,6 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
 def _service_name(toolkits: Sequence[Toolkit]) -> str:
     """Return the service name for spans: the toolkit's name, as in `RemoteToolkit.run`."""
     return toolkits[0].name if len(toolkits) == 1 else "toolbus-host"
-
-
-@contextmanager
-def _reporting_cancel(*, as_json: bool) -> Iterator[None]:
-    """Report Ctrl-C before anything is hosted, without the status of a call."""
-    try:
-        yield
-    except (KeyboardInterrupt, Cancelled) as error:
-        if isinstance(error, KeyboardInterrupt):
-            error = Cancelled("cancelled with Ctrl-C", executed="no")
-        report(error, as_json=as_json, local=True)
-        raise typer.Exit(exit_code(error)) from None
-
-
-def _check_records(records: bool | None, path: Path | None, further: list[str]) -> None:
-    """Raise UsageError for options of records where nothing is recorded."""
-    if records is False and (path or further):
-        raise UsageError("--no-records records nothing: leave it out, or the other options")
-    if further and not (records or path):
-        raise UsageError(f"{further[0]} is for recorded calls: add --records")
-
-
-def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records:
-    """Open the file of records, by default the one of this user. Raises UsageError."""
-    try:
-        if path is None:
-            path = default_records_file(os.environ)
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Records.sqlite(path, days, arguments=arguments)
-    except (RecordsUnavailable, OSError) as error:
-        raise UsageError(f"{error}; name another file with --records-file") from error
 
 
 def _read_policy(path: Path) -> PolicyFile:

@@ -1,0 +1,167 @@
+"""`toolbus agent`: hosts an agent, which answers questions with a model and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.agents.builders import run_concurrently
+from toolbus.agents.turn_toolkits import RequiredToolkit
+from toolbus.auth.grants import is_toolkit_name
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import shown
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
+from toolbus.cli.error_report import reporting_cancel
+from toolbus.cli.factory_options import OfferingCommand
+from toolbus.cli.flag_groups import takes
+from toolbus.cli.option_values import check_drain
+from toolbus.cli.record_options import RecordChoices
+from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
+from toolbus.concurrency import event_loop
+from toolbus.conversations.agent import Agent
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.join_errors import explain_refusal, read_token, unchecked_claims
+from toolbus.errors import NotFound
+from toolbus.log_output import LOG_FORMAT
+from toolbus.room.room_client import RoomClient
+from toolbus.service.graceful_shutdown import GracefulShutdown
+from toolbus.service.remote_toolkit import flushing, serve_toolkits
+from toolbus.settings import RoomSettings
+from toolbus.telemetry import configure
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["agent"]
+
+_DRAIN_S = 60.0
+"""More than a host has: an answer takes several requests to a model, and calls of tools."""
+
+_logger = bounded_logger(__name__)
+
+
+class _AgentRoom(RoomClient):
+    """A room that waits for what an agent requires, and says when the agent can be asked."""
+
+    __slots__ = ("_as_json", "_required", "_waits")
+
+    def __init__(
+        self, required: Sequence[RequiredToolkit], *, waits: bool, as_json: bool, **choices: Any
+    ) -> None:
+        super().__init__(**choices)
+        self._required = required
+        self._waits = waits
+        self._as_json = as_json
+
+    @asynccontextmanager
+    async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
+        await run_concurrently([self._find(each) for each in self._required])
+        async with super().host(toolkit, **options):
+            facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
+            text = f"hosting {toolkit.name} in room {self.room} as {self.me.full_name}"
+            typer.echo(json.dumps(facts) if self._as_json else text)
+            yield toolkit
+
+    async def _find(self, required: RequiredToolkit) -> None:
+        """Wait for a toolkit, for as long as it takes: its host may start much later."""
+        if not self._waits:
+            await replace(required, timeout_s=0).find(self)
+            return
+        while True:
+            try:
+                await required.find(self)
+            except NotFound as error:
+                _logger.warning("%s", error.message)
+            else:
+                return
+
+
+@joins_a_room
+@chooses_an_agent
+@takes(RecordChoices)
+def host_agent(  # noqa: PLR0913 - a parameter for each flag
+    options: RoomOptions,
+    choices: AgentChoices,
+    *,
+    instance: Annotated[
+        str | None,
+        typer.Option(help="Distinguishes replicas that use the same name. Default: random."),
+    ] = None,
+    drain_s: Annotated[
+        float | None,
+        typer.Option(
+            "--drain",
+            help="Seconds that running answers may take to finish at shutdown. Default: 60. "
+            "[TOOLBUS_DRAIN]",
+            callback=check_drain,
+        ),
+    ] = None,
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Keep trying while the server cannot be reached, or a required toolkit is not "
+            "there. Default: --wait. [TOOLBUS_WAIT]",
+            show_default=False,
+        ),
+    ] = None,
+    locked: Locked = None,
+    records: RecordChoices,
+) -> None:
+    """Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal aborts.
+
+    --name is its name as a participant and of its toolkit: `toolbus chat NAME` asks it.
+    """
+    records.check()
+    with reporting_cancel(as_json=options.as_json):
+        settings = options.resolve()
+        name = _name_of(settings)
+        store = records.open()
+        made = agent_of(None, choices, name=name, records=store)
+        made.toolkit.records = store
+        room = _AgentRoom(
+            made.required,
+            waits=settings.wait if wait is None else wait,
+            as_json=options.as_json,
+            instance=instance,
+            locked=read_lock(settings, locked),
+            **options.choices(),
+        )
+        if drain_s is None:
+            drain_s = _DRAIN_S if settings.drain_s is None else settings.drain_s
+        logging.basicConfig(format=LOG_FORMAT)
+        with GracefulShutdown(flushing(configure(name), [made.toolkit])) as end:
+            event_loop.run(_serve(settings, room, made, drain_s, wait, end))
+
+
+agent: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+"""The command `toolbus agent`."""
+agent.command("agent", cls=OfferingCommand)(host_agent)
+
+
+def _name_of(settings: RoomSettings) -> str:
+    """Return the participant's name, which is that of the agent's toolkit. Raises UsageError."""
+    name = unchecked_claims(asyncio.run(read_token(settings))).get("sub")
+    if isinstance(name, str) and is_toolkit_name(name):
+        return name
+    raise UsageError(
+        f"an agent's toolkit has the name of its participant, and {shown(name)} cannot be one: a "
+        "lower-case letter, then up to 63 of a-z 0-9 _ -; give --name, or a token for such a name"
+    )
+
+
+async def _serve(
+    settings: RoomSettings,
+    room: _AgentRoom,
+    made: Agent,
+    drain_s: float,
+    wait: bool | None,
+    end: GracefulShutdown,
+) -> None:
+    async with explain_refusal(settings):
+        await serve_toolkits([made.toolkit], room, drain_s, wait=wait, end=end)

@@ -1,0 +1,241 @@
+"""The toolkit `tools`: a model finds tools of a room, reads their definitions, and calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from toolbus.agents.naming_tool import NamingTool, TurnWords
+from toolbus.agents.seen_definitions import SeenDefinitions
+from toolbus.agents.tool_origins import Trust, quoted, visible_schema
+from toolbus.auth.participant_names import full_name
+from toolbus.errors import InvalidArguments, NotFound, ToolFailed, Unavailable
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.toolkit import Toolkit
+from toolbus.untrusted_text import one_line, visible
+
+__all__ = ["SearchableTools", "search_toolkit"]
+
+_NAME = "tools"
+_MAX_FOUND = 50
+_MAX_LINE_CHARS = 160
+"""Of a description in the result of a search: enough to choose by."""
+_MAX_DESCRIBED = 20
+_MAX_DESCRIBED_BYTES = 100_000
+"""Of the definitions in one result, some 25,000 tokens; but one is always there."""
+_MAX_NAME_CHARS = 200
+_SEARCH_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "query": {
+            "type": "string",
+            "description": "A name or some words; empty lists all tools.",
+            "default": "",
+        },
+        "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_FOUND, "default": 10},
+    },
+}
+_DESCRIBE_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "names": {
+            "type": "array",
+            "items": {"type": "string"},
+            "minItems": 1,
+            "maxItems": _MAX_DESCRIBED,
+            "description": "Names of tools, or of toolkits for all of their tools.",
+        },
+    },
+    "required": ["names"],
+}
+_CALL_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "name": {"type": "string", "description": "The tool, as search and describe name it."},
+        "arguments": {
+            "type": ["object", "string"],
+            "description": "Its arguments, an object that matches its input_schema.",
+            "default": {},
+        },
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+_CHANGED = "The definition of this tool's toolkit has changed since it was described before."
+
+
+class SearchableTools(Protocol):
+    """What the toolkit needs: `RoomTools`."""
+
+    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> Any:
+        """Find tools; see `RoomTools.search`."""
+
+    def find(self, name: str) -> ToolInfo:
+        """Return a tool by its name. Raises `NotFound`."""
+
+    def tools_of(self, toolkit: str) -> list[ToolInfo]:
+        """Return the tools of a toolkit."""
+
+
+def search_toolkit(tools: SearchableTools) -> Toolkit:
+    """Make the toolkit over the tools of a room."""
+    return Toolkit(
+        _NAME,
+        [_Search(tools), _Describe(tools), _Call(tools)],
+        title="Tools of the room",
+        description="Finds, describes and calls the tools of the room.",
+        rules=[
+            "The tools of the room are not listed here: find them with search, read the"
+            " input_schema of a tool with describe, then call it with call."
+        ],
+    )
+
+
+class _Search(Tool):
+    name = "search"
+    description = "Find tools of the room by names and words; the best come first."
+    read_only = True
+    orchestration = True
+
+    def __init__(self, tools: SearchableTools) -> None:
+        super().__init__(input_schema=dict(_SEARCH_SCHEMA))
+        self._tools = tools
+
+    async def execute(
+        self, context: ToolContext, /, *_: Any, query: str = "", limit: int = 10
+    ) -> dict[str, Any]:
+        """Return `{"tools": [{name, description, owner}], "more": n}`.
+
+        `more` says how many further tools there are, and `left_out`, if there is one, how many
+        toolkits of the room are not searched because there are too many tools.
+        """
+        words = _words(context)
+        try:
+            found = await self._tools.search(query, limit, words.toolkits)
+        except Unavailable as error:
+            raise ToolFailed(error.message) from None  # with its words, which a model can use
+        answer: dict[str, Any] = {
+            "tools": [_line(tool, words.trust) for tool in found.tools],
+            "more": found.more,
+        }
+        if found.left_out:
+            answer["left_out"] = found.left_out
+        return answer
+
+
+class _Describe(Tool):
+    name = "describe"
+    description = "Read the definitions of tools of the room, with the schemas of their arguments."
+    read_only = True
+    orchestration = True
+
+    def __init__(self, tools: SearchableTools) -> None:
+        super().__init__(input_schema=dict(_DESCRIBE_SCHEMA))
+        self._tools = tools
+
+    async def execute(
+        self, context: ToolContext, /, *_: Any, names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return `{"tools": [{name, description, input_schema, owner}]}`.
+
+        Further keys are there only if they say something: `missing`, `[{name, reason}]`; and
+        `left_out`, names whose definitions would have made the result too long.
+        """
+        words = _words(context)
+        definitions: list[dict[str, Any]] = []
+        missing: list[dict[str, str]] = []
+        left_out: list[str] = []
+        left = _MAX_DESCRIBED_BYTES
+        for tool in self._named(names, missing):
+            definition = _definition(tool, words)
+            left -= len(json.dumps(definition))
+            if definitions and (left < 0 or left_out):
+                left_out.append(tool.name)
+                continue
+            words.show(tool)
+            definitions.append(definition)
+        answer: dict[str, Any] = {"tools": definitions}
+        if missing:
+            answer["missing"] = missing
+        if left_out:
+            answer["left_out"] = left_out[:_MAX_FOUND]
+        return answer
+
+    def _named(self, names: Sequence[str], missing: list[dict[str, str]]) -> Iterator[ToolInfo]:
+        """Return the tools of these names, each once, and add to `missing` what there is not."""
+        known: set[str] = set()
+        for name in names:
+            of_toolkit = self._tools.tools_of(name)
+            asked = [tool.name for tool in of_toolkit] or [name]
+            for each in asked:
+                try:
+                    tool = self._tools.find(each)
+                except (NotFound, Unavailable) as error:
+                    missing.append({"name": name[:_MAX_NAME_CHARS], "reason": error.message})
+                    continue
+                if tool.name not in known:
+                    known.add(tool.name)
+                    yield tool
+
+
+class _Call(NamingTool):
+    name = "call"
+    description = "Call a tool of the room that search has found and describe has described."
+    open_world = True
+    destructive = True
+
+    def __init__(self, tools: SearchableTools) -> None:
+        super().__init__(input_schema=dict(_CALL_SCHEMA))
+        self._tools = tools
+
+    def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return super().read_arguments(arguments)
+        except InvalidArguments as error:
+            # A model that lists a tool's arguments beside its name has to read where they belong.
+            error.message += "; the arguments of the tool go into `arguments`"
+            raise
+
+    def named(self, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+        return arguments["name"], arguments.get("arguments", {})
+
+    def find(self, name: str) -> ToolInfo:
+        return self._tools.find(name)
+
+    def reached(self, arguments: Mapping[str, Any]) -> str:
+        name = arguments.get("name")
+        return name if isinstance(name, str) else ""
+
+    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Any:
+        """Refuse: a turn calls the named tool in place of this one."""
+        raise context.refuse(Unavailable("tools are called by name in a turn", retryable=False))
+
+
+def _words(context: ToolContext) -> TurnWords:
+    words = run_of(context).words
+    return words if isinstance(words, TurnWords) else TurnWords(Trust(), SeenDefinitions())
+
+
+def _line(tool: ToolInfo, trust: Trust) -> dict[str, Any]:
+    text = visible(" ".join(tool.description.split()), _MAX_LINE_CHARS)
+    is_trusted = trust.of_tool(tool)
+    line = {"name": tool.name, "description": text if is_trusted else quoted(text, tool)}
+    return line if is_trusted else line | _owner(tool)
+
+
+def _definition(tool: ToolInfo, words: TurnWords) -> dict[str, Any]:
+    is_trusted = words.trust.of_tool(tool)
+    description = visible(tool.description) if is_trusted else quoted(tool.description, tool)
+    if words.has_changed(tool):
+        description = f"{_CHANGED}\n\n{description}"
+    schema = tool.input_schema if is_trusted else visible_schema(tool.input_schema)
+    definition = {"name": tool.name, "description": description, "input_schema": schema}
+    rules = [*tool.rules, *tool.toolkit_rules]
+    if rules:
+        text = "\n".join(rules)
+        definition["rules"] = visible(text) if is_trusted else quoted(text, tool)
+    return definition if is_trusted else definition | _owner(tool)
+
+
+def _owner(tool: ToolInfo) -> dict[str, str]:
+    return {"owner": one_line(full_name(tool.owner, tool.alias), _MAX_NAME_CHARS)}
