@@ -224,19 +224,19 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     try:
         try:
             session.agent = result_of(ready, session.loop)
-        except concurrent.futures.CancelledError:
-            living.result()  # raises why it has not entered
+        except BaseException:  # it has not entered, or Ctrl-C came before that
+            if living.done() and not living.cancelled():
+                living.result()
+            living.cancel()
+            raise
         with session.interrupts.handled():
             yield
-    except BaseException:
-        if not ready.done():
-            living.cancel()
-        raise
     finally:
         session.loop.call_soon_threadsafe(stop.set)
+        concurrent.futures.wait([living], _LEAVE_S)
         thread.stop(_LEAVE_S)
-    if not living.cancelled():
-        living.result(0)  # raises what leaving has raised
+    if living.done():
+        living.result()  # raises what leaving has raised
 
 
 async def _nothing() -> None:
