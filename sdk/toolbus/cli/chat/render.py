@@ -28,6 +28,7 @@ __all__ = [
 
 _MAX_SHOWN_CHARS = 4_000
 """Of an event's text that is escaped for one line: no terminal is wider."""
+_MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
 """Agents behind agents whose events are told apart."""
 _EVENT_TYPES = frozenset(
@@ -124,12 +125,12 @@ def value_line(event: Mapping[str, Any], width: int) -> str:
     return fitted(f"  {tool}: {one_line(text, _MAX_SHOWN_CHARS)}", width)
 
 
-def file_line(event: Mapping[str, Any], width: int) -> str:
-    """Return the line of a `file` of the result before it."""
-    name = one_line(text_in(event, "name"), _MAX_SHOWN_CHARS) or "(no name)"
+def file_line(event: Mapping[str, Any]) -> str:
+    """Return the line of a `file` of the result before it; its path is not cut."""
+    name = one_line(text_in(event, "name"), _MAX_FILE_NAME_CHARS) or "(no name)"
     path = event.get("path")
-    saved = f": saved as {one_line(path, _MAX_SHOWN_CHARS)}" if isinstance(path, str) else ""
-    return fitted(f"  file {name}, {event.get('size')} bytes{saved}", width)
+    saved = f": saved as {one_line(path)}" if isinstance(path, str) else ""
+    return f"  file {name}, {event.get('size')} bytes{saved}"
 
 
 def inner_text_line(event: Mapping[str, Any], width: int, depth: int) -> str:

@@ -97,7 +97,7 @@ class TerminalScreen:
         elif kind == "progress":
             self._status(value_line(event, self._width(depth)))
         elif kind == "file":
-            self._line(file_line(event, self._width(depth)), _DIM, depth)
+            self._line(file_line(event), _DIM, depth)
         elif kind == "end" and not depth:
             self._end(text_in(event, "reason"))
 
@@ -191,7 +191,7 @@ class PipeScreen:
             line = result_line(event, result.number, result.took_s, width)
             self._say("  " * depth + line)
         elif kind == "file":
-            self._say(file_line(event, width))
+            self._say(file_line(event))
         elif depth:
             return
         elif kind == "text":
