@@ -14,6 +14,7 @@ from toolbus.untrusted_text import json_text, one_line, visible
 
 __all__ = [
     "call_line",
+    "dropped_line",
     "file_line",
     "fitted",
     "inner_event",
@@ -32,7 +33,7 @@ _MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
 """Agents behind agents whose events are told apart."""
 _EVENT_TYPES = frozenset(
-    {"text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
 )
 
 
@@ -123,6 +124,12 @@ def value_line(event: Mapping[str, Any], width: int) -> str:
     tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
     text = text_in(event, "value").rstrip("\n")
     return fitted(f"  {tool}: {one_line(text, _MAX_SHOWN_CHARS)}", width)
+
+
+def dropped_line(event: Mapping[str, Any]) -> str:
+    """Return the line of a `dropped`."""
+    reason = one_line(text_in(event, "reason"), _MAX_SHOWN_CHARS)
+    return f"(the model does not see all that was said before: {reason})"
 
 
 def file_line(event: Mapping[str, Any]) -> str:

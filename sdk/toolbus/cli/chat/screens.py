@@ -16,6 +16,7 @@ import typer
 from toolbus.cli.chat.render import (
     MAX_DEPTH,
     call_line,
+    dropped_line,
     file_line,
     fitted,
     inner_event,
@@ -87,6 +88,8 @@ class TerminalScreen:
     ) -> None:
         if kind == "text":
             self._write(prose(text_in(event, "text")))
+        elif kind == "dropped":
+            self._line(dropped_line(event), "", depth)
         elif kind == "restart":
             self.notice("(the reply broke off, its text does not count: it is asked again)")
         elif kind == "tool_call":
@@ -190,6 +193,8 @@ class PipeScreen:
         elif kind == "tool_result" and result is not None:
             line = result_line(event, result.number, result.took_s, width)
             self._say("  " * depth + line)
+        elif kind == "dropped":
+            self._say(dropped_line(event))
         elif kind == "file":
             self._say(file_line(event))
         elif depth:

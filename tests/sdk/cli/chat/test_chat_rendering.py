@@ -56,6 +56,7 @@ def test_result_is_one_line(event: dict[str, Any], took_s: float | None, line: s
 
 INNER = {"type": "progress", "id": "9", "tool": "critic.ask"}
 EVENTS: list[dict[str, Any]] = [
+    {"type": "dropped", "reason": "it is\x1b long"},
     {"type": "text", "text": "Let me see.\x1b[31m"},
     CALL | {"id": "9", "tool": "critic.ask"},
     INNER | {"value": CALL},
@@ -91,6 +92,7 @@ def test_terminal_shows_text_and_lines_of_all_depths(
     out, _ = shown(TerminalScreen(), capfd)
     # A line that another one takes the place of is erased.
     assert re.sub(r"[^\n]*\r\x1b\[K", "", out) == (
+        "(the model does not see all that was said before: it is\\x1b long)\n"
         "Let me see.\\x1b[31m\n"
         "> critic.ask {\"sql\": \"select 1\"}\n"
         "  > sql.query {\"sql\": \"select 1\"}\n"
@@ -120,7 +122,7 @@ def test_colors_are_for_terminals_that_have_them(
 def test_pipe_has_the_last_reply_alone(capfd: pytest.CaptureFixture[str]) -> None:
     out, err = shown(PipeScreen(), capfd)
     assert out == "Yes 👩\u200d🚀.\n"
-    assert err.startswith("Let me see.\\x1b[31m\n> critic.ask")
+    assert "long)\nLet me see.\\x1b[31m\n> critic.ask" in err
     assert "\x1b" not in err
 
 
@@ -142,11 +144,11 @@ def test_tree_has_a_step_for_each_reply() -> None:
     )
     assert list(transcript.tree(99)) == [
         "question  13.0 s  done  tokens: 5 in, None out",
-        "  step 1  7.0 s  text of 16 characters",
+        "  step 1  8.0 s  text of 16 characters",
         "    critic.ask  5.0 s  ok",
         "      sql.query  2.0 s  ok",
         "        deep.call  not ended",
-        "  step 2  6.0 s  text of 8 characters",
+        "  step 2  5.0 s  text of 8 characters",
         "trace abababababababababababababababab",
     ]
     assert transcript.answer == "Yes 👩\u200d🚀."
