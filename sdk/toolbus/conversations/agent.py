@@ -145,7 +145,9 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = _checked_room(room)
+        self._given_room = _checked_room(room)
+        self._room = self._given_room
+        """Where it is started; another one if its toolkit is hosted there."""
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self._builders = checked_builders(builders)
@@ -185,6 +187,8 @@ class Agent:
         self._users = 0
         """How often it was started: it may be hosted, and a toolkit of another agent here."""
         self._changing = asyncio.Lock()
+        self._starter: asyncio.Task[Any] | None = None
+        """The task that starts it now."""
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -202,11 +206,11 @@ class Agent:
         self._hosting = AsyncExitStack()
         try:
             async with AsyncExitStack() as stack:
-                if self._room is None:
+                if self._given_room is None:
                     await self.start(None)
                     stack.push_async_callback(self.stop)
                 else:
-                    await stack.enter_async_context(self._room.host(self.toolkit))
+                    await stack.enter_async_context(self._given_room.host(self.toolkit))
                 self._hosting = stack.pop_all()
         except BaseException:
             self._hosting = None
@@ -232,9 +236,16 @@ class Agent:
         Args:
             room: Where its questions are answered; None for an agent of this process alone.
         """
+        task = asyncio.current_task()
+        if self._starter is task:
+            raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
         async with self._changing:
             if not self._users:
-                self._started = await self._start(room)
+                self._starter = task
+                try:
+                    self._started = await self._start(room)
+                finally:
+                    self._starter = None
             self._users += 1
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
@@ -363,6 +374,10 @@ class Agent:
         self, tools: Sequence[Any], name: str, context: ToolContext | None
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
+        # Here already: after a wait that was told, a refusal could not say any more that nothing
+        # ran. The turn checks again, and builds.
+        granted = None if context is None else context.builders
+        read_configs(self.builders, tools, granted=granted, limits_objects=False)
         async with self._conversations.using(self._key(name, context)) as conversation:
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:

@@ -78,11 +78,14 @@ async def test_model_reads_the_answer(items: list[Any], text: str) -> None:
 
 async def test_people_see_what_the_other_agent_does() -> None:
     call = {"type": "tool_call", "id": "1", "tool": "kit.count", "arguments": {}}
-    large = {"type": "tool_result", "text": "x" * 20_000}
+    large = {"type": "tool_call", "id": "2", "tool": "x" * 20_000}
+    long = {"type": "tool_result", "id": "1", "text": "x" * 20_000}
     _, seen, _ = await asked({"type": "text", "text": "I "}, {"type": "text", "text": "see"}, END)
     assert seen[-1] == {"type": "text", "text": "I see"}
     _, seen, _ = await asked(call, large, {"type": "waiting", "seconds": 10}, END)
     assert seen == [call]
+    _, seen, _ = await asked(long, END)
+    assert seen == [{**long, "text": "x" * 2_000}]
 
 
 async def test_each_conversation_has_its_own_with_the_other_agent() -> None:
