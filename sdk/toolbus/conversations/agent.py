@@ -437,7 +437,7 @@ class Agent:
             # Here, not at the next event: models take long. And the loop can go on with a cut
             # conversation only where it is about to ask.
             conversation.cut()
-            await self._conversations.save_growth(conversation)
+            self._conversations.save_soon(conversation)
             async with aclosing(next(call)) as events:
                 async for event in events:
                     yield event
@@ -464,7 +464,7 @@ class Agent:
                         conversation.end()
                         await self._conversations.save(conversation)
                     else:  # before the calls of a reply run, so that they are not forgotten
-                        await self._conversations.save_growth(conversation)
+                        self._conversations.save_soon(conversation)
                     yield event
         finally:
             if not has_ended:
