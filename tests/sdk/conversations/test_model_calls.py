@@ -107,7 +107,9 @@ async def test_what_a_middleware_may_do(
     model = Model(*replies)
     async with Turn(None) as turn:
         call = call_of(model, turn)
-        assert [each async for each in model_events(call, middlewares)] == wanted
+        events = [each async for each in model_events(call, middlewares)]
+    assert events == wanted
+    assert [each is RESTART for each in events] == [each is RESTART for each in wanted]
     assert (model.replies, model.open) == ([], 0)
     assert call.usage.is_estimated is tokens_are_estimated
     assert [each["system"] for each in model.requests].count("be brief") == (
@@ -281,6 +283,27 @@ async def test_a_request_that_broke_off_counts_and_one_that_was_refused_does_not
         call = call_of(model, turn)
         _ = [each async for each in model_events(call, [again])]
     assert (call.usage.told, call.usage.counted) == ((10, 3), (10, 3))
+
+
+async def test_another_model_of_the_same_api_is_asked_in_place_of_the_first_and_counts() -> None:
+    other = Model(says("b"))
+    other.adapter = Counting()
+
+    async def fallback(call: Any, next: Any) -> AsyncIterator[Any]:
+        with pytest.raises(ModelError):
+            await anext(next(call))
+        with pytest.raises(ValueError, match="has another API than"):
+            call.replace(model=other)
+        other.adapter = call.model.adapter
+        async for event in next(call.replace(model=other)):
+            yield event
+
+    model = Model([ModelError("down")])
+    async with Turn(None) as turn:
+        call = call_of(model, turn)
+        assert [each async for each in model_events(call, [fallback])] == says("b")
+    assert other.requests == model.requests == [call.request]
+    assert call.usage.counted.input > 0
 
 
 async def test_who_leaves_before_the_first_event_has_asked_all_the_same() -> None:
