@@ -112,6 +112,7 @@ class RoomTools:
         self._changing = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._comparing: asyncio.Task[None] | None = None
+        self._has_new_rights = False
         self.toolkit: Toolkit = search_toolkit(self)
         """The toolkit `tools`, with `search`, `describe` and `call`, for `Turn(always=)`."""
 
@@ -256,7 +257,10 @@ class RoomTools:
         is_first = self._grants is None
         self._grants = grants
         self._rights = ToolRights(grants)
-        if not is_first and (self._comparing is None or self._comparing.done()):
+        if is_first:
+            return
+        self._has_new_rights = True  # also while the room is listed because of others
+        if self._comparing is None or self._comparing.done():
             self._comparing = asyncio.create_task(self._compare_anew())
 
     # What changes
@@ -277,15 +281,16 @@ class RoomTools:
 
     async def _compare_anew(self) -> None:
         try:
-            await self._compare(is_anew=True)
+            while self._has_new_rights:
+                await self._compare()
         except RoomException as error:
+            # A lost connection: what follows is "reconnected".
             _logger.info("the tools of the room are not known for now: %s", error.message)
 
-    async def _compare(self, *, is_anew: bool = False) -> None:
+    async def _compare(self) -> None:
         """Read the toolkits of the room that are new or have changed, and forget those that went.
 
-        Args:
-            is_anew: Read all of them, since other tools of them may be called now.
+        With new rights it reads all, since other tools of them may be called now.
 
         Raises `RoomException` if the room cannot be listed.
         """
@@ -293,24 +298,26 @@ class RoomTools:
         assert room is not None, "it is started"
         async with self._changing:
             self._check_rights()
-            listed = [info async for info in room.toolkits()]
+            is_anew = self._has_new_rights
+            self._has_new_rights = False
+            try:
+                listed = [info async for info in room.toolkits()]
+            except BaseException:
+                self._has_new_rights = is_anew
+                raise
             usable = usable_toolkits(room, self._rights, listed, ())
-            names = {info.name for info in usable}
             self._left_out.clear()
-            for name in self._known.keys() - names:
+            for name in self._known.keys() - {info.name for info in usable}:
                 await self._remove(name)
-            changed = iter(
-                [
-                    info.name
-                    for info in usable
-                    if is_anew
-                    or (known := self._known.get(info.name)) is None
-                    or not known.is_of(info)
-                ]
-            )
+            changed = iter([info.name for info in usable if is_anew or not self._is_known(info)])
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(DESCRIBED_AT_A_TIME, len(usable))):
                     group.create_task(self._read_each(changed))
+
+    def _is_known(self, info: ToolkitInfo) -> bool:
+        """Whether a toolkit as it is listed now is what is known of it."""
+        known = self._known.get(info.name)
+        return known is not None and known.is_of(info)
 
     async def _read_each(self, names: Iterable[str]) -> None:
         for name in names:
