@@ -273,6 +273,11 @@ class Agent:
         groups = self._choices["groups"]
         return (*self._required, *(each for group in groups for each in group.required))
 
+    @property
+    def uses_room(self) -> bool:
+        """Whether its turns have toolkits of its room, for which its token needs grants."""
+        return self._available or bool(self.required)
+
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
         async with self._changing:
