@@ -104,7 +104,10 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
                 yield await chosen.remote(room, waits=is_interactive)
                 return
             made = agent_of(room, choices, name=agent or _LOCAL_NAME, ask=session.ask_person)
-            await made.start(room)
+            try:
+                await made.start(room)
+            except ValueError as error:  # two of its toolkits have one name
+                raise UsageError(str(error)) from error
             try:
                 yield chosen.local(made)
             finally:
