@@ -273,6 +273,11 @@ class Agent:
         groups = self._choices["groups"]
         return (*self._required, *(each for group in groups for each in group.required))
 
+    @property
+    def uses_room(self) -> bool:
+        """Whether its turns have toolkits of its room, for which its token needs grants."""
+        return self._available or bool(self.required)
+
     async def stop(self) -> None:
         """Stop what `start` started, the last one first; once for each `start`."""
         async with self._changing:
@@ -437,7 +442,7 @@ class Agent:
             # Here, not at the next event: models take long. And the loop can go on with a cut
             # conversation only where it is about to ask.
             conversation.cut()
-            await self._conversations.save_growth(conversation)
+            self._conversations.save_soon(conversation)
             async with aclosing(next(call)) as events:
                 async for event in events:
                     yield event
@@ -464,7 +469,7 @@ class Agent:
                         conversation.end()
                         await self._conversations.save(conversation)
                     else:  # before the calls of a reply run, so that they are not forgotten
-                        await self._conversations.save_growth(conversation)
+                        self._conversations.save_soon(conversation)
                     yield event
         finally:
             if not has_ended:
