@@ -334,10 +334,10 @@ class Agent:
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
         {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
-        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
-        as `answer`.
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. It does
+        not wait for a question that is answered now. Raises as `answer`.
         """
-        async with self._asked(tools, conversation, context) as (turn, found):
+        async with self._asked(tools, conversation, context, reads=True) as (turn, found):
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -376,14 +376,20 @@ class Agent:
 
     @asynccontextmanager
     async def _asked(
-        self, tools: Sequence[Any], name: str, context: ToolContext | None
+        self,
+        tools: Sequence[Any],
+        name: str,
+        context: ToolContext | None,
+        *,
+        reads: bool = False,
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
         # Here already: after a wait that was told, a refusal could not say any more that nothing
         # ran. The turn checks again, and builds.
         granted = None if context is None else context.builders
         read_configs(self.builders, tools, granted=granted, limits_objects=False)
-        async with self._conversations.using(self._key(name, context)) as conversation:
+        hold = self._conversations.reading if reads else self._conversations.using
+        async with hold(self._key(name, context)) as conversation:
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()

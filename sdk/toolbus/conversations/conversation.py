@@ -365,6 +365,21 @@ class Conversations:
         if conversation.saving is None or conversation.saving.done():
             conversation.saving = asyncio.create_task(self._save_growth(conversation))
 
+    @asynccontextmanager
+    async def reading(self, key: str) -> AsyncIterator[Conversation]:
+        """Do as `using`, but beside a question that is answered now; the block changes nothing."""
+        found = self._kept.get(key)
+        if found is None or not (found.is_loaded and found.lock.locked()):
+            async with self.using(key) as found:
+                yield found
+            return
+        found.users += 1
+        try:
+            yield found
+        finally:
+            found.users -= 1
+            self._leave_out(found)
+
     async def save(self, conversation: Conversation) -> None:
         """Store the state of a conversation, if there is a store, and wait until it is stored."""
         if conversation.saving is not None:  # a store gets the states of a key one by one
