@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -15,7 +16,7 @@ from toolbus.agents.tool_use import ToolUse, arguments_of
 from toolbus.agents.turn_calls import Judge, TurnCall, TurnEntry
 from toolbus.agents.turn_chunks import CollectedChunks
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
-from toolbus.agents.turn_tools import TurnTools
+from toolbus.agents.turn_tools import TurnTools, without_namespace
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import CallOptions, call_seconds
 from toolbus.client.input_sender import invalid_option
@@ -96,14 +97,12 @@ class PreparedCalls:
     def called(self, use: ToolUse) -> tuple[str, Any]:
         """Return the tool that a use calls and the arguments for it; see `Turn.called`."""
         name, arguments = use.name, use.arguments
-        entry = self._tools.find_by_model(name)
+        entry = self._tools.find(name) or self._tools.find(without_namespace(name))
         if entry is None:
             return name, arguments
-        try:
-            if entry.naming is not None:
+        if entry.naming is not None:
+            with suppress(RoomException):  # it is the result of the use
                 entry, arguments, _ = self._named(entry, arguments_of(use))
-        except RoomException:  # it is the result of the use
-            pass
         return entry.info.name, arguments
 
     def _named(
@@ -117,7 +116,7 @@ class PreparedCalls:
             return entry, arguments, None
         self._tools.check_active(entry)
         name, inner = entry.naming.read(arguments)
-        found = self._tools.find(name) or entry.naming.entry(name)
+        found = self._tools.find(name) or entry.naming.entry(name, entry.group)
         if found.naming is not None:
             raise InvalidArguments(f"{entry.info.name} does not call {name}: name another tool")
         if not isinstance(inner, str):  # of a program
