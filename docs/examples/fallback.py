@@ -25,7 +25,7 @@ class Fallback:
             print("step", call.step, "asks the other model:", error)
         if has_begun:
             yield RESTART
-        async with aclosing(self.other.stream(dict(call.request))) as events:
+        async with aclosing(next(call.replace(model=self.other))) as events:
             async for event in events:
                 yield event
 
