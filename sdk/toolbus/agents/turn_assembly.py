@@ -43,7 +43,7 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["TurnAssembly", "tool_infos"]
+__all__ = ["ToolkitNames", "TurnAssembly", "tool_infos"]
 
 _logger = bounded_logger("toolbus.agents.turn")
 _THIS_PROCESS = "this process"
@@ -67,7 +67,7 @@ class TurnAssembly:
         self._always = (*options.always, *groups.toolkits)
         self._required = (*options.required, *groups.required)
         self._builders = (*options.builders, *groups.builders)
-        self._names = _ToolkitNames(self._always, self._required)
+        self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
 
     async def assemble(
@@ -182,7 +182,7 @@ class TurnAssembly:
         self._entries[info.name] = TurnEntry(info, dispatch, group, naming)
 
 
-class _ToolkitNames:
+class ToolkitNames:
     """The toolkit names of one turn, each with the owner of its toolkit.
 
     Args:

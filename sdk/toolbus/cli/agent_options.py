@@ -7,16 +7,19 @@ flags, and receives what was chosen.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitBuilder
 from toolbus.agents.factory_builder import builder_of
 from toolbus.agents.questions import Ask
-from toolbus.agents.tool_groups import ToolGroup
+from toolbus.agents.tool_groups import ActiveGroups, ToolGroup
+from toolbus.agents.turn_assembly import ToolkitNames
 from toolbus.agents.turn_toolkits import RequiredToolkit
 from toolbus.chunks.json_values import shown
 from toolbus.cli.avatars import AvatarPieces, read_avatar
@@ -201,17 +204,20 @@ def agent_of(
         "tool_budget_tokens": choices.tool_budget,
     }
     given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+    always = [each for each in avatar.always if each.name not in named]
+    groups = () if choices.groups is None else _groups(choices.groups)
     try:
+        _check_names(name, always, required, ActiveGroups(groups, AgentState(), avatar.skills))
         return Agent(
             room,
             _model(choices.model, choices.base_url),
             name=name,
             # Never read as a flag: `@FILE` of an avatar would be any file of this user.
             instructions=avatar.instructions if typed is None else _instructions(typed),
-            always=[each for each in avatar.always if each.name not in named],
+            always=always,
             required=required,
             builders=[offered_builder(each, flags) for each in offer],
-            groups=() if choices.groups is None else _groups(choices.groups),
+            groups=groups,
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
             ask=ask,
@@ -223,6 +229,19 @@ def agent_of(
         )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
+
+
+def _check_names(
+    name: str,
+    always: Sequence[Toolkit],
+    required: Sequence[RequiredToolkit],
+    groups: ActiveGroups,
+) -> None:
+    """Raise `ValueError` for two toolkits of one name, before anything is waited for."""
+    every = (*required, *groups.required)
+    ToolkitNames((*always, *groups.toolkits), every)
+    if any(each.name == name and each.participant in (None, name) for each in every):
+        raise ValueError(f"the agent {name} cannot require its own toolkit: write {name}@OWNER")
 
 
 def offered_builder(reference: str, given: GivenFlags = NO_FLAGS) -> AnyBuilder:

@@ -28,7 +28,7 @@ from toolbus.concurrency import event_loop
 from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, unchecked_claims
-from toolbus.errors import NotFound
+from toolbus.errors import NotFound, PermissionDenied
 from toolbus.log_output import LOG_FORMAT
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
@@ -45,27 +45,54 @@ _DRAIN_S = 60.0
 _logger = bounded_logger(__name__)
 
 
+class NoAgentToken(PermissionDenied):
+    """The token does not permit what an agent does.
+
+    Args:
+        lacking: The grants of `agents` that it lacks.
+    """
+
+    next_step: str = (
+        "`toolbus token create --name NAME --preset agent` creates a token for an agent; one with "
+        "--no-available, and without --require, needs only agents.register_private_toolkit"
+    )
+
+    def __init__(self, lacking: Sequence[str]) -> None:
+        grants = [f"agents.{name}" for name in lacking]
+        text = f"the token of this agent lacks {' and '.join(grants)}"
+        super().__init__(text, details={"grant": grants[0]})
+
+
 class _AgentRoom(RoomClient):
     """A room that waits for what an agent requires, and says when the agent can be asked."""
 
-    __slots__ = ("_as_json", "_required", "_waits")
+    __slots__ = ("_agent", "_as_json", "_waits")
 
-    def __init__(
-        self, required: Sequence[RequiredToolkit], *, waits: bool, as_json: bool, **choices: Any
-    ) -> None:
+    def __init__(self, agent: Agent, *, waits: bool, as_json: bool, **choices: Any) -> None:
         super().__init__(**choices)
-        self._required = required
+        self._agent = agent
         self._waits = waits
         self._as_json = as_json
 
     @asynccontextmanager
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
-        await run_concurrently([self._find(each) for each in self._required])
+        self._check_grants()
+        await run_concurrently([self._find(each) for each in self._agent.required])
         async with super().host(toolkit, **options):
             facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
             text = f"hosting {toolkit.name} in room {self.room} as {self.me.full_name}"
             typer.echo(json.dumps(facts) if self._as_json else text)
             yield toolkit
+
+    def _check_grants(self) -> None:
+        """Refuse a token with which nobody can ask, or every question fails or has no tools."""
+        granted = self.grants.agents
+        lacking = [] if granted.register_private_toolkit else ["register_private_toolkit"]
+        if self._agent.uses_room:
+            lacking += [] if granted.use_tools else ["use_tools"]
+            lacking += [] if granted.call else ["call"]
+        if lacking:
+            raise NoAgentToken(lacking)
 
     async def _find(self, required: RequiredToolkit) -> None:
         """Wait for a toolkit, for as long as it takes: its host may start much later."""
@@ -125,7 +152,7 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
         made = agent_of(None, choices, name=name, records=store)
         made.toolkit.records = store
         room = _AgentRoom(
-            made.required,
+            made,
             waits=settings.wait if wait is None else wait,
             as_json=options.as_json,
             instance=instance,
