@@ -96,15 +96,15 @@ class PreparedCalls:
     def called(self, use: ToolUse) -> tuple[str, Any]:
         """Return the tool that a use calls and the arguments for it; see `Turn.called`."""
         name, arguments = use.name, use.arguments
+        entry = self._tools.find_by_model(name)
+        if entry is None:
+            return name, arguments
         try:
-            entry = self._tools.of_model(name)
-            name = entry.info.name
             if entry.naming is not None:
                 entry, arguments, _ = self._named(entry, arguments_of(use))
-                name = entry.info.name
         except RoomException:  # it is the result of the use
             pass
-        return name, arguments
+        return entry.info.name, arguments
 
     def _named(
         self, entry: TurnEntry, arguments: dict[str, Any]

@@ -289,15 +289,22 @@ class RequiredToolkit:
     async def _alternatives(self, room: RoomClient) -> str:
         """List the toolkits that this participant can see instead."""
         names: list[str] = []
+        owners: list[str] = []
         try:
             async with asyncio.timeout(_ALTERNATIVES_S), aclosing(room.toolkits()) as listed:
                 async for each in listed:
                     if self._is_of_owner(each, room):
                         names.append(each.name)
+                        if each.name == self.name:
+                            owners.append(each.full_owner)
                     if len(names) >= _MAX_COMPARED:
                         break
         except (RoomException, TimeoutError):
             return ""
+        if owners and self.participant is None:
+            # Such as an agent: a bare name is only one's own private toolkit, or the public one.
+            text = f"; {_names(owners)} has a private one, which counts if its owner is named"
+            return f"{text}: RequiredToolkit({self.name!r}, participant={owners[0]!r})"
         owner = "" if self.participant is None else f" of {self.participant}"
         return f"{_nearest([self.name], names)}; available toolkits{owner}: {_names(names)}"
 

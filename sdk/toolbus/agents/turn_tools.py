@@ -27,6 +27,8 @@ _MAX_NAME_CHARS = 129
 """Of an unknown name that is compared with others: two names of 64 and a dot."""
 _MAX_COMPARED = 1_000
 """Names that an unknown one is compared with, 10 us for each."""
+_MAX_COMPARED_BY_MODEL = 10_000
+"""Names that all unknown ones of a model's uses are compared with: a reply may have thousands."""
 _MAX_LISTED_CHARS = 1_000
 """Of the names in the error for an unknown one."""
 
@@ -42,6 +44,7 @@ class TurnTools:
     def __init__(self, entries: Mapping[str, TurnEntry], groups: ActiveGroups) -> None:
         self._entries = entries
         self._groups = groups
+        self._left_to_compare = _MAX_COMPARED_BY_MODEL
         self.provider_names: ProviderNames = ProviderNames(entries)
         """The names for providers, also of tools of inactive groups."""
 
@@ -77,16 +80,21 @@ class TurnTools:
         Raises `NotFound` with the names that the model was given: those of active groups, and for
         providers unless the name has a dot, which no such name has.
         """
-        entry = self.find(name)
-        if entry is None:  # else a toolkit has the name of the namespace
-            name = without_namespace(name)
-            entry = self.find(name)
+        entry = self.find_by_model(name)
         if entry is None:
+            name = without_namespace(name)
             known = [each.name for each in self.listed()]
             if "." not in name or "__" in name:
                 known = [self.provider_name(each) for each in known]
-            raise _not_in_turn(name, known)
+            compared = min(len(known), _MAX_COMPARED, self._left_to_compare)
+            self._left_to_compare -= compared
+            raise _not_in_turn(name, known, compared)
         return entry
+
+    def find_by_model(self, name: str) -> TurnEntry | None:
+        """Return the tool that a model names; None if there is none."""
+        # In this order: a toolkit may have the name of the namespace.
+        return self.find(name) or self.find(without_namespace(name))
 
     def check_active(self, entry: TurnEntry) -> None:
         """Raise `ToolInactive` for a tool of an inactive group."""
@@ -100,13 +108,14 @@ class TurnTools:
         return entry
 
 
-def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
+def _not_in_turn(tool: object, present: Iterable[str], compared: int = _MAX_COMPARED) -> NotFound:
     """Make the error for an unknown tool; near names come first, and the text is bounded."""
     names = list(present)
     asked = str(tool)[:_MAX_NAME_CHARS]
-    near = [each for each in names if each.endswith((f".{asked}", f"__{asked}"))]
+    endings = (f".{asked}", f"__{asked}")
+    near = [each for each in names if each.endswith(endings)]
     near = near or [each for each in names if asked.endswith(f".{each}")]
-    near = near or get_close_matches(asked, names[:_MAX_COMPARED], n=3, cutoff=0.8)
+    near = near or get_close_matches(asked, names[:compared], n=3, cutoff=0.8)
     shown_names: list[str] = []
     left = _MAX_LISTED_CHARS
     for name in dict.fromkeys([*near, *names]):

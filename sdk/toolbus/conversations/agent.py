@@ -145,7 +145,9 @@ class Agent:
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked_text("instructions", instructions)
         self.description: str = _checked_text("description", description)
-        self._room = _checked_room(room)
+        self._given_room = _checked_room(room)
+        self._room = self._given_room
+        """Where it is started; another one if its toolkit is hosted there."""
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
         self._required = checked_required("required", required)
         self._builders = checked_builders(builders)
@@ -185,6 +187,8 @@ class Agent:
         self._users = 0
         """How often it was started: it may be hosted, and a toolkit of another agent here."""
         self._changing = asyncio.Lock()
+        self._starter: asyncio.Task[Any] | None = None
+        """The task that starts it now."""
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -202,11 +206,11 @@ class Agent:
         self._hosting = AsyncExitStack()
         try:
             async with AsyncExitStack() as stack:
-                if self._room is None:
+                if self._given_room is None:
                     await self.start(None)
                     stack.push_async_callback(self.stop)
                 else:
-                    await stack.enter_async_context(self._room.host(self.toolkit))
+                    await stack.enter_async_context(self._given_room.host(self.toolkit))
                 self._hosting = stack.pop_all()
         except BaseException:
             self._hosting = None
@@ -232,9 +236,16 @@ class Agent:
         Args:
             room: Where its questions are answered; None for an agent of this process alone.
         """
+        task = asyncio.current_task()
+        if self._starter is task:
+            raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
         async with self._changing:
             if not self._users:
-                self._started = await self._start(room)
+                self._starter = task
+                try:
+                    self._started = await self._start(room)
+                finally:
+                    self._starter = None
             self._users += 1
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
@@ -323,10 +334,10 @@ class Agent:
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
         {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
-        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
-        as `answer`.
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. It does
+        not wait for a question that is answered now. Raises as `answer`.
         """
-        async with self._asked(tools, conversation, context) as (turn, found):
+        async with self._asked(tools, conversation, context, reads=True) as (turn, found):
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -365,10 +376,20 @@ class Agent:
 
     @asynccontextmanager
     async def _asked(
-        self, tools: Sequence[Any], name: str, context: ToolContext | None
+        self,
+        tools: Sequence[Any],
+        name: str,
+        context: ToolContext | None,
+        *,
+        reads: bool = False,
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
-        async with self._conversations.using(self._key(name, context)) as conversation:
+        # Here already: after a wait that was told, a refusal could not say any more that nothing
+        # ran. The turn checks again, and builds.
+        granted = None if context is None else context.builders
+        read_configs(self.builders, tools, granted=granted, limits_objects=False)
+        hold = self._conversations.reading if reads else self._conversations.using
+        async with hold(self._key(name, context)) as conversation:
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()
@@ -427,7 +448,7 @@ class Agent:
             # Here, not at the next event: models take long. And the loop can go on with a cut
             # conversation only where it is about to ask.
             conversation.cut()
-            await self._conversations.save_growth(conversation)
+            self._conversations.save_soon(conversation)
             async with aclosing(next(call)) as events:
                 async for event in events:
                     yield event
@@ -454,7 +475,7 @@ class Agent:
                         conversation.end()
                         await self._conversations.save(conversation)
                     else:  # before the calls of a reply run, so that they are not forgotten
-                        await self._conversations.save_growth(conversation)
+                        self._conversations.save_soon(conversation)
                     yield event
         finally:
             if not has_ended:

@@ -23,6 +23,8 @@ __all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
 
 MAX_NAME_CHARS: Final = 200
 """Of the name of a conversation."""
+_AFFINITY = "caller"
+"""Of several hosts of one agent each has its own conversations: an asker stays with one of them."""
 _MAX_NAMES_CHARS = 1_000
 """Of the names of builders in a description."""
 _CONVERSATION = {
@@ -69,6 +71,7 @@ class _Ask(Tool):
 
     name = "ask"
     marks_entry = True
+    affinity = _AFFINITY
     concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
 
     def __init__(self, agent: Agent) -> None:
@@ -115,6 +118,7 @@ class _About(Tool):
     name = "about"
     description = "Name, mode, tools, builders and size of the conversation; asks no model."
     read_only = True
+    affinity = _AFFINITY
     marks_entry = True
 
     def __init__(self, agent: Agent) -> None:
@@ -136,6 +140,7 @@ class _Forget(Tool):
     description = "Begin a conversation anew: the agent forgets what was said in it."
     idempotent = True
     destructive = True
+    affinity = _AFFINITY
     marks_entry = True
 
     def __init__(self, agent: Agent) -> None:

@@ -468,6 +468,11 @@ async def test_unknown_tool_names_those_that_the_model_was_given_near_ones_first
                 assert len(words) < 1_500
             with pytest.raises(NotFound, match=r"did you mean kit-7.tool_7\? Its"):
                 await turn.call("tool_7")
+            # A reply of a model may have thousands, and each search for a near one takes 5 ms.
+            results = await turn.run([ToolUse(str(n), f"kit-7__tol{n}_7") for n in range(40)])
+            guessed = ["did you mean" in result.for_model() for result in results]
+            assert guessed[0] is True
+            assert guessed[-1] is False
 
 
 async def test_namespace_that_a_model_puts_before_a_name_is_read_unless_a_toolkit_has_it() -> None:

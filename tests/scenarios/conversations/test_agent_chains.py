@@ -19,6 +19,7 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     DeadlineExceeded,
+    NotFound,
     RequiredToolkit,
     RoomClient,
     ToolContext,
@@ -227,3 +228,10 @@ async def test_agent_of_the_same_process_is_a_toolkit_of_another() -> None:
             own = await ann.invoke("helper.about", participant="boss")
     assert results(events) == ["helped"]
     assert own.value["conversation"]["messages"] == 0
+
+
+async def test_agent_that_is_required_by_its_name_alone_is_told_whose_it_is() -> None:
+    async with room_of("ann", "helper") as (ann, room):
+        async with Agent(room, PreparedModel("-"), name="helper"):
+            with pytest.raises(NotFound, match="participant='helper'"):
+                await RequiredToolkit("helper", timeout_s=0).find(ann)

@@ -123,6 +123,24 @@ async def test_refused_question_ran_nothing_and_says_where(
     assert about.value["conversation"]["messages"] == 0
 
 
+async def test_refused_question_does_not_wait_for_the_one_before() -> None:
+    hanging = Hanging()
+    async with room_of("ann", "helper") as (ann, helper):
+        agent = Agent(
+            helper,
+            PreparedModel(uses("slow.hang")),
+            name="helper",
+            always=[Toolkit("slow", [hanging])],
+        )
+        async with agent:
+            first = asyncio.create_task(ask(ann))
+            await hanging.began.wait()
+            with pytest.raises(NotFound, match="/tools/0") as caught:
+                await ask(ann, arguments={"tools": [{"name": "sundial"}]})
+            first.cancel()
+    assert caught.value.executed == "no"
+
+
 async def test_asker_may_have_built_what_its_grant_covers() -> None:
     poor = ApiScope(agents=AgentsGrant(call=True, use_tools=True, builders=["sundial"]))
     clock = {"tools": [{"name": "clock", "zone": "Rome"}]}
@@ -154,6 +172,23 @@ async def test_question_without_a_required_toolkit_is_refused_until_it_is_back()
         assert caught.value.executed == "no"
         async with host.host(sql):
             assert (await ask(ann))[-1]["text"] == "here"
+
+
+async def test_public_toolkits_come_and_go_while_the_agent_runs() -> None:
+    hanging = Hanging()
+    model = PreparedModel(uses("slow.hang"), "on", uses("slow.hang"), "done")
+    async with room_of("ann", "helper", "host") as (ann, helper, host):
+        async with Agent(helper, model, name="helper"):
+            async with host.host(Toolkit("slow", [hanging])):
+                question = asyncio.create_task(ask(ann))
+                await hanging.began.wait()
+                await host.__aexit__(None, None, None)  # in the middle of a call
+                first = await question
+            second = await ask(ann)
+    assert [event["state"] for event in first[1:2]] == ["failed"]
+    assert first[1]["error"]["code"] == "host_lost"
+    assert second[1]["error"]["code"] == "not_found"
+    assert [first[-1]["text"], second[-1]["text"]] == ["on", "done"]
 
 
 @pytest.mark.parametrize("retryable", [True, False])
@@ -314,3 +349,17 @@ async def test_fifty_conversations_at_once_are_each_its_own(tmp_path: Path) -> N
     assert [events[1]["text"] for events in first] == askers
     assert {events[-1]["text"] for events in first} == {"first"}
     assert {events[-1]["text"] for events in second} == {"second"}
+
+
+async def test_asker_stays_with_one_of_several_hosts_of_an_agent() -> None:
+    models = [PreparedModel("hello"), PreparedModel("hello")]
+    async with running_server() as server, AsyncExitStack() as stack:
+        for number, model in enumerate(models):
+            room = await stack.enter_async_context(server.room("helper", instance=f"i{number}"))
+            await stack.enter_async_context(Agent(room, model, name="helper"))
+        for name in ("ann", "bob"):
+            asker = await stack.enter_async_context(server.room(name))
+            for _ in range(4):
+                await ask(asker)
+            about = await asker.invoke("helper.about", participant="helper")
+            assert about.value["conversation"]["messages"] == 8

@@ -93,6 +93,16 @@ async def test_two_toolkits_of_one_name_are_found_at_the_start() -> None:
     assert diary == []
 
 
+async def test_agents_that_are_toolkits_of_each_other_do_not_start() -> None:
+    group = ToolGroup("more", "More.")
+    one = Agent(None, MODEL, name="one", groups=[group])
+    two = Agent(None, MODEL, name="two", always=[one.toolkit])
+    object.__setattr__(group, "toolkits", (two.toolkit,))
+    for agent in (one, two):
+        with pytest.raises(ValueError, match=f"{agent.name} is among its own toolkits"):
+            await agent.__aenter__()
+
+
 async def test_toolkits_are_started_once_for_all_questions_and_users(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
