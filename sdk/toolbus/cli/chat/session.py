@@ -86,10 +86,15 @@ class Session:
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run something on the loop and return its result; raises what `ask` raises."""
+        began_at = monotonic()
         found: list[T] = []
-        with closing(self._follow(once(work))) as happening:
-            for results in happening:
-                found += results or ()
+        try:
+            with closing(self._follow(once(work))) as happening:
+                for results in happening:
+                    found += results or ()
+                    self.screen.wait(monotonic() - began_at)
+        finally:
+            self.screen.pause()
         return found[0]
 
     def fail(self, error: RoomException) -> None:

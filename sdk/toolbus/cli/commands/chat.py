@@ -242,7 +242,7 @@ def _ask_lines(session: Session) -> None:
     for text in _lines(session):
         try:
             session.ask(text)
-        except Terminated:
+        except (Interrupted, Terminated):
             raise
         except RoomException as error:
             session.fail(error)
