@@ -18,7 +18,8 @@ from toolbus.agents.terminal_questions import ask_in_terminal
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
 from toolbus.cli.chat.files import save_file
-from toolbus.cli.chat.live_answer import Interrupts, Live, Pause, once
+from toolbus.cli.chat.interrupts import Interrupts
+from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
 from toolbus.cli.chat.transcript import KeptFile, Transcript
 from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of

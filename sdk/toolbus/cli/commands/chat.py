@@ -17,8 +17,8 @@ from toolbus.cli.arguments import read_json
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.files import checked_folder
+from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.chat.line_input import History, LineInput
-from toolbus.cli.chat.live_answer import Interrupted
 from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScreen
 from toolbus.cli.chat.session import Session, on_background_loop
 from toolbus.cli.completion import complete_owner, complete_toolkit
