@@ -102,8 +102,15 @@ class Session:
         """Show an error."""
         is_local = isinstance(error, UsageError)  # of a command of the chat: no call has failed
         lines = failure_lines(error, self.agent.target, local=is_local)
-        facts = {"code": error.code, "message": error.message, "executed": error.executed}
-        self.screen.fail(lines, {"type": "error", **facts, "retryable": error.retryable})
+        facts = {
+            "type": "error",
+            "code": error.code,
+            "message": error.message,
+            "executed": error.executed,
+            "retryable": error.retryable,
+            "trace": self.transcript.trace or None,
+        }
+        self.screen.fail(lines, facts)
 
     @contextmanager
     def logging(self) -> Iterator[None]:
@@ -170,7 +177,7 @@ class Session:
                 try:
                     kept = await self._received(event, left_bytes)
                 except (UsageError, OSError) as error:  # the answer goes on without it
-                    yield Notice(f"a file is lost: {error}")
+                    yield Notice(f"(a file is lost: {one_line(str(error))})")
                     continue
                 left_bytes -= len(kept.data or b"")
                 yield kept
@@ -241,7 +248,7 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
         session.loop.call_soon_threadsafe(stop.set)
         concurrent.futures.wait([living], _LEAVE_S)
         thread.stop(_LEAVE_S)
-    if living.done():
+    if living.done() and not living.cancelled():
         living.result()  # raises what leaving has raised
 
 

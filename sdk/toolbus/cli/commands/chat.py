@@ -116,10 +116,10 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
         reporting(as_json=options.as_json, target=target),
         recorded("toolbus-cli"),
         on_background_loop(session, entered),
+        session.logging(),
     ):
         if is_interactive:
-            with session.logging():
-                _interact(session)
+            _interact(session)
         elif text is not None:
             _ask_once(session, text)
         else:
