@@ -3,7 +3,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from toolbus import RESTART, Agent, Model, ModelCall, ModelError, NextModel, open_model
+from toolbus import Agent, Model, ModelCall, ModelError, NextModel, open_model
+from toolbus.conversations.model_calls import RESTART
 
 
 class Fallback:
@@ -24,7 +25,7 @@ class Fallback:
             print("step", call.step, "asks the other model:", error)
         if has_begun:
             yield RESTART
-        async with aclosing(self.other.stream(dict(call.request))) as events:
+        async with aclosing(next(call.replace(model=self.other))) as events:
             async for event in events:
                 yield event
 

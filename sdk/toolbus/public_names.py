@@ -36,7 +36,7 @@ _MODULES = {
     "toolbus.conversations.agent_events": "AgentEvent",
     "toolbus.conversations.conversation": "ConversationUnavailable",
     "toolbus.conversations.loop": "answer",
-    "toolbus.conversations.model_calls": "ModelCall ModelMiddleware NextModel",
+    "toolbus.conversations.model_calls": "RESTART ModelCall ModelMiddleware NextModel",
     "toolbus.conversations.model_middlewares": "ModelBudget ModelLog ModelRetry",
     "toolbus.conversations.state_store": "SqliteStates StateStore StatesUnavailable",
     "toolbus.errors": (
@@ -100,7 +100,8 @@ class PublicNames:
         }
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        """Give the names in the order of `__all__`: values first, as linters sort it."""
+        return iter(sorted(self._homes, key=lambda name: (not name.isupper(), name)))
 
     def home(self, name: str) -> str:
         """Return the module that defines a name."""

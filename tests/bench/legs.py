@@ -197,6 +197,19 @@ MODELS = Leg(
     "reply, with or without these words",
     ("caller",),
 )
+SEARCH = Leg(
+    "tool_search",
+    "bench.search_leg",
+    "`tools.search` of a turn over the tools of a room, with seven queries in turn",
+    environment=_UNSAMPLED,
+)
+AGENTS = Leg(
+    "agents",
+    "bench.agents_leg",
+    "one process: an agent whose model asks for a tool that does nothing, in each of 20 steps, "
+    "or a turn that calls this tool",
+    ("caller",),
+)
 APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 IMPORTS = Leg(
     "imports",
@@ -282,6 +295,24 @@ GROUPS = (
                 )
             ),
             Contender(MODELS, "its uses", "caller", {"step": "uses", "api": ""}, ("caller",)),
+        ),
+        (ROUNDS,),
+        rounds=1,
+    ),
+    Group(
+        "tool_search",
+        tuple(
+            Contender(SEARCH, f"a search over {count:,} tools", order={"count": count})
+            for count in (1_000, 10_000)
+        ),
+        (ROUNDS,),
+        rounds=1,
+    ),
+    Group(
+        "agents",
+        tuple(
+            Contender(AGENTS, label, "caller", {"of": of}, ("caller",))
+            for label, of in (("a step of an agent", "agent"), ("its call", "turn"))
         ),
         (ROUNDS,),
         rounds=1,

@@ -157,6 +157,9 @@ ROWS = (
         Row("models", 1_000.0, 500.0, ROUNDS, f"a reply of {api}", "its uses", ABOVE)
         for api in APIS
     ),
+    Row("tool_search", 5.0, 2.5, ROUNDS, "a search over 1,000 tools", figure=MS),
+    Row("tool_search", 20.0, 10.0, ROUNDS, "a search over 10,000 tools", figure=MS),
+    Row("agents", 1_000.0, 500.0, ROUNDS, "a step of an agent", "its call", ABOVE),
     Row("imports", 1.7, 1.5, STARTS, "four names", "their libraries", P50),
     Row("imports", None, None, STARTS, "four names", figure=MS),
     Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),

@@ -101,7 +101,9 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "permission_denied, executed: no, retryable: no",
         "invalid_arguments, executed: no, retryable: no: /max_rows",
         "tool_failed, executed: yes",
-        "two turns had largest.packages and greeting.say; the third was refused: /tools/0",
+        "approved sql.query No rule allows this call",
+        "tool_result: ok clock.now",
+        "done after 2 replies; for the diary permission_denied, executed: no: /tools/0",
         "deadline_exceeded, executed: maybe, retryable: no",
         "the caller went on after",
         "host_lost, executed: maybe, retryable: yes",
@@ -119,7 +121,7 @@ def test_demo_shows(completed: subprocess.CompletedProcess[str], fact: str) -> N
 def test_demo_draws_one_call_over_three_processes(
     completed: subprocess.CompletedProcess[str],
 ) -> None:
-    title, *spans = completed.stdout[completed.stdout.index("\ntrace ") :].split("\n")[1:6]
+    title, *spans = completed.stdout[completed.stdout.rindex("\ntrace ") :].split("\n")[1:6]
     assert title.endswith("4 spans")
     assert [re.sub(r"\W*(.*?)\s{2,}(\w+)\s+(\S+).*", r"\1/\2/\3", line) for line in spans] == [
         "sql.query/CLIENT/demo[caller]",
@@ -128,6 +130,30 @@ def test_demo_draws_one_call_over_three_processes(
         "execute_tool query/INTERNAL/sql[sql-3]",
     ]
     assert all(line.endswith("executed=yes") for line in spans)
+
+
+def test_demo_draws_the_way_from_a_message_to_the_tools_that_answer_it(
+    completed: subprocess.CompletedProcess[str],
+) -> None:
+    title, *spans = completed.stdout[completed.stdout.index("\ntrace ") :].split("\n")[1:15]
+    assert title.endswith("13 spans")
+    drawn = [re.sub(r"^(\W*)(.*?)\s{2,}\w+\s+(\S+).*", r"\1\2/\3", line) for line in spans]
+    assert drawn == [
+        "agent.ask/demo[caller]",
+        "└─ agent.ask/server[room]",
+        "   └─ agent.ask/demo[caller]",
+        "      └─ execute_tool ask/demo[caller]",
+        "         └─ invoke_agent agent/demo[caller]",
+        "            ├─ chat replies.jsonl/demo[caller]",
+        "            ├─ execute_tool query/demo[caller]",
+        "            │  └─ sql.query/demo[caller]",
+        "            │     └─ sql.query/server[room]",
+        f"            │        └─ sql.query/{(sql := drawn[9].partition('/')[2])}",
+        f"            │           └─ execute_tool query/{sql}",
+        "            ├─ execute_tool now/demo[caller]",
+        "            └─ chat replies.jsonl/demo[caller]",
+    ]
+    assert sql in ("sql[sql-1]", "sql[sql-2]")
 
 
 def test_help_readme_and_makefile_name_the_same_processes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from toolbus.agents.granted_rules import (
@@ -41,6 +42,7 @@ _NAMES: Mapping[int, tuple[str, ...]] = {
 }
 """The names of each version that is read."""
 _MAX_ADAPTER_CHARS = 1_024
+_BEFORE_MESSAGES = ', "conversation": ['
 
 
 class AgentState:
@@ -96,12 +98,15 @@ class AgentState:
         Raises `InvalidArguments` with the path of a value that is not JSON.
         """
         messages = _plain("/conversation", self.conversation)
-        return self.json_around(json.dumps(messages, ensure_ascii=False))
+        return self.json_with([json.dumps(message, ensure_ascii=False) for message in messages])
 
-    def json_around(self, conversation: str) -> str:
-        """Return what `to_json` does, for a conversation that is JSON text already.
+    def json_with(self, messages: Iterable[str]) -> str:
+        """Return what `to_json` does, for messages that are JSON text already.
 
-        A large conversation costs nothing but a copy then. Raises as `to_json`, for all else.
+        A large conversation costs one copy of its texts then. Raises as `to_json`, for all else.
+
+        Args:
+            messages: The text of each message of the conversation.
         """
         count = len(self.conversation)
         written = {
@@ -114,8 +119,14 @@ class AgentState:
             # A program may have emptied the conversation and nothing else.
             "questions": [index for index in self.questions if index < count],
         }
-        text = json.dumps(written, ensure_ascii=False)
-        return f'{text[:-1]}, "conversation": {conversation}}}'
+        begin = json.dumps(written, ensure_ascii=False)[:-1] + _BEFORE_MESSAGES
+        texts = list(messages)
+        if not texts:
+            return begin + "]}"
+        # One `join` makes the text: further copies of some MiB would take most of the time.
+        texts[0] = begin + texts[0]
+        texts[-1] += "]}"
+        return ", ".join(texts)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -124,7 +135,7 @@ class AgentState:
         Raises `InvalidArguments`, with a path, for text that is not such JSON.
         """
         try:
-            read = json.loads(text)
+            read = _parsed(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise _invalid("", f"not JSON: {cut(str(error))}") from None
         if not isinstance(read, dict):
@@ -149,6 +160,34 @@ class AgentState:
 
     def __repr__(self) -> str:
         return f"AgentState({', '.join(self.state) or 'empty'})"
+
+
+def _parsed(text: str | bytes) -> Any:
+    """Read JSON. Raises `ValueError`, `TypeError` and `RecursionError`.
+
+    Of a state that `to_json` wrote, the messages are read one by one: while the parser runs, no
+    other thread does, and 10 MiB would stop an event loop for a tenth of a second.
+    """
+    at = text.find(_BEFORE_MESSAGES) if isinstance(text, str) else -1
+    if at >= 0 and isinstance(text, str):
+        with suppress(ValueError):  # it is no such text: these words stand inside of something else
+            read = json.loads(text[:at] + "}")
+            read["conversation"] = _parsed_messages(text, at + len(_BEFORE_MESSAGES))
+            return read
+    return json.loads(text)
+
+
+def _parsed_messages(text: str, at: int) -> list[Any]:
+    messages: list[Any] = []
+    decoder = json.JSONDecoder()
+    while not (text.startswith("]}", at) and len(text) == at + 2):
+        if messages:
+            if not text.startswith(", ", at):
+                raise ValueError("not as to_json writes it")
+            at += 2
+        message, at = decoder.raw_decode(text, at)
+        messages.append(message)
+    return messages
 
 
 def _known_names(version: object) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
         ConversationUnavailable as ConversationUnavailable,
     )
     from toolbus.conversations.loop import answer as answer
+    from toolbus.conversations.model_calls import RESTART as RESTART
     from toolbus.conversations.model_calls import ModelCall as ModelCall
     from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
     from toolbus.conversations.model_calls import NextModel as NextModel
@@ -37,7 +38,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
 
 _names = PublicNames(__name__)
 
-__all__ = sorted(_names)
+__all__ = list(_names)
 
 
 def __getattr__(name: str) -> Any:

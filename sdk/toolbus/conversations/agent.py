@@ -334,10 +334,10 @@ class Agent:
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
         {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
-        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. Raises
-        as `answer`.
+        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. It does
+        not wait for a question that is answered now. Raises as `answer`.
         """
-        async with self._asked(tools, conversation, context) as (turn, found):
+        async with self._asked(tools, conversation, context, reads=True) as (turn, found):
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -376,14 +376,20 @@ class Agent:
 
     @asynccontextmanager
     async def _asked(
-        self, tools: Sequence[Any], name: str, context: ToolContext | None
+        self,
+        tools: Sequence[Any],
+        name: str,
+        context: ToolContext | None,
+        *,
+        reads: bool = False,
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
         # Here already: after a wait that was told, a refusal could not say any more that nothing
         # ran. The turn checks again, and builds.
         granted = None if context is None else context.builders
         read_configs(self.builders, tools, granted=granted, limits_objects=False)
-        async with self._conversations.using(self._key(name, context)) as conversation:
+        hold = self._conversations.reading if reads else self._conversations.using
+        async with hold(self._key(name, context)) as conversation:
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()
@@ -442,7 +448,7 @@ class Agent:
             # Here, not at the next event: models take long. And the loop can go on with a cut
             # conversation only where it is about to ask.
             conversation.cut()
-            await self._conversations.save_growth(conversation)
+            self._conversations.save_soon(conversation)
             async with aclosing(next(call)) as events:
                 async for event in events:
                     yield event
@@ -469,7 +475,7 @@ class Agent:
                         conversation.end()
                         await self._conversations.save(conversation)
                     else:  # before the calls of a reply run, so that they are not forgotten
-                        await self._conversations.save_growth(conversation)
+                        self._conversations.save_soon(conversation)
                     yield event
         finally:
             if not has_ended:

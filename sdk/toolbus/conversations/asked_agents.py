@@ -31,7 +31,7 @@ _PROGRESS = frozenset(
     {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting"}
 )
 _MAX_SHOWN_CHARS = 2_000
-"""Of the text so far, as progress: its end."""
+"""Of a text in a progress: of the answer so far its end, of a result its beginning."""
 _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
 """Of the files of one answer together; what a turn keeps of a stream has to hold its text too."""
 
@@ -61,8 +61,10 @@ class AskedAgents:
             yield chunk
 
     def _in_own_conversation(self, call: ToolCall) -> ToolCall:
-        if "conversation" not in call.tool.input_schema.get("properties", {}):
-            return call
+        properties = call.tool.input_schema.get("properties")
+        schema = properties.get("conversation") if isinstance(properties, dict) else None
+        if not isinstance(schema, dict) or schema.get("type") != "string":
+            return call  # it means something else
         named = [self._conversation, call.arguments.get("conversation", "")]
         name = sha256(json.dumps(named, default=str).encode()).hexdigest()[:32]
         return call.replace(arguments={**call.arguments, "conversation": name})
@@ -114,6 +116,8 @@ class _Answer:
             event = {"type": "text", "text": self.unfinished[-_MAX_SHOWN_CHARS:]}
         elif kind in ("restart", "tool_call"):
             self.unfinished = ""
+        elif kind == "tool_result":
+            event = {**event, "text": str(text)[:_MAX_SHOWN_CHARS]}
         # The agent that asks tells itself that it waits.
         if kind != "waiting" and len(pack_body(event)) <= MAX_PROGRESS_BYTES:
             self._context.emit(event)

@@ -10,9 +10,11 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import is_
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -20,7 +22,7 @@ from toolbus.agents.agent_state import AgentState
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.chunks.json_values import plain_json
-from toolbus.conversations.state_store import MAX_STATE_BYTES, StateStore
+from toolbus.conversations.state_store import MAX_STATE_CHARS, StateStore
 from toolbus.errors import InvalidArguments, InvalidResult, Overloaded, RoomException, Unavailable
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.tools.tool_run import Participant
@@ -83,15 +85,33 @@ def adapter_name(adapter: Adapter) -> str:
     return name.removeprefix("toolbus.models.")
 
 
-class _Message(NamedTuple):
-    """A message as it is stored."""
+class _Stored(NamedTuple):
+    """Messages as they are stored: lists of one length, so that each is used as a whole."""
 
-    message: object
-    """The message itself: another one in its place is measured again."""
-    text: str | None
-    """As JSON; None if it is not JSON."""
-    size: int
-    """Bytes of the text."""
+    messages: list[object]
+    """The messages themselves: another one in the place of one of these is measured anew."""
+    texts: list[str]
+    """Each as JSON; empty for one that is not JSON."""
+    sizes: list[int]
+    """The bytes of each text."""
+
+    def copy(self) -> _Stored:
+        """Return the same in other lists."""
+        return _Stored(*([*values] for values in self))
+
+    def delete(self, which: slice) -> None:
+        """Delete some messages."""
+        for values in self:
+            del values[which]
+
+    def add(self, message: object) -> None:
+        """Add a message."""
+        text = ""
+        with suppress(InvalidResult):  # a message of an adapter that is not ours
+            text = json.dumps(plain_json(message), ensure_ascii=False)
+        self.messages.append(message)
+        self.texts.append(text)
+        self.sizes.append(len(text) if text.isascii() else len(text.encode()))
 
 
 class _Former(NamedTuple):
@@ -100,7 +120,7 @@ class _Former(NamedTuple):
     adapter: str
     conversation: list[Plain]
     questions: list[int]
-    messages: list[_Message]
+    stored: _Stored
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +149,9 @@ class Conversation:
     """Of its messages, as JSON."""
     saved: object = None
     """The last message when the state was stored last."""
-    _messages: list[_Message] = field(default_factory=list)
+    saving: asyncio.Task[None] | None = None
+    """Stores the state while a question is answered."""
+    _stored: _Stored = field(default_factory=lambda: _Stored([], [], []))
     _former: _Former | None = None
 
     @property
@@ -138,10 +160,21 @@ class Conversation:
         return str(json.loads(self.key)[2])
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it, and nothing of it is being stored."""
+        return not self.users and (self.saving is None or self.saving.done())
+
+    @property
     def is_answered(self) -> bool:
         """Whether anything follows the last question."""
         questions = self.state.questions
         return not questions or len(self.state.conversation) > questions[-1] + 1
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether something was said since the state was stored; a question alone is nothing."""
+        said = self.state.conversation
+        return bool(said) and said[-1] is not self.saved and self.is_answered
 
     def begin(self, adapter: Adapter, question: Plain) -> None:
         """Append a question, and leave out what cannot be sent with it; `dropped` says why.
@@ -153,7 +186,7 @@ class Conversation:
         state = self.state
         words = adapter_name(adapter)
         self._former = _Former(
-            state.adapter, [*state.conversation], [*state.questions], [*self._messages]
+            state.adapter, [*state.conversation], [*state.questions], self._stored.copy()
         )
         self.dropped = ""
         if state.conversation and state.adapter not in ("", words):
@@ -184,7 +217,7 @@ class Conversation:
         self.state.adapter = former.adapter
         self.state.conversation[:] = former.conversation
         self.state.questions[:] = former.questions
-        self.take(self.state, former.messages)
+        self.take(self.state, former.stored)
 
     def cut(self) -> None:
         """Leave out the oldest questions while there are too many bytes, but never the last one.
@@ -197,7 +230,7 @@ class Conversation:
         for start in self.state.questions:
             if left <= self.max_bytes:
                 break
-            left -= sum(message.size for message in self._messages[count:start])
+            left -= sum(self._stored.sizes[count:start])
             count = start
         if count:
             self._leave_out(count)
@@ -205,64 +238,58 @@ class Conversation:
     def text(self) -> str:
         """Return the state as JSON. Raises `InvalidArguments` for what is not JSON in it."""
         self._measure()
-        texts: list[str] = []
-        for number, message in enumerate(self._messages):
-            if message.text is None:
-                path = f"/conversation/{number}"
-                text = f"a message of the conversation is not JSON: {path}"
-                raise InvalidArguments(text, details={"path": path})
-            texts.append(message.text)
-        return self.state.json_around(f"[{', '.join(texts)}]")
+        texts = self._stored.texts
+        if "" in texts:
+            path = f"/conversation/{texts.index('')}"
+            text = f"a message of the conversation is not JSON: {path}"
+            raise InvalidArguments(text, details={"path": path})
+        return self.state.json_with(texts)
 
-    def take(self, state: AgentState, messages: Iterable[_Message] = ()) -> None:
+    def take(self, state: AgentState, stored: _Stored | None = None) -> None:
         """Take a state in place of the former one.
 
         Args:
             state: The state.
-            messages: Its messages as they are stored, where that is known.
+            stored: Its messages as they are stored, where that is known.
         """
         self.state = state
         self.is_loaded = True
-        self._messages[:] = messages
-        self.bytes = sum(message.size for message in self._messages)
+        self._stored = _Stored([], [], []) if stored is None else stored
+        self.bytes = sum(self._stored.sizes)
 
     def _measure(self) -> None:
         """Make JSON of the messages that have come since."""
-        said = self.state.conversation
-        known = 0
-        for stored, message in zip(self._messages, said, strict=False):
-            if stored.message is not message:
-                break
-            known += 1
-        self.bytes -= sum(message.size for message in self._messages[known:])
-        del self._messages[known:]
+        said, stored = self.state.conversation, self._stored
+        known = len(stored.messages)
+        # Each time for all messages, but without a step of Python for each.
+        if known > len(said) or not all(map(is_, stored.messages, said)):
+            pairs = zip(stored.messages, said, strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+            stored.delete(slice(known, None))
+        elif known == len(said):
+            return
         for message in said[known:]:
-            self._messages.append(_stored(message))
-            self.bytes += self._messages[-1].size
+            stored.add(message)
+        self.bytes = sum(stored.sizes)
 
     def _leave_out(self, count: int) -> None:
         """Leave out the first messages."""
-        self.bytes -= sum(message.size for message in self._messages[:count])
-        del self._messages[:count]
+        self._stored.delete(slice(count))
+        self.bytes = sum(self._stored.sizes)
         del self.state.conversation[:count]
         questions = self.state.questions
         questions[:] = [index - count for index in questions if index >= count]
 
 
-def _stored(message: object) -> _Message:
-    try:
-        text = json.dumps(plain_json(message), ensure_ascii=False)
-    except InvalidResult:  # of an adapter that is not ours
-        return _Message(message, None, 0)
-    return _Message(message, text, len(text) if text.isascii() else len(text.encode()))
-
-
-def _read(text: str) -> tuple[AgentState, list[_Message]]:
+def _read(text: str) -> tuple[AgentState, _Stored]:
     """Read a stored state, and its messages. Raises `InvalidArguments`."""
-    if len(text) > MAX_STATE_BYTES:
-        raise InvalidArguments(f"a state has at most {MAX_STATE_BYTES} bytes")
+    if len(text) > MAX_STATE_CHARS:
+        raise InvalidArguments(f"a state has at most {MAX_STATE_CHARS} characters")
     state = AgentState.from_json(text)
-    return state, [_stored(message) for message in state.conversation]
+    stored = _Stored([], [], [])
+    for message in state.conversation:
+        stored.add(message)
+    return state, stored
 
 
 class Conversations:
@@ -327,8 +354,43 @@ class Conversations:
             found.users -= 1
             self._leave_out(found)
 
+    def save_soon(self, conversation: Conversation) -> None:
+        """Begin to store the state if something was said since, and do not wait for it.
+
+        An answer need not wait for a disk at each of its steps. What is said while one state is
+        stored is in the next one.
+        """
+        if self._store is None or not conversation.has_grown:
+            return
+        if conversation.saving is None or conversation.saving.done():
+            conversation.saving = asyncio.create_task(self._save_growth(conversation))
+
+    @asynccontextmanager
+    async def reading(self, key: str) -> AsyncIterator[Conversation]:
+        """Do as `using`, but beside a question that is answered now; the block changes nothing."""
+        found = self._kept.get(key)
+        if found is None or not (found.is_loaded and found.lock.locked()):
+            async with self.using(key) as found:
+                yield found
+            return
+        found.users += 1
+        try:
+            yield found
+        finally:
+            found.users -= 1
+            self._leave_out(found)
+
     async def save(self, conversation: Conversation) -> None:
-        """Store the state of a conversation, if there is a store."""
+        """Store the state of a conversation, if there is a store, and wait until it is stored."""
+        if conversation.saving is not None:  # a store gets the states of a key one by one
+            await asyncio.wait([conversation.saving])
+        await self._save(conversation)
+
+    async def _save_growth(self, conversation: Conversation) -> None:
+        while conversation.has_grown:
+            await self._save(conversation)
+
+    async def _save(self, conversation: Conversation) -> None:
         if self._store is None:
             return
         said = conversation.state.conversation
@@ -340,13 +402,6 @@ class Conversations:
             if now >= self._warn_at:
                 self._warn_at = now + _WARN_EVERY_S
                 _logger.warning("conversation %s is not stored: %s", conversation.key, error)
-
-    async def save_growth(self, conversation: Conversation) -> None:
-        """Store the state if something was said since, and the last question is answered by it."""
-        if conversation.is_answered:
-            said = conversation.state.conversation
-            if said and said[-1] is not conversation.saved:
-                await self.save(conversation)
 
     async def forget(self, conversation: Conversation) -> None:
         """Begin a conversation anew, and delete its stored state. Raises what the store raises."""
@@ -370,11 +425,11 @@ class Conversations:
             return
         try:
             # The thread changes nothing: it goes on if this question is cancelled.
-            state, messages = await FILE_THREADS.run(_read, text)
+            state, stored = await FILE_THREADS.run(_read, text)
         except InvalidArguments as error:
             _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
             raise _unavailable(conversation, error.message, retryable=False) from error
-        conversation.take(state, messages)
+        conversation.take(state, stored)
         conversation.cut()
 
     def _leave_out(self, used: Conversation) -> None:
@@ -384,7 +439,7 @@ class Conversations:
         total = sum(conversation.bytes for conversation in self._kept.values())
         if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
             return
-        idle = [each for each in self._kept.values() if not each.users]
+        idle = [each for each in self._kept.values() if each.is_idle]
         for conversation in idle:
             if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
                 break

@@ -112,11 +112,23 @@ class ModelCall:
     usage: StepUsage = field(default_factory=StepUsage, compare=False, repr=False)
     """The tokens of this step so far; counted for all that `replace` returns together."""
 
-    def replace(self, *, request: Mapping[str, Any]) -> Self:
-        """Return this call with another request."""
-        if not isinstance(request, Mapping):
+    def replace(
+        self, *, request: Mapping[str, Any] | None = None, model: Model | None = None
+    ) -> Self:
+        """Return this call with another request, or for another model of the same API.
+
+        Raises `TypeError` for a request that is no mapping, and `ValueError` for a model with
+        another adapter: the conversation is in the words of this one.
+        """
+        if not isinstance(request, Mapping | None):
             raise TypeError(f"request must be a mapping, not {shown(request)}")
-        return replace(self, request=request)
+        if model is not None and model.adapter is not self.model.adapter:
+            raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
+        return replace(
+            self,
+            request=self.request if request is None else request,
+            model=self.model if model is None else model,
+        )
 
     @property
     def model_name(self) -> str:
@@ -284,7 +296,9 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
         async with aclosing(call.model.stream(call.request)) as replied:
             async for event in replied:
                 events.append(event)
-                told = TokenUsage(*map(max, told, adapter.usage(event)))
+                found = adapter.usage(event)
+                if found.input or found.output:
+                    told = TokenUsage(*map(max, told, found))
                 yield event
         # Read here too, so that middlewares and traces see a reply that broke off.
         reply = adapter.collect(events)

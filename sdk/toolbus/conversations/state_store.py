@@ -15,14 +15,16 @@ from toolbus.errors import TooLarge, Unavailable
 from toolbus.forked_children import call_in_children
 from toolbus.sqlite_files import FileKind, SqliteFile, is_locked
 
-__all__ = ["MAX_STATE_BYTES", "SqliteStates", "StateStore", "StatesUnavailable"]
+__all__ = ["MAX_STATE_CHARS", "SqliteStates", "StateStore", "StatesUnavailable"]
 
-MAX_STATE_BYTES: Final = 64 * 1024 * 1024
-"""The largest state that is saved or read, in bytes of UTF-8.
+MAX_STATE_CHARS: Final = 64 * 1024 * 1024
+"""Of a state that is saved or read.
 
-Far above what an agent keeps of a conversation by default (4 MiB). It bounds the memory and the
-time that one row of a file from elsewhere can take.
+Far above what an agent keeps of a conversation by default, 8 MiB, and above a question with all the
+files that a provider takes. It bounds memory and time that a file from elsewhere can take. It is a
+number of characters since these are known without a look at each.
 """
+_MAX_BYTES = 4 * MAX_STATE_CHARS
 _LOCKED_ATTEMPTS = 5
 """How often a write waits a second for a lock: agents that share a file save large states in turn,
 and SQLite does not let them wait in a line."""
@@ -62,6 +64,8 @@ _STATES = FileKind(
     error=StatesUnavailable,
     is_durable=True,
 )
+# A text that is not Unicode is kept as it is: it must not fail the others of its transaction.
+_CODEC = ("utf-8", "surrogatepass")
 _SAVE = "INSERT INTO states VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET state = excluded.state"
 _DELETE = "DELETE FROM states WHERE key = ?"
 _SIZE = "SELECT length(state) FROM states WHERE key = ?"
@@ -72,7 +76,7 @@ class _Batch:
     """What is written in one transaction: the last text of each key, None to forget it."""
 
     def __init__(self) -> None:
-        self.states: dict[str, bytes | None] = {}
+        self.states: dict[str, str | None] = {}
         self.is_done = False
         self.error: Unavailable | None = None
 
@@ -136,7 +140,7 @@ class SqliteStates:
     async def load(self, key: str) -> str | None:
         """Return the text that was saved last; None if there is none.
 
-        Raises `StatesUnavailable`, also for one that is larger than 64 MiB or no UTF-8.
+        Raises `StatesUnavailable`, also for one that is larger than any that `save` takes.
         """
         return await self._threads.run(self._load, key)
 
@@ -146,16 +150,12 @@ class SqliteStates:
         It is kept also if this task is cancelled. Texts of one key are kept in the order of the
         calls.
 
-        Raises `StatesUnavailable`; `TooLarge` above 64 MiB; `ValueError` for a text that is not
-        Unicode.
+        Raises `StatesUnavailable`, and `TooLarge` above 64 * 1024 * 1024 characters.
         """
-        state = text.encode()
-        if len(state) > MAX_STATE_BYTES:
-            raise TooLarge(
-                f"a state has at most {MAX_STATE_BYTES} bytes, this one has {len(state)}",
-                executed="no",
-            )
-        await self._put(key, state)
+        if len(text) > MAX_STATE_CHARS:
+            text = f"a state has at most {MAX_STATE_CHARS} characters, this one has {len(text)}"
+            raise TooLarge(text, executed="no")
+        await self._put(key, text)
 
     async def delete(self, key: str) -> None:
         """Forget a text, if there is one. Raises `StatesUnavailable`."""
@@ -165,7 +165,7 @@ class SqliteStates:
         """Wait until all is written, and close the file; the next use opens it again."""
         await self._threads.run(self._file.close)  # the thread works in the order of the calls
 
-    async def _put(self, key: str, state: bytes | None) -> None:
+    async def _put(self, key: str, state: str | None) -> None:
         with self._lock:
             batch = self._batch
             batch.states[key] = state
@@ -195,7 +195,7 @@ class SqliteStates:
             reason = batch.error.details["reason"]
             raise _STATES.unavailable(self._path, reason) from batch.error
 
-    def _write_states(self, states: dict[str, bytes | None]) -> None:
+    def _write_states(self, states: dict[str, str | None]) -> None:
         attempts = _LOCKED_ATTEMPTS
         while True:
             try:
@@ -204,7 +204,7 @@ class SqliteStates:
                         if state is None:
                             connection.execute(_DELETE, (key,))
                         else:
-                            connection.execute(_SAVE, (key, state))
+                            connection.execute(_SAVE, (key, state.encode(*_CODEC)))
                 return
             except sqlite3.Error as error:
                 attempts -= 1
@@ -217,14 +217,14 @@ class SqliteStates:
             size = connection.execute(_SIZE, (key,)).fetchone()
             if size is None:
                 return None
-            if size[0] > MAX_STATE_BYTES:
-                raise ValueError(f"a state in it is larger than {MAX_STATE_BYTES} bytes")
+            if size[0] > _MAX_BYTES:
+                raise ValueError(f"a state in it is larger than {_MAX_BYTES} bytes")
             row = connection.execute(_LOAD, (key,)).fetchone()
             if row is None:  # another process has deleted it since
                 return None
             if not isinstance(row[0], bytes):
                 raise ValueError("a state in it is no text")
-            return row[0].decode()
+            return row[0].decode(*_CODEC)
         except (sqlite3.Error, ValueError) as error:
             raise self._unavailable(error) from error
 

@@ -35,10 +35,13 @@ async def with_waiting(
     free = asyncio.Semaphore(1)
 
     async def read() -> None:
-        async with aclosing(events):
-            async for event in events:
-                passed.put_nowait(event)
-                await free.acquire()
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    passed.put_nowait(event)
+                    await free.acquire()
+        except SystemExit as error:  # a task that raises it ends the event loop
+            raise RuntimeError(f"SystemExit: {error.code}") from error
 
     reading = asyncio.create_task(read())
     reading.add_done_callback(lambda _: passed.put_nowait(_END))

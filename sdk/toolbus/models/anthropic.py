@@ -160,7 +160,7 @@ def usage(told: Mapping[str, Any]) -> TokenUsage:
     Of a stream, `message_start` tells those of the request, and `message_delta` those of the reply
     so far: platform.claude.com/docs/en/build-with-claude/streaming.
     """
-    counts = counts_in(told, "usage", "message.usage")
+    counts = counts_in(told, "usage", "message")
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     return TokenUsage(count_of(counts, "input_tokens", *cached), count_of(counts, "output_tokens"))
 

@@ -164,7 +164,7 @@ def text(reply: Mapping[str, Any]) -> str:
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the API counted; the last event tells them."""
-    counts = counts_in(told, "usage", "response.usage")
+    counts = counts_in(told, "usage", "response")
     return TokenUsage(count_of(counts, "input_tokens"), count_of(counts, "output_tokens"))
 
 

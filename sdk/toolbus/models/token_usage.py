@@ -25,30 +25,33 @@ class TokenUsage(NamedTuple):
 
 def count_of(counts: Mapping[str, Any], *names: str) -> int:
     """Return the sum of some counts of a reply; what is no count is 0."""
+    if not counts:
+        return 0
     found = (counts.get(name) for name in names)
     return sum(each for each in found if type(each) is int and each > 0)
 
 
-def counts_in(told: Any, *places: str) -> Mapping[str, Any]:
-    """Return the counts of a reply or an event: the first of its fields that is an object.
+def counts_in(told: Mapping[str, Any], field: str, within: str = "") -> Mapping[str, Any]:
+    """Return the counts of a reply or an event; empty if it tells none, as most events do.
 
     Args:
         told: The reply or event.
-        places: Names of fields, such as `usage`, or of fields within one, as `message.usage`.
+        field: The field with the counts.
+        within: The field that has that field, in some events.
     """
-    for place in places:
-        found = told
-        for name in place.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping):
-            return found
-    return {}
+    counts = told.get(field)
+    if counts is None and within:
+        inner = told.get(within)
+        counts = inner.get(field) if isinstance(inner, Mapping) else None
+    return counts if isinstance(counts, Mapping) else {}
 
 
 def estimated_tokens(value: Any) -> int:
     """Return about how many tokens a value has that goes over the network as JSON: bytes / 4."""
     try:
         size = len(msgspec.json.encode(value, enc_hook=str))
-    except (ValueError, RecursionError):  # lone surrogates, numbers beyond 64 bits
+    except ValueError:  # lone surrogates
         size = len(json.dumps(value, default=str))
+    except RecursionError:  # nested so deeply that nobody can send it
+        size = 0
     return -(-size // _BYTES_PER_TOKEN)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
 # The server imports modules of this package, and needs none of these.
 _names = PublicNames(__name__)
 
-__all__ = sorted(_names)
+__all__ = list(_names)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,8 @@ or answered.
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from opentelemetry import trace
 
 from toolbus.telemetry.attributes import (
@@ -48,6 +50,8 @@ class ModelSpan:
             model: The name of the model as `open_model` takes it, `PROVIDER:NAME`, or another.
         """
         prefix, colon, rest = model.partition(":")
+        if prefix == "scripted":
+            rest = PurePath(rest).name  # the folders of this machine are nobody's business
         name = sendable(rest if colon else model)
         attributes = {
             GEN_AI_OPERATION_NAME: CHAT,

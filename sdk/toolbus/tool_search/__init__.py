@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
 
 _names = PublicNames(__name__)
 
-__all__ = sorted(_names)
+__all__ = list(_names)
 
 
 def __getattr__(name: str) -> Any:

@@ -174,6 +174,23 @@ async def test_question_without_a_required_toolkit_is_refused_until_it_is_back()
             assert (await ask(ann))[-1]["text"] == "here"
 
 
+async def test_public_toolkits_come_and_go_while_the_agent_runs() -> None:
+    hanging = Hanging()
+    model = PreparedModel(uses("slow.hang"), "on", uses("slow.hang"), "done")
+    async with room_of("ann", "helper", "host") as (ann, helper, host):
+        async with Agent(helper, model, name="helper"):
+            async with host.host(Toolkit("slow", [hanging])):
+                question = asyncio.create_task(ask(ann))
+                await hanging.began.wait()
+                await host.__aexit__(None, None, None)  # in the middle of a call
+                first = await question
+            second = await ask(ann)
+    assert [event["state"] for event in first[1:2]] == ["failed"]
+    assert first[1]["error"]["code"] == "host_lost"
+    assert second[1]["error"]["code"] == "not_found"
+    assert [first[-1]["text"], second[-1]["text"]] == ["on", "done"]
+
+
 @pytest.mark.parametrize("retryable", [True, False])
 async def test_failure_of_the_model_has_its_words(retryable: bool) -> None:
     failure = ModelError("the provider is overloaded", retryable=retryable, retry_after_s=7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from support.models.model_server import model_server
 from support.models.wire_replies import Says
@@ -43,7 +44,11 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         {"TOOLBUS_URL": server.url, "TOOLBUS_TOKEN": server.token("ann"), "TOOLBUS_ROOM": "lab"},
     )
     assert here.run_here("bundle", "install", "office", "--yes").code == 0
-    uses = (("skills__view_skill", {"name": "letters"}), ("ledger__wipe", {}), ("ledger__read", {}))
+    uses: Any = (
+        ("skills__view_skill", {"name": "letters"}),
+        ("ledger__wipe", {}),
+        ("ledger__read", {}),
+    )
     ledger = Toolkit("ledger", [read, wipe])
     async with (
         model_server(Says(uses=uses), Says("Done.")) as model,
@@ -55,8 +60,14 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         question = ("chat", "--avatar", "clerk", "--once", "Write to ann.", "--mode", "bypass")
         with here.start(*question, *flags) as chat:
             asked = await asyncio.to_thread(chat.ended)
+        (tmp_path / "replies.jsonl").write_text("")
+        twice = ("--require", "ledger", "--require", "ledger@host")
+        with here.start(*question, "--model", "scripted:replies.jsonl", *twice) as chat:
+            refused = await asyncio.to_thread(chat.ended)
     assert (asked.code, "Done." in asked.out) == (0, True), asked.err
     assert "clerk.yaml: nickname is not understood" in asked.err
+    assert (refused.code, refused.err.count("\n")) == (2, 2), refused.err
+    assert "two toolkits of this turn are named 'ledger'" in refused.err
     first, second = model.requests
     told = first["messages"][0]["content"]
     assert told.startswith("@/etc/hostname is a file, be polite.")

@@ -80,7 +80,7 @@ async def test_the_trace_of_a_question_is_one_tree_from_its_asker_to_the_last_to
     script.write_text(f"{json.dumps({'uses': [use]})}\n{json.dumps({'text': 'Three.'})}\n")
     async with traced_agent(open_model(f"scripted:{script}")) as (ann, exporter):
         events = await asked(ann, "how many secrets?")
-    chat = f"CLIENT chat {script}"
+    chat = f"CLIENT chat {script.name}"
     question = [line for line in drawn(exporter) if "ask" in line or line.startswith("        ")]
     assert question == [
         "CLIENT helper.ask",
@@ -100,7 +100,7 @@ async def test_the_trace_of_a_question_is_one_tree_from_its_asker_to_the_last_to
     assert events[-1]["trace"] == f"{trace_id:032x}"
     assert dict(chats(exporter)[0].attributes or {}) == {
         "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": str(script),
+        "gen_ai.request.model": "replies.jsonl",
         "gen_ai.provider.name": "scripted",
     }
     assert not any("secret" in span.to_json() for span in exporter.get_finished_spans())

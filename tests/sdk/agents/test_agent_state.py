@@ -20,6 +20,31 @@ def test_state_of_an_older_version_is_read_and_written_as_the_newer_one() -> Non
     assert json.loads(state.to_json())["version"] == 4
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 4, "conversation": []}',
+        '{"version": 4, "conversation": [{"a": ", \\"conversation\\": ["}, {"b": [1, {}]}]}',
+        '{"version": 4, "conversation": [{"a": {"b": 1, "conversation": [2]}}]}',
+        '{"version": 4, "state": {"n": {"a": 1, "conversation": [1]}}, "conversation": [{}, {}]}',
+        '{"version": 4, "conversation": [{}], "conversation": [{}, {"last": 1}]}',
+        '{"version": 4, "conversation": [{}, {}], "groups": {"g": true}}',
+        '{"version": 4, "conversation": [{},{}]}\n',
+        '{"conversation": [{}], "version": 4}',
+    ],
+)
+def test_messages_are_read_as_json_has_them_however_it_is_written(text: str) -> None:
+    state = AgentState.from_json(text)
+    read = json.loads(text)
+    assert state.conversation == read["conversation"]
+    assert (state.state, state.groups) == (read.get("state", {}), read.get("groups", {}))
+    again = AgentState.from_json(state.to_json())
+    assert (again.conversation, again.state) == (state.conversation, state.state)
+    for at in range(len(text.rstrip())):
+        with pytest.raises(InvalidArguments):
+            AgentState.from_json(text[:at])
+
+
 def test_oldest_granted_rule_is_forgotten_beyond_a_thousand() -> None:
     rules = [
         GrantedRule(tool="a.b", own_name="a.b", principal="alice", match=f"{at}")

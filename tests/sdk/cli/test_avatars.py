@@ -11,6 +11,7 @@ import pytest
 from toolbus.cli import avatars
 from toolbus.cli.agent_options import AgentChoices, agent_of
 from toolbus.cli.avatars import read_avatar
+from toolbus.cli.completion import complete_avatar
 from toolbus.diagnostics.exit_codes import UsageError
 
 NOTHING = {
@@ -83,3 +84,12 @@ def test_without_a_package_that_keeps_avatars_the_extra_is_named(
     monkeypatch.setattr(avatars, "entry_points", lambda group: [])
     with pytest.raises(UsageError, match=r"pip install 'toolbus\[bundles\]'"):
         read_avatar("clerk")
+
+
+def test_installed_avatars_are_completed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path))
+    assert complete_avatar("") == []
+    (tmp_path / "avatars").mkdir()
+    for name in ("clerk.yaml", "cook.json", "spy.yaml", "$(id).yaml"):
+        (tmp_path / "avatars" / name).touch()
+    assert complete_avatar("c") == ["clerk", "cook"]

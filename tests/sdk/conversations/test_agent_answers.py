@@ -353,6 +353,7 @@ async def test_questions_of_one_conversation_are_answered_in_turn() -> None:
         second = asyncio.create_task(events_of(agent, "second"))
         assert (await events_of(agent, "beside", conversation="b"))[-1]["text"] == "other"
         assert not second.done()
+        assert (await agent.about())["conversation"]["messages"] == 3
         first.cancel()
         assert (await second)[-1]["text"] == "second"
     assert [message.get("text") for message in heard(agent)] == ["first", "", None, "second"]

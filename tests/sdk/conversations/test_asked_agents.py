@@ -20,8 +20,8 @@ class Claims(Tool):
 
     name = "ask"
 
-    def __init__(self, *items: Any) -> None:
-        properties: Any = {"text": {"type": "string"}, "conversation": {"type": "string"}}
+    def __init__(self, *items: Any, conversation: str = "string") -> None:
+        properties: Any = {"text": {"type": "string"}, "conversation": {"type": conversation}}
         super().__init__(input_schema={"properties": properties})
         self._items = items
         self.asked: list[dict[str, Any]] = []
@@ -78,23 +78,33 @@ async def test_model_reads_the_answer(items: list[Any], text: str) -> None:
 
 async def test_people_see_what_the_other_agent_does() -> None:
     call = {"type": "tool_call", "id": "1", "tool": "kit.count", "arguments": {}}
-    large = {"type": "tool_result", "text": "x" * 20_000}
+    large = {"type": "tool_call", "id": "2", "tool": "x" * 20_000}
+    long = {"type": "tool_result", "id": "1", "text": "x" * 20_000}
     _, seen, _ = await asked({"type": "text", "text": "I "}, {"type": "text", "text": "see"}, END)
     assert seen[-1] == {"type": "text", "text": "I see"}
     _, seen, _ = await asked(call, large, {"type": "waiting", "seconds": 10}, END)
     assert seen == [call]
+    _, seen, _ = await asked(long, END)
+    assert seen == [{**long, "text": "x" * 2_000}]
 
 
 async def test_each_conversation_has_its_own_with_the_other_agent() -> None:
     tool = Claims(END)
     kit = Toolkit("other", [tool], annotations={"agent": True})
     plain = Toolkit("plain", [tool])
-    calls = [*uses("other.ask", "plain.ask"), *uses("other.ask", conversation="notes")]
-    async with Agent(None, PreparedModel(calls, "done"), always=[kit, plain]) as agent:
+    number = Claims(END, conversation="integer")
+    odd = Toolkit("odd", [number], annotations={"agent": True})
+    calls = [
+        *uses("other.ask", "plain.ask"),
+        *uses("other.ask", conversation="notes"),
+        *uses("odd.ask", text="?"),
+    ]
+    async with Agent(None, PreparedModel(calls, "done"), always=[kit, plain, odd]) as agent:
         for name in ("a", "b", "a"):
             agent.model = PreparedModel(calls, "done")
             _ = [event async for event in agent.answer("hi", conversation=name)]
     names = [arguments.get("conversation") for arguments in tool.asked]
+    assert number.asked == [{"text": "?"}] * 3
     of_a, unnamed, notes = names[:3]
     assert unnamed is None
     assert names[6:] == [of_a, None, notes]

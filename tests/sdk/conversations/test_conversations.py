@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolbus import AgentState, ConversationUnavailable, Overloaded, StatesUnavailable
+from support.models.prepared_model import PreparedModel
+from toolbus import Agent, AgentState, ConversationUnavailable, Overloaded, StatesUnavailable
 from toolbus.conversations import conversation as conversations
 from toolbus.conversations.conversation import (
     MAX_WAITING,
@@ -34,6 +35,7 @@ class States:
     def __init__(self, **texts: str) -> None:
         self.texts = {key(name): text for name, text in texts.items()}
         self.error: Exception | None = None
+        self.is_closed = False
 
     async def load(self, key: str) -> str | None:
         if self.error is not None:
@@ -49,7 +51,7 @@ class States:
         self.texts.pop(key, None)
 
     async def aclose(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def said(conversation: Conversation) -> list[str]:
@@ -90,7 +92,7 @@ async def test_question_that_nothing_answers_is_not_kept() -> None:
     async with kept.using(KEY) as conversation:
         for adapter in (scripted, openai_chat):  # also where the former ones were left out for it
             conversation.begin(adapter, {"text": "c" * 100})
-            await kept.save_growth(conversation)
+            kept.save_soon(conversation)
             assert said(conversation) == ["c" * 100]
             conversation.end()
             assert said(conversation) == ["a", "b"]
@@ -155,6 +157,40 @@ async def test_state_of_an_older_version_goes_on_and_is_cut() -> None:
     assert await asked(kept, "trip", "a", "b") == ["a", "b"]
 
 
+async def test_state_of_10_mib_goes_on_with_what_fits() -> None:
+    messages = [{"text": "m" * 1_000_000}] * 11
+    state = AgentState(conversation=messages, questions=[0, 3, 6])
+    left = await asked(Conversations(States(trip=state.to_json())), "trip", "a", "b")
+    assert [len(text) for text in left] == [1_000_000] * 8 + [1, 1]
+
+
+async def test_agent_tells_what_it_dropped_and_refuses_what_it_cannot_read() -> None:
+    old = AgentState(conversation=[{"role": "user"}], adapter="anthropic").to_json()
+    store = States(old=old, newer='{"version": 5}')
+    model = PreparedModel("hello")
+    agent = Agent(None, model, store=store, available=False, max_conversation_bytes=400)
+
+    async def answered(name: str) -> list[Any]:
+        return [event async for event in agent.answer("hi" * 40, conversation=name)]
+
+    async with agent:
+        assert "another model" in (await answered("old"))[0]["reason"]
+        assert [event["type"] for event in await answered("old")] == ["text", "end"]
+        dropped, *_, end = await answered("old")
+        assert "the oldest 2 messages are left out" in dropped["reason"]
+        assert (end["text"], len(model.requests)) == ("hello", 3)
+        for _ in range(2):
+            with pytest.raises(ConversationUnavailable, match="a newer toolbus"):
+                await answered("newer")
+        assert len(model.requests) == 3
+        await agent.forget("newer")
+        assert (await answered("newer"))[-1]["text"] == "hello"
+    assert store.is_closed
+    store.error = OSError("no store")
+    with pytest.raises(OSError, match="no store"):
+        await agent.start(None)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -162,14 +198,14 @@ async def test_state_of_an_older_version_goes_on_and_is_cut() -> None:
         ('{"version": 4, "conversation": [', "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"version": 4, "conversation": 7}', "must be a list, not 7"),
-        (" " * 101, "at most 100 bytes"),
+        (" " * 101, "at most 100 characters"),
     ],
 )
 async def test_state_that_cannot_be_read_refuses_the_question_and_stays(
     text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "100" in reason:
-        monkeypatch.setattr(conversations, "MAX_STATE_BYTES", 100)
+        monkeypatch.setattr(conversations, "MAX_STATE_CHARS", 100)
     store = States(trip=text)
     kept = Conversations(store)
     for _ in range(2):
@@ -207,6 +243,35 @@ async def test_store_that_fails_refuses_what_it_has_not_read_and_costs_no_answer
     assert await asked(Conversations(store), "trip", "x", "y") == ["a", "b", "x", "y"]
     await asked(kept, "trip", "e", "f")  # it has stayed in memory
     assert len(AgentState.from_json(store.texts[KEY]).conversation) == 8
+
+
+async def test_answer_waits_for_the_store_at_its_end_alone_and_steps_share_a_state() -> None:
+    class Slow(States):
+        def __init__(self) -> None:
+            super().__init__()
+            self.began: list[int] = []
+            self.may_end = asyncio.Event()
+
+        async def save(self, key: str, text: str) -> None:
+            self.began.append(len(json.loads(text)["conversation"]))
+            await self.may_end.wait()
+            await super().save(key, text)
+
+    store = Slow()
+    kept = Conversations(store)
+    async with kept.using(KEY) as conversation:
+        conversation.begin(scripted, {"text": "a"})
+        for number in range(5):
+            kept.save_soon(conversation)
+            await asyncio.sleep(0)
+            conversation.state.conversation.append({"text": f"{number}"})
+        saving = asyncio.create_task(kept.save(conversation))
+        await asyncio.sleep(0)
+        assert not saving.done()
+        store.may_end.set()
+        await saving
+    assert store.began == [2, 6, 6]
+    assert len(AgentState.from_json(store.texts[KEY]).conversation) == 6
 
 
 async def test_message_or_value_that_is_not_json_is_told_in_the_log_and_costs_no_answer(

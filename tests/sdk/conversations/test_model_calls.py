@@ -14,12 +14,21 @@ from toolbus import Agent, ModelError, Turn
 from toolbus.conversations.loop import answer
 from toolbus.conversations.model_calls import RESTART, model_events
 from toolbus.models import scripted
-from toolbus.models.token_usage import TokenUsage
+from toolbus.models.token_usage import TokenUsage, estimated_tokens
 
 
 async def events_of(model: Any, *middlewares: Any) -> list[Any]:
     async with Turn(None) as turn:
         return [each async for each in model_events(call_of(model, turn), middlewares)]
+
+
+def test_tokens_of_any_value_are_estimated_by_its_bytes() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    values = ["", "a" * 14, "é", "\ud800", 10**40, float("nan"), {None: b"x"}, object, deep]
+    wanted = [1, 4, 1, 2, 11, 1, 4, 5, 0]
+    assert [estimated_tokens(value) for value in values] == wanted
 
 
 class Noted:
@@ -107,7 +116,9 @@ async def test_what_a_middleware_may_do(
     model = Model(*replies)
     async with Turn(None) as turn:
         call = call_of(model, turn)
-        assert [each async for each in model_events(call, middlewares)] == wanted
+        events = [each async for each in model_events(call, middlewares)]
+    assert events == wanted
+    assert [each is RESTART for each in events] == [each is RESTART for each in wanted]
     assert (model.replies, model.open) == ([], 0)
     assert call.usage.is_estimated is tokens_are_estimated
     assert [each["system"] for each in model.requests].count("be brief") == (
@@ -281,6 +292,27 @@ async def test_a_request_that_broke_off_counts_and_one_that_was_refused_does_not
         call = call_of(model, turn)
         _ = [each async for each in model_events(call, [again])]
     assert (call.usage.told, call.usage.counted) == ((10, 3), (10, 3))
+
+
+async def test_another_model_of_the_same_api_is_asked_in_place_of_the_first_and_counts() -> None:
+    other = Model(says("b"))
+    other.adapter = Counting()
+
+    async def fallback(call: Any, next: Any) -> AsyncIterator[Any]:
+        with pytest.raises(ModelError):
+            await anext(next(call))
+        with pytest.raises(ValueError, match="has another API than"):
+            call.replace(model=other)
+        other.adapter = call.model.adapter
+        async for event in next(call.replace(model=other)):
+            yield event
+
+    model = Model([ModelError("down")])
+    async with Turn(None) as turn:
+        call = call_of(model, turn)
+        assert [each async for each in model_events(call, [fallback])] == says("b")
+    assert other.requests == model.requests == [call.request]
+    assert call.usage.counted.input > 0
 
 
 async def test_who_leaves_before_the_first_event_has_asked_all_the_same() -> None:

@@ -165,6 +165,19 @@ async def test_only_what_may_pass_is_asked_again(
     assert (len(model.requests), len(pauses), model.open) == (requests, requests - 1, 0)
 
 
+async def test_a_reply_that_says_it_failed_is_asked_for_again(pauses: list[float]) -> None:
+    model = counting(costs(1, 1), costs(1, 1))
+    failures = [BUSY]
+
+    def uses(reply: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return scripted.uses(reply)
+
+    model.adapter.uses = uses
+    assert await ask(call_for(model), ModelRetry()) == [*costs(1, 1), RESTART, *costs(1, 1)]
+
+
 async def test_pauses_are_no_shorter_than_the_provider_asks_and_double_otherwise(
     pauses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -109,19 +109,18 @@ def test_processes_share_one_file(path: Path) -> None:
     assert shared in ("x 99" * 1_000, "y 99" * 1_000)
 
 
-async def test_text_that_cannot_be_kept_is_refused_and_the_former_one_stays(
+async def test_text_that_is_too_large_is_refused_and_the_former_one_stays(
     states: SqliteStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await states.save("a", "äöü")
-    monkeypatch.setattr(state_store, "MAX_STATE_BYTES", 5)
-    with pytest.raises(TooLarge, match="at most 5 bytes, this one has 6"):
-        await states.save("a", "äöü")
-    with pytest.raises(UnicodeEncodeError):
-        await states.save("a", "\ud800")
-    with pytest.raises(StatesUnavailable, match="larger than 5 bytes"):
+    await states.save("a", "\ud800")
+    monkeypatch.setattr(state_store, "MAX_STATE_CHARS", 2)
+    with pytest.raises(TooLarge, match="at most 2 characters, this one has 3"):
+        await states.save("a", "abc")
+    monkeypatch.setattr(state_store, "_MAX_BYTES", 2)
+    with pytest.raises(StatesUnavailable, match="larger than 2 bytes"):
         await states.load("a")
     monkeypatch.undo()
-    assert await states.load("a") == "äöü"
+    assert await states.load("a") == "\ud800"
 
 
 async def test_file_that_is_removed_is_made_again(states: SqliteStates, path: Path) -> None:

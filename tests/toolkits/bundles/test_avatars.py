@@ -27,7 +27,7 @@ name: Clerk
 role: writes letters
 system_prompt: Be polite.
 skills_enabled: {letters: true, taxes: false}
-tools_enabled: {bash_exec: false, file_read: true}
+tools_enabled: {bash_exec: false, file_read: true, webClick: false, files__write: false}
 default_provider: openai
 default_model: gpt
 pinned: true
@@ -74,7 +74,10 @@ def test_keys_of_agenticx_mean_what_they_mean_there(home: Path) -> None:
     avatar = read(home, AGX)
     assert avatar.instructions.endswith("Be polite.")
     assert [entry.name for entry in avatar.skills[0].entries()] == ["letters"]
-    assert avatar.denied_tools == ("bash_exec", "*.bash_exec")
+    assert avatar.denied_tools == (
+        *("bash_exec", "*.bash_exec", "*.webClick"),
+        *("files__write", "*.files__write", "files.write"),
+    )
     assert (avatar.toolkits, avatar.require, avatar.model) == ((), (), "openai:gpt")
     assert avatar.notes == ()
 

@@ -294,19 +294,26 @@ def _skills(path: Path, names: Iterable[str]) -> tuple[Skills, ...]:
 def _patterns(path: Path, names: Iterable[str]) -> Iterator[str]:
     """Yield patterns of tools.
 
-    A name without a dot is that of a toolkit, or of a tool of any toolkit, as AgenticX names them:
-    what is meant is not known, so both are denied.
+    A name without a dot is that of a toolkit, or of a tool of any toolkit, as AgenticX names them,
+    or both with two underscores between. What is meant is not known, so all of it is denied.
     """
     for name in dict.fromkeys(names):
-        both = [name] if "." in name or name == "*" else [name, f"*.{name}"]
-        try:
-            ToolPatterns(both)
-        except (InvalidArguments, ValueError):
+        meant = [name] if "." in name else [name, f"*.{name}", name.replace("__", ".", 1)]
+        patterns = [pattern for pattern in dict.fromkeys(meant) if _is_pattern(pattern)]
+        if not patterns:
             raise AvatarRefused(
                 f"{path}: denied_tools: {one_line(name, 64)!r} is no tool: write toolkit.tool or "
                 "toolkit, with * for any characters"
-            ) from None
-        yield from both
+            )
+        yield from patterns
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        ToolPatterns([text])
+    except ValueError:
+        return False
+    return True
 
 
 def _missing(path: Path, key: str, name: str, known: list[str]) -> AvatarRefused:

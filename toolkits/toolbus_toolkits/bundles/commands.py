@@ -50,7 +50,11 @@ class _NoSuchBundle(NotFound):
 
 @bundle.callback()
 def _bundle() -> None:
-    """Install bundles of skills, MCP servers, avatars and memory templates into TOOLBUS_HOME."""
+    """Install bundles of skills, MCP servers, avatars and memory templates into TOOLBUS_HOME.
+
+    `toolbus agent --avatar NAME` and `toolbus chat --avatar NAME` use an installed avatar,
+    `toolbus host mcp` and `toolbus host skills` the rest.
+    """
 
 
 @bundle.command("install")
@@ -112,6 +116,9 @@ def install_plan(plan: InstallPlan, *, dry_run: bool, yes: bool) -> None:
     if done.mcp_servers_installed:
         file = shlex.quote(str(plan.home.absolute() / HOME_FILE))
         typer.echo(f"  next: `toolbus host mcp --config {file}`", err=True)
+    if done.avatars_installed:
+        name = shlex.quote(done.avatars_installed[0])
+        typer.echo(f"  next: `toolbus chat --avatar {name} --model NAME`", err=True)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
 It needs the extras `server` and `otel`, writes only to a temporary folder, and stops the processes
-it started, also on Ctrl-C. The scenes are in `scenes`, `fault_scenes` and `cluster_scenes`.
+it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `fault_scenes` and
+`cluster_scenes`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus_toolkits.demo.agent_scene import agent_scene
 from toolbus_toolkits.demo.cluster_processes import ClusterProcesses
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
 from toolbus_toolkits.demo.fault_scenes import fault_scenes
@@ -149,6 +151,7 @@ async def _run_demo(output: SceneOutput, *, keep: bool) -> int:
     async with DemoProcesses() as processes:
         scenes = [
             *basic_scenes(processes, output),
+            agent_scene(processes, output),
             *fault_scenes(processes),
             trace_scene(processes, output),
         ]

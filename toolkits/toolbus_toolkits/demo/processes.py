@@ -36,13 +36,13 @@ VISITOR_SCOPE = ApiScope(
     agents=AgentsGrant(
         use_tools=True,
         call=True,
-        allow=("sql", "clock.now"),
-        builders=("largest", "greeting"),
+        allow=("sql", "clock.now", "agent"),
+        builders=("clock",),
     ),
-    messaging=True,
     trace=True,
 )
-"""The visitor may call all tools of `sql` and one of `clock`, and request two toolkits."""
+"""The visitor may call all tools of `sql` and one of `clock`, and ask the agent, also with a clock
+of its own."""
 
 _TOKEN_S = 12 * 3600.0
 _START_S = 20.0

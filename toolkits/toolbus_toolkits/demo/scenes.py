@@ -1,6 +1,7 @@
-"""The scenes of the demo without faults: toolkits, queries, refusals, an agent, a trace.
+"""The scenes of the demo without faults: toolkits, queries, refusals, a trace.
 
-Those in which calls or processes are stopped or killed are in `fault_scenes`.
+That with an agent is in `agent_scene`, those in which calls or processes are stopped or killed in
+`fault_scenes`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
-from toolbus import EventStream, Executed, RoomClient, RoomEvent, RoomException
+from toolbus import Executed, RoomException
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.telemetry.attributes import SERVICE_INSTANCE_ID
 from toolbus.telemetry.viewer.trace_tree import SpanRecord, TraceTree, build_tree, render_lines
 from toolbus.wire import ToolManifest
-from toolbus_toolkits.demo.agent import AGENT, AGENT_SCOPE, ANSWER, QUESTION, running_agent
-from toolbus_toolkits.demo.processes import ROOM, DemoProcesses
+from toolbus_toolkits.demo.processes import DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneFailed, SceneOutput, table
 from toolbus_toolkits.inventory import build_inventory
 
@@ -62,15 +62,6 @@ _QUERIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Python licences", _LICENCES, ()),
     ("most required in Python", _MOST_NEEDED, ("python",)),
     ("dependencies of toolbus", _NEEDED_BY_TOOLBUS, ()),
-)
-_REQUESTS: tuple[list[dict[str, Any]], ...] = (
-    [{"name": "largest", "source": "python", "count": 2}],
-    [{"name": "greeting", "word": "good day"}],
-    [{"name": "diary"}],
-)
-_EXPECTED_ANSWERS = (
-    ("largest.packages", "of python, for visitor: "),
-    ("greeting.say", "good day, visitor"),
 )
 
 
@@ -134,12 +125,6 @@ def basic_scenes(processes: DemoProcesses, output: SceneOutput) -> list[Scene]:
             partial(_run_queries, processes, output),
         ),
         *_refusals(processes),
-        Scene(
-            "An agent with different tools for each message",
-            "send a scripted agent three messages, each asking for other tools",
-            "each turn has sql without sql.describe, and the requested tools; or is refused",
-            partial(_ask_agent, processes, output),
-        ),
     ]
 
 
@@ -260,42 +245,6 @@ async def _try_to_write(processes: DemoProcesses) -> str:
     error = await expect_refusal(call, "tool_failed", "yes")
     answer = await processes.room.call("sql.query", sql="SELECT count(*) FROM packages")
     return f"{describe_error(error)}; the table still has {answer['rows'][0][0]} rows"
-
-
-async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
-    agent = RoomClient(processes.url, room=ROOM, token=processes.token(AGENT, AGENT_SCOPE))
-    async with agent, running_agent(agent), processes.room.events(["messages"]) as events:
-        offered = [each.name for each in await processes.room.list_builders(AGENT)]
-        answers = [await _answer_to(processes, events, tools) for tools in _REQUESTS]
-    rows = [_turn_row(tools, answer) for tools, answer in zip(_REQUESTS, answers, strict=True)]
-    columns = ("requested tools", "tools of the turn", "result")
-    output.print_tables(table("turns", columns, rows, max_chars=60))
-    expect(offered == ["largest", "greeting"], f"the visitor may request {offered}")
-    for answer, (own, result) in zip(answers, _EXPECTED_ANSWERS, strict=False):
-        seen = ["sql.list_tables", "sql.query", own]
-        expect(sorted(answer.get("tools", ())) == sorted(seen), f"a turn answers {answer}")
-        expect(result in answer["results"][0], f"its tool returned {answer['results']}")
-    refusal = answers[-1]
-    expect(refusal.get("refused") == "permission_denied", f"the third turn answers {refusal}")
-    own_tools = " and ".join(own for own, _ in _EXPECTED_ANSWERS)
-    return f"two turns had {own_tools}; the third was refused: {refusal['message']}"
-
-
-def _turn_row(tools: list[dict[str, Any]], answer: dict[str, Any]) -> tuple[str, str, str]:
-    asked = " ".join(f"{name}={value}" for each in tools for name, value in each.items())
-    seen = " ".join(answer.get("tools", ["-"]))
-    return asked, seen, " ".join(answer.get("results", [str(answer.get("refused"))]))
-
-
-async def _answer_to(
-    processes: DemoProcesses, events: EventStream[RoomEvent], tools: list[dict[str, Any]]
-) -> dict[str, Any]:
-    await processes.room.send(AGENT, QUESTION, {"tools": tools})
-    async for event in events:
-        message = event.message
-        if message is not None and (message.name, message.sender.name) == (ANSWER, AGENT):
-            return dict(message.body)
-    raise SceneFailed("the room closed before the agent answered")
 
 
 async def _show_trace(processes: DemoProcesses, output: SceneOutput) -> str:

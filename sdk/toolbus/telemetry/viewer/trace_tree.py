@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from toolbus.telemetry.attributes import (
     ERROR_TYPE,
     EXECUTED,
+    GEN_AI_USAGE_INPUT_TOKENS,
+    GEN_AI_USAGE_OUTPUT_TOKENS,
     RPC_SYSTEM_NAME,
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -36,6 +38,8 @@ SpanKindName: TypeAlias = Literal["?", "INTERNAL", "SERVER", "CLIENT", "PRODUCER
 
 _MAX_TEXT_CHARS = 60
 _MAX_DEPTH_SHOWN = 24
+_TOKENS = {"input": GEN_AI_USAGE_INPUT_TOKENS, "output": GEN_AI_USAGE_OUTPUT_TOKENS}
+"""What a line calls the tokens of a request to a model."""
 _BAR_CHARS = 20
 
 
@@ -251,6 +255,9 @@ def _outcome(span: SpanRecord) -> str:
     parts = []
     if EXECUTED in span.attributes:
         parts.append(f"executed={one_line(str(span.attributes[EXECUTED]), 8)}")
+    for name, tokens in _TOKENS.items():
+        if tokens in span.attributes:
+            parts.append(f"{name}={one_line(str(span.attributes[tokens]), 12)}")
     if ERROR_TYPE in span.attributes:
         parts.append(f"error={one_line(str(span.attributes[ERROR_TYPE]), 40)}")
     elif span.status == "ERROR":

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from toolbus.telemetry.attributes import ERROR_TYPE, EXECUTED, RPC_SYSTEM_NAME
+from toolbus.telemetry.attributes import (
+    ERROR_TYPE,
+    EXECUTED,
+    GEN_AI_USAGE_INPUT_TOKENS,
+    GEN_AI_USAGE_OUTPUT_TOKENS,
+    RPC_SYSTEM_NAME,
+)
 from toolbus.telemetry.viewer.trace_tree import (
     SpanKindName,
     SpanLink,
@@ -123,7 +129,8 @@ def test_line_has_service_duration_and_error() -> None:
     resource = {"service.name": "sql", "service.instance.id": "0123456789abcdef"}
     failed = {EXECUTED: "maybe", ERROR_TYPE: "host_lost"}
     root = span("1", kind="CLIENT", attributes=failed, resource=resource, status="ERROR")
-    linked = span("2", "1", at_ms=(5, 10), links=(SpanLink("b" * 32, "c" * 16),))
+    tokens = {GEN_AI_USAGE_INPUT_TOKENS: 310, GEN_AI_USAGE_OUTPUT_TOKENS: 24}
+    linked = span("2", "1", attributes=tokens, at_ms=(5, 10), links=(SpanLink("b" * 32, "c" * 16),))
     title, first, second = render_lines(build_tree([root, linked]))
     assert title == f"trace {TRACE}  10.00 ms  2 spans"
     assert "CLIENT" in first
@@ -132,7 +139,7 @@ def test_line_has_service_duration_and_error() -> None:
     assert f"|{'━' * 20}|" in first
     assert first.endswith("executed=maybe  error=host_lost")
     assert f"|{' ' * 10}{'━' * 10}|" in second
-    assert second.endswith("link=" + "b" * 32)
+    assert second.endswith("input=310  output=24  link=" + "b" * 32)
 
 
 def test_span_that_ran_by_a_clock_of_its_own_stays_within_the_bar() -> None:
