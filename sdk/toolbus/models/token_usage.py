@@ -50,6 +50,8 @@ def estimated_tokens(value: Any) -> int:
     """Return about how many tokens a value has that goes over the network as JSON: bytes / 4."""
     try:
         size = len(msgspec.json.encode(value, enc_hook=str))
-    except (ValueError, RecursionError):  # lone surrogates, numbers beyond 64 bits
+    except ValueError:  # lone surrogates
         size = len(json.dumps(value, default=str))
+    except RecursionError:  # nested so deeply that nobody can send it
+        size = 0
     return -(-size // _BYTES_PER_TOKEN)

@@ -8,7 +8,7 @@ digests. Nothing is asked for at intervals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -27,11 +27,11 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tool_search.definition_size import definition_bytes
 from toolbus.tool_search.search_toolkit import search_toolkit
-from toolbus.tool_search.tool_index import IndexedTool, ToolIndex
+from toolbus.tool_search.tool_index import IndexedTool, ToolIndex, as_name, full_names
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.untrusted_text import one_line
-from toolbus.wire import ToolManifest
+from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["FoundTools", "RoomTools"]
 
@@ -40,11 +40,11 @@ _threads = WorkerThreads("tool-search", 2)
 _BYTES_PER_TOKEN = 4
 """About what the tokenizers of providers make of JSON in English."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Of all definitions that are kept, as a model would be shown them."""
+"""Of all manifests that are kept."""
 _MAX_COMPARED = 1_000
 """Names that an unknown one is compared with, 10 us for each."""
-_MAX_COMPARED_CHARS = 129
-"""Of an unknown name: two names of 64 and a dot."""
+_MAX_NAME_CHARS = 160
+"""Of a name that is looked for: two names of 64, a dot, and what may be around them."""
 _MAX_NEAR = 3
 
 
@@ -57,6 +57,8 @@ class _KnownToolkit:
     """Those that may be called."""
     sizes: dict[str, int]
     """The bytes of the definition of each."""
+    kept: int
+    """The bytes of the manifest."""
 
     @property
     def bytes(self) -> int:
@@ -104,8 +106,13 @@ class RoomTools:
         self._room: RoomClient | None = None
         self._index: ToolIndex | None = None
         self._known: dict[str, _KnownToolkit] = {}
+        self._names: dict[str, tuple[str, str]] = {}
+        """Toolkit and tool by the full names of a tool, as they are and in lower case."""
         self._count = 0
         self._bytes = 0
+        """Of all definitions, as a model would be shown them."""
+        self._kept = 0
+        """Bytes of all manifests."""
         self._left_out: dict[str, None] = {}
         self._grants: AgentsGrant | None = None
         self._rights = ToolRights(AgentsGrant())
@@ -154,8 +161,9 @@ class RoomTools:
         self._room = None
         self._grants = None
         self._known.clear()
+        self._names.clear()
         self._left_out.clear()
-        self._count = self._bytes = 0
+        self._count = self._bytes = self._kept = 0
         if index is not None:
             await _threads.run(index.close)
 
@@ -199,7 +207,7 @@ class RoomTools:
         """
         self._check_rights()
         index = self._started()
-        names = index.named(name)
+        names = self._names.get(name) or self._names.get(as_name(name[:_MAX_NAME_CHARS]))
         found = None if names is None else self._info(*names, is_usable=True)
         if found is None:
             near = self._near(index, name)
@@ -208,17 +216,16 @@ class RoomTools:
             raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
         return found
 
-    def tools_of(self, toolkit: str) -> list[ToolInfo]:
-        """Return the tools of a toolkit; none if it is not known."""
+    def tools_of(self, toolkit: str) -> list[str]:
+        """Return the names of the tools of a toolkit; none if it is not known."""
         known = self._known.get(toolkit)
-        tools = [] if known is None else [self._info(toolkit, tool) for tool in known.tools]
-        return [tool for tool in tools if tool is not None]
+        return [] if known is None else [f"{toolkit}.{tool}" for tool in known.tools]
 
     def _near(self, index: ToolIndex, name: str) -> list[str]:
         """Return names that a wrong one may mean: written nearly so, or with the same words."""
         every = (f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools)
         names = list(islice(every, _MAX_COMPARED))
-        found = get_close_matches(name[:_MAX_COMPARED_CHARS], names, n=_MAX_NEAR, cutoff=0.75)
+        found = get_close_matches(name[:_MAX_NAME_CHARS], names, n=_MAX_NEAR, cutoff=0.75)
         found += (f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _MAX_NEAR))
         return list(dict.fromkeys(found))[:_MAX_NEAR]
 
@@ -363,22 +370,24 @@ class RoomTools:
         assert self._index is not None
         trust = Trust(self._room.me)
         infos = list(tool_infos(proxy.manifest, tools.values(), name, proxy.info))
-        sizes = await _threads.run(_sizes, infos, trust)
+        sizes, kept = await _threads.run(_sizes, proxy.manifest, infos, trust)
         self._forget(name)
-        total = self._bytes + sum(sizes.values())
-        if self._count + len(tools) > self._max_tools or total > _MAX_BYTES:
+        if self._count + len(tools) > self._max_tools or self._kept + kept > _MAX_BYTES:
             if not self._left_out:
                 _logger.warning(
                     "the room has more tools than can be searched (%d tools of %d bytes are known):"
                     " %s and others are left out",
-                    *(self._count, self._bytes, name),
+                    *(self._count, self._kept, name),
                 )
             self._left_out[name] = None
             await _threads.run(self._index.remove, name)
             return
-        self._known[name] = _KnownToolkit(proxy, tools, sizes)
+        self._known[name] = _KnownToolkit(proxy, tools, sizes, kept)
         self._count += len(tools)
-        self._bytes = total
+        self._bytes += sum(sizes.values())
+        self._kept += kept
+        for full_name, names in _full_names(name, tools):
+            self._names.setdefault(full_name, names)
         manifest = proxy.manifest
         indexed = [
             IndexedTool(info.tool, info.title, info.description, _tags(info)) for info in infos
@@ -397,14 +406,29 @@ class RoomTools:
         if known is not None:
             self._count -= len(known.tools)
             self._bytes -= known.bytes
+            self._kept -= known.kept
+            for full_name, names in _full_names(name, known.tools):
+                if self._names.get(full_name) == names:
+                    del self._names[full_name]
 
     @property
     def _has_place(self) -> bool:
-        return self._count < self._max_tools and self._bytes < _MAX_BYTES
+        return self._count < self._max_tools and self._kept < _MAX_BYTES
 
 
-def _sizes(infos: Iterable[ToolInfo], trust: Trust) -> dict[str, int]:
-    return {info.tool: definition_bytes(info, trust) for info in infos}
+def _sizes(
+    manifest: ToolkitManifest, infos: Iterable[ToolInfo], trust: Trust
+) -> tuple[dict[str, int], int]:
+    """Return the bytes of the definition of each tool, and those that are kept of the toolkit."""
+    sizes = {info.tool: definition_bytes(info, trust) for info in infos}
+    return sizes, len(manifest.model_dump_json(exclude_defaults=True))
+
+
+def _full_names(toolkit: str, tools: Iterable[str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for tool in tools:
+        for name in full_names(toolkit, tool):
+            yield name, (toolkit, tool)
+            yield name.lower(), (toolkit, tool)
 
 
 def _tags(info: ToolInfo) -> tuple[str, ...]:

@@ -71,6 +71,10 @@ CLOSED = Broken(after=Says("half of an answer"))
 SILENT = Broken(after=Says("half of an answer"), waits=True)
 NEVER = Broken(waits=True)
 GARBAGE = Broken(after=Says("half"), body=b"event: message_start\ndata: {\n\n")
+OVERLOADED = Broken(
+    after=Says("half"),
+    body=b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error"}}\n\n',
+)
 REFUSED = Broken(401, b'{"error": {"message": "who are you"}}')
 
 
@@ -81,10 +85,11 @@ REFUSED = Broken(401, b'{"error": {"message": "who are you"}}')
         (DOWN, "answered 500", True, 0),
         (CUT, "broke off", True, 1),
         (CLOSED, "ended before the reply did", True, 1),
+        (OVERLOADED, "overloaded_error", True, 1),
         (GARBAGE, "sent what is no reply", False, 0),
         (REFUSED, "answered 401: who are you", False, 0),
     ],
-    ids=["429", "500", "cut", "closed", "garbage", "401"],
+    ids=["429", "500", "cut", "closed", "overloaded", "garbage", "401"],
 )
 async def test_a_failed_question_has_words_and_the_conversation_goes_on(
     answer: Broken, words: str, may_pass: bool, restarts: int

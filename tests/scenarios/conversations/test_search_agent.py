@@ -17,6 +17,7 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     FunctionTool,
+    JsonChunk,
     RemoteToolkit,
     RoomClient,
     ToolContext,
@@ -70,7 +71,7 @@ async def agent_of(
 
 async def events_of(room: RoomClient) -> list[dict[str, Any]]:
     async with room.stream("helper.ask", {"text": "Whose?"}, participant="helper") as chunks:
-        return [chunk.value async for chunk in chunks]
+        return [chunk.value async for chunk in chunks if isinstance(chunk, JsonChunk)]
 
 
 async def tool_names(room: RoomClient) -> list[str]:

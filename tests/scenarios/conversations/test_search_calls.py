@@ -222,8 +222,7 @@ async def test_call_by_name_is_judged_as_the_named_tool(
 
     permissions = Permissions(more.pop("mode", "default"), rules, **more)
     async with agent_of() as (helper, kit):
-        choices = {"permissions": permissions, "ask": allow}
-        async with Turn(helper, always=[kit], **choices) as turn:
+        async with Turn(helper, always=[kit], permissions=permissions, ask=allow) as turn:
             arguments = {"table": "t"} if name == "far.drop" else {}
             ended = await result(turn, call(name, **arguments))
     assert (ended.tool, len(asked)) == (name, 1 if expected == "asks" else 0)
@@ -250,8 +249,7 @@ async def test_changed_arguments_of_a_person_are_those_of_the_named_tool() -> No
         return Answer.allow(arguments={"table": "b"})
 
     async with agent_of() as (helper, kit):
-        choices = {"permissions": Permissions(), "ask": change}
-        async with Turn(helper, always=[kit], **choices) as turn:
+        async with Turn(helper, always=[kit], permissions=Permissions(), ask=change) as turn:
             ended = await result(turn, call("far.drop", table="a"))
     assert (ended.value, ended.changed_arguments) == ("dropped b", {"table": "b"})
 

@@ -15,6 +15,7 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     FunctionTool,
+    NotFound,
     RemoteToolkit,
     RoomClient,
     RoomTools,
@@ -225,3 +226,37 @@ async def test_toolkit_that_goes_while_the_room_is_read_is_left_out(
                 await tools.start(helper)
                 await until_known(tools, "", ["stays.get"])
                 await tools.stop()
+
+
+async def test_full_name_is_the_name_of_one_tool() -> None:
+    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+        tools = RoomTools()
+        async with ann.host(kit("a__b", "c")), ann.host(kit("a", "b__c", "b", "getAll")):
+            await tools.start(helper)
+            found = {
+                name: tools.find(name).name for name in ("a__b", "a__b.c", "a.b__c", "A.getall")
+            }
+            assert found == {
+                "a__b": "a.b",  # and the name of a toolkit
+                "a__b.c": "a__b.c",
+                "a.b__c": "a.b__c",
+                "A.getall": "a.getAll",
+            }
+            with pytest.raises(NotFound, match=r"near names: .*a\.b"):
+                tools.find("b")
+            await tools.stop()
+
+
+async def test_description_of_very_many_tools_is_bounded() -> None:
+    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+        tools = RoomTools()
+        wide = kit("wide", *(f"act{number}" for number in range(200)), word="thing " * 200)
+        async with ann.host(wide), ann.host(kit("one", "get", word="x" * 60_000)):
+            await tools.start(helper)
+            async with Turn(helper, always=[tools.toolkit]) as turn:
+                said = await turn.call("tools.describe", names=["wide", "one.get"])
+                assert 10 < len(said["tools"]) < 100
+                assert said["left_out"][0] == f"wide.act{len(said['tools'])}"
+                (long,) = (await turn.call("tools.describe", names=["one.get"]))["tools"]
+                assert len(long["description"]) < 5_000  # cut, as in a prompt
+            await tools.stop()

@@ -14,12 +14,21 @@ from toolbus import Agent, ModelError, Turn
 from toolbus.conversations.loop import answer
 from toolbus.conversations.model_calls import RESTART, model_events
 from toolbus.models import scripted
-from toolbus.models.token_usage import TokenUsage
+from toolbus.models.token_usage import TokenUsage, estimated_tokens
 
 
 async def events_of(model: Any, *middlewares: Any) -> list[Any]:
     async with Turn(None) as turn:
         return [each async for each in model_events(call_of(model, turn), middlewares)]
+
+
+def test_tokens_of_any_value_are_estimated_by_its_bytes() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    values = ["", "a" * 14, "é", "\ud800", 10**40, float("nan"), {None: b"x"}, object, deep]
+    wanted = [1, 4, 1, 2, 11, 1, 4, 5, 0]
+    assert [estimated_tokens(value) for value in values] == wanted
 
 
 class Noted:

@@ -115,7 +115,6 @@ def test_any_text_is_a_query(index: ToolIndex, query: str, limit: int) -> None:
     assert len(found.tools) == len(set(found.tools)) <= limit
     assert 0 <= found.more <= 6 - len(found.tools)
     assert index.near(query, limit) is not None
-    index.named(query)
 
 
 def test_long_query_is_read_so_far(index: ToolIndex) -> None:
@@ -155,19 +154,8 @@ def test_toolkit_is_replaced_and_removed() -> None:
     index.remove("mail")
     index.remove("mail")
     assert names_of(index, "mail.fetch parcels") == []
-    assert index.named("mail.fetch") is None
     index.put("mail", "", "", [])
     assert len(names_of(index, "")) == 4
-
-
-def test_full_name_is_the_name_of_one_tool() -> None:
-    index = ToolIndex()
-    index.put("a__b", "", "", [IndexedTool("c")])
-    index.put("a", "", "", [IndexedTool("b__c"), IndexedTool("b")])
-    assert index.named("a__b") == ("a", "b")  # and the name of a toolkit
-    assert index.named("a__b.c") == ("a__b", "c")
-    assert index.named("a.b__c") == ("a", "b__c")
-    assert index.named("b") is None
 
 
 def test_without_fts5_names_are_found_and_words_are_refused(

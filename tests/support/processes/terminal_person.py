@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 __all__ = ["ALWAYS", "JSON", "KEYS", "REASON", "Person"]
@@ -25,23 +26,39 @@ class Person:
     """
 
     def __init__(
-        self, program: str, *arguments: str, variables: Mapping[str, str] | None = None
+        self,
+        program: str,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         unset = ("NO_COLOR", "EDITOR", "VISUAL")
         environment = {name: text for name, text in os.environ.items() if name not in unset}
         environment |= {"TERM": "xterm", **(variables or {})}
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
+            if folder is not None:
+                os.chdir(folder)
             os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
         self.screen = ""
+        self._code: int | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         os.close(self._terminal)
+
+    def ended(self) -> int:
+        """Wait until the program has ended; return its exit code."""
+        end = time.monotonic() + 60
+        while self._read(end):
+            pass
+        self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
 
     def type(self, text: str) -> None:
         """Press keys."""
@@ -51,13 +68,17 @@ class Person:
         """Wait until the screen shows a text; return what it shows up to there."""
         end = time.monotonic() + 60
         while text not in self.screen:
-            ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
-            assert ready, self.screen
-            try:
-                read = os.read(self._terminal, 65_536)
-            except OSError:  # the program has ended
-                read = b""
-            assert read, self.screen
-            self.screen += read.decode(errors="replace")
+            assert self._read(end), self.screen
         before, self.screen = self.screen.split(text, 1)
         return before
+
+    def _read(self, end: float) -> bool:
+        """Read what is on the screen next; False if the program has ended."""
+        ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
+        assert ready, self.screen
+        try:
+            read = os.read(self._terminal, 65_536)
+        except OSError:  # the program has ended
+            read = b""
+        self.screen += read.decode(errors="replace")
+        return bool(read)

@@ -27,6 +27,7 @@ from toolbus.errors import (
 from toolbus.models.model_error import ModelError
 from toolbus.permissions.modes import MODES
 from toolbus.permissions.permissions import Permissions
+from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.telemetry.tracing import Tracing
 from toolbus.telemetry.turn_spans import TurnSpan
@@ -133,22 +134,25 @@ class RemoteAgent:
     async def _patiently(self, text: str) -> AsyncGenerator[Happened, None]:
         was_there = False
         while True:
-            try:
-                async with aclosing(self._events(text)) as events:
-                    async for event in events:
-                        yield event
-            except _AWAY as error:
-                if not self._waits or not self._is_away(error):
-                    raise
-                is_there = await self._is_there()
-                # It may be back by now. If it still is what the error says, waiting changes
-                # nothing: its toolkit has no tool `ask`, for example.
-                if is_there and was_there:
-                    raise
-                was_there = is_there
-            else:
-                return
-            if not was_there:
+            # A lost connection would be waited for in silence, and for a minute at most.
+            is_away = self._waits and not self._room.is_connected
+            if not is_away:
+                try:
+                    async with aclosing(self._events(text)) as events:
+                        async for event in events:
+                            yield event
+                    return
+                except _AWAY as error:
+                    if not self._waits or not self._is_away(error):
+                        raise
+                    is_there = await self._is_there()
+                    # It may be back by now. If the error is the same again, waiting changes
+                    # nothing: its toolkit has no tool `ask`, for example.
+                    if is_there and was_there:
+                        raise
+                    was_there = is_there
+                    is_away = not is_there
+            if is_away:
                 yield Notice(f"({self.name} is not there: waiting for it; Ctrl-C gives up)")
                 await self._returned()
                 yield Notice(f"({self.name} is back)")
@@ -180,20 +184,30 @@ class RemoteAgent:
 
         Raises RoomException if the room has ended for good.
         """
-        async with self._room.events(["toolkits"]) as events:
-            while not await self._is_there():
-                async for event in events:
-                    # After a reconnect or a gap it may be there already.
-                    if event.toolkit is None or event.toolkit.name == self.name:
-                        break
-                else:
-                    await self._room.closed()
-                    raise Unavailable("the room has ended", executed="no", retryable=False)
+        while True:
+            try:
+                async with self._room.events(["toolkits"]) as events:
+                    await self._seen(events)
+                return
+            except _AWAY as error:  # the connection is lost, and was not back in time
+                if not error.retryable:
+                    raise
+
+    async def _seen(self, events: EventStream[RoomEvent]) -> None:
+        if await self._is_there():
+            return
+        async for event in events:
+            # After a reconnect or a gap it may be there already.
+            is_own = event.toolkit is None or event.toolkit.name == self.name
+            if is_own and await self._is_there():
+                return
+        await self._room.closed()
+        raise Unavailable("the room has ended", executed="no", retryable=False)
 
     async def _is_there(self) -> bool:
         try:
             proxy = await self._room.toolkit(self.name, self._owner)
-        except _AWAY:
+        except NotFound:
             return False
         return proxy.info.hosts > 0
 

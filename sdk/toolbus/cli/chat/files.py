@@ -64,12 +64,17 @@ async def save_file(file: FileChunk, folder: Path) -> Path:
         RoomException: The rest of the file does not arrive; what came of it is removed.
     """
     number, path = _create(folder, safe_name(file.name))
+    failure: OSError | None = None
     try:
         async for piece in file.pieces():
-            _write(number, piece)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise _unwritable(path, error) from error
+            # A file that is not read to its end would end the call that it belongs to.
+            if failure is None:
+                try:
+                    _write(number, piece)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise _unwritable(path, failure) from failure
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -14,9 +14,11 @@ from toolbus.untrusted_text import json_text, one_line, visible
 
 __all__ = [
     "call_line",
+    "dropped_line",
     "file_line",
     "fitted",
     "inner_event",
+    "inner_text_line",
     "prose",
     "result_line",
     "seconds",
@@ -27,10 +29,11 @@ __all__ = [
 
 _MAX_SHOWN_CHARS = 4_000
 """Of an event's text that is escaped for one line: no terminal is wider."""
+_MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
 """Agents behind agents whose events are told apart."""
 _EVENT_TYPES = frozenset(
-    {"text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
 )
 
 
@@ -123,12 +126,24 @@ def value_line(event: Mapping[str, Any], width: int) -> str:
     return fitted(f"  {tool}: {one_line(text, _MAX_SHOWN_CHARS)}", width)
 
 
-def file_line(event: Mapping[str, Any], width: int) -> str:
-    """Return the line of a `file` of the result before it."""
-    name = one_line(text_in(event, "name"), _MAX_SHOWN_CHARS) or "(no name)"
+def dropped_line(event: Mapping[str, Any]) -> str:
+    """Return the line of a `dropped`."""
+    reason = one_line(text_in(event, "reason"), _MAX_SHOWN_CHARS)
+    return f"(the model does not see all that was said before: {reason})"
+
+
+def file_line(event: Mapping[str, Any]) -> str:
+    """Return the line of a `file` of the result before it; its path is not cut."""
+    name = one_line(text_in(event, "name"), _MAX_FILE_NAME_CHARS) or "(no name)"
     path = event.get("path")
-    saved = f": saved as {one_line(path, _MAX_SHOWN_CHARS)}" if isinstance(path, str) else ""
-    return fitted(f"  file {name}, {event.get('size')} bytes{saved}", width)
+    saved = f": saved as {one_line(path)}" if isinstance(path, str) else ""
+    return f"  file {name}, {event.get('size')} bytes{saved}"
+
+
+def inner_text_line(event: Mapping[str, Any], width: int, depth: int) -> str:
+    """Return the last line of what an agent behind the agent says, as far as it fits."""
+    last = text_in(event, "text").rstrip().rpartition("\n")[2]
+    return fitted(f"{'  ' * depth}| {one_line(last[-(width // 2) :])}", width)
 
 
 def whole_result(event: Mapping[str, Any], number: int) -> str:

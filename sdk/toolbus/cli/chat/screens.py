@@ -16,9 +16,11 @@ import typer
 from toolbus.cli.chat.render import (
     MAX_DEPTH,
     call_line,
+    dropped_line,
     file_line,
     fitted,
     inner_event,
+    inner_text_line,
     prose,
     result_line,
     text_in,
@@ -33,8 +35,6 @@ __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 _DIM, _RED = "2", "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
-_MAX_INNER_CHARS = 2_000
-"""Of a line of an agent behind the agent."""
 _MAX_PENDING_CHARS = 1024 * 1024
 """Of the text of a reply that has not ended."""
 
@@ -68,7 +68,6 @@ class TerminalScreen:
         self._is_mid_line = False
         self._drawn = ""
         """The line that the next one takes the place of."""
-        self._inner_text = ""
 
     def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
         """Show an event; with its number, if it is a result."""
@@ -79,10 +78,9 @@ class TerminalScreen:
         inner = inner_event(event)
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
-        elif kind == "text" and depth:
-            self._show_inner_text(text_in(event, "text"), depth)
+        elif kind == "text" and depth:  # all that it has said so far, or the end of that
+            self._status(inner_text_line(event, self._width(depth), depth))
         elif kind != "waiting":
-            self._end_inner_text(depth or 1)
             self._show_own(kind, event, result, depth)
 
     def _show_own(
@@ -90,6 +88,8 @@ class TerminalScreen:
     ) -> None:
         if kind == "text":
             self._write(prose(text_in(event, "text")))
+        elif kind == "dropped":
+            self._line(dropped_line(event), "", depth)
         elif kind == "restart":
             self.notice("(the reply broke off, its text does not count: it is asked again)")
         elif kind == "tool_call":
@@ -100,7 +100,7 @@ class TerminalScreen:
         elif kind == "progress":
             self._status(value_line(event, self._width(depth)))
         elif kind == "file":
-            self._line(file_line(event, self._width(depth)), _DIM, depth)
+            self._line(file_line(event), _DIM, depth)
         elif kind == "end" and not depth:
             self._end(text_in(event, "reason"))
 
@@ -112,7 +112,6 @@ class TerminalScreen:
 
     def pause(self) -> None:
         """Leave the terminal to somebody else: a question or the next line that is typed."""
-        self._end_inner_text(1)
         self._fresh_line()
 
     def notice(self, text: str) -> None:
@@ -131,22 +130,6 @@ class TerminalScreen:
         self._fresh_line()
         if reason != "done":
             self.notice(f"(it stopped: {one_line(reason, 100)})")
-
-    def _show_inner_text(self, text: str, depth: int) -> None:
-        """Print the whole lines of an agent behind the agent; the rest when it has ended."""
-        *lines, rest = (self._inner_text + text).split("\n")
-        for line in lines:
-            self._inner_line(line, depth)
-        self._inner_text = rest[:_MAX_INNER_CHARS]
-
-    def _end_inner_text(self, depth: int) -> None:
-        text = self._inner_text
-        self._inner_text = ""
-        if text:
-            self._inner_line(text, depth)
-
-    def _inner_line(self, text: str, depth: int) -> None:
-        self._line(f"| {prose(text[:_MAX_INNER_CHARS])}", _DIM, depth)
 
     def _width(self, depth: int) -> int:
         return max(20, shutil.get_terminal_size().columns - 1 - 2 * depth)
@@ -210,8 +193,10 @@ class PipeScreen:
         elif kind == "tool_result" and result is not None:
             line = result_line(event, result.number, result.took_s, width)
             self._say("  " * depth + line)
+        elif kind == "dropped":
+            self._say(dropped_line(event))
         elif kind == "file":
-            self._say(file_line(event, width))
+            self._say(file_line(event))
         elif depth:
             return
         elif kind == "text":

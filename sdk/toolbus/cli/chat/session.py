@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, closing, contextmanager
 from functools import partial
@@ -22,12 +24,16 @@ from toolbus.cli.chat.transcript import KeptFile, Transcript
 from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of
 from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
+from toolbus.log_output import chosen_output
+from toolbus.untrusted_text import one_line
 
 __all__ = ["Session", "on_background_loop"]
 
 T = TypeVar("T")
 _LEAVE_S = 5.0
 """What the end of the chat waits for the room and for tools of this process."""
+_MAX_WARNINGS = 20
+_MAX_WARNING_CHARS = 1_000
 _Shown: TypeAlias = Happened | KeptFile
 
 
@@ -45,6 +51,7 @@ class Session:
         self.interrupts: Interrupts = Interrupts()
         self.transcript: Transcript = Transcript()
         self._live: Live[Any] | None = None
+        self._log = _Log()
         self.loop: asyncio.AbstractEventLoop
         """The loop that the agent is asked on; set before the first question."""
         self.agent: Asked
@@ -92,6 +99,27 @@ class Session:
         facts = {"code": error.code, "message": error.message, "executed": error.executed}
         self.screen.fail(lines, {"type": "error", **facts, "retryable": error.retryable})
 
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Show warnings of the log as notices, where nothing else was chosen for it.
+
+        They come from the thread of the loop, in the middle of a line of text or of the prompt.
+        """
+        if chosen_output() is not None:
+            yield
+            return
+        logging.root.addHandler(self._log)
+        try:
+            yield
+        finally:
+            logging.root.removeHandler(self._log)
+            self.show_log()
+
+    def show_log(self) -> None:
+        """Show what was logged since the last time."""
+        while self._log.lines:
+            self.screen.notice(self._log.lines.popleft())
+
     async def ask_person(self, question: Question) -> Answer:
         """Ask in the terminal, for an agent of this process. Runs on the loop."""
         live = self._live
@@ -106,6 +134,7 @@ class Session:
         try:
             with closing(live.read(self.interrupts)) as happening:
                 for happened in happening:
+                    self.show_log()
                     if isinstance(happened, Pause):
                         self.screen.pause()
                         live.wait_for(happened)
@@ -144,13 +173,27 @@ class Session:
         if self.folder is not None:
             path = await save_file(file, self.folder)
             return KeptFile(file.name, path.stat().st_size, path=str(path))
+        size = 0
         data = bytearray()
         async with aclosing(file.pieces()) as pieces:
+            # To its end: a file that is not would end the call that it belongs to.
             async for piece in pieces:
-                data += piece
-                if len(data) > left_bytes:
-                    return KeptFile(file.name, len(data))
-        return KeptFile(file.name, len(data), bytes(data))
+                size += len(piece)
+                if size <= left_bytes:
+                    data += piece
+        return KeptFile(file.name, size, bytes(data) if size <= left_bytes else None)
+
+
+class _Log(logging.Handler):
+    """Keeps the last warnings of the log, for the main thread."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: deque[str] = deque(maxlen=_MAX_WARNINGS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.lines.append(f"(warning: {one_line(record.getMessage(), _MAX_WARNING_CHARS)})")
 
 
 _Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
@@ -181,19 +224,19 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     try:
         try:
             session.agent = result_of(ready, session.loop)
-        except concurrent.futures.CancelledError:
-            living.result()  # raises why it has not entered
+        except BaseException:  # it has not entered, or Ctrl-C came before that
+            if living.done() and not living.cancelled():
+                living.result()
+            living.cancel()
+            raise
         with session.interrupts.handled():
             yield
-    except BaseException:
-        if not ready.done():
-            living.cancel()
-        raise
     finally:
         session.loop.call_soon_threadsafe(stop.set)
+        concurrent.futures.wait([living], _LEAVE_S)
         thread.stop(_LEAVE_S)
-    if not living.cancelled():
-        living.result(0)  # raises what leaving has raised
+    if living.done():
+        living.result()  # raises what leaving has raised
 
 
 async def _nothing() -> None:

@@ -23,6 +23,7 @@ from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScr
 from toolbus.cli.chat.session import Session, on_background_loop
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
+from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
 from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
@@ -41,13 +42,16 @@ _LOCAL_NAME = "agent"
 
 @joins_a_room
 @chooses_an_agent
-def chat(  # noqa: PLR0913 - a parameter for each flag
+def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     choices: AgentChoices,
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="The name of the agent.", autocompletion=complete_toolkit, show_default=False
+            metavar="[NAME]",
+            help="The name of the agent.",
+            autocompletion=complete_toolkit,
+            show_default=False,
         ),
     ] = None,
     participant: Annotated[
@@ -90,7 +94,7 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
     """
     chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
     chosen.check(choices)
-    is_interactive = once is None and sys.stdin.isatty()
+    is_interactive = once is None and sys.stdin.isatty() and not options.as_json
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(
         _screen(as_json=options.as_json, is_interactive=is_interactive),
@@ -104,14 +108,8 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
                 yield await chosen.remote(room, waits=is_interactive)
                 return
             made = agent_of(room, choices, name=agent or _LOCAL_NAME, ask=session.ask_person)
-            try:
-                await made.start(room)
-            except ValueError as error:  # two of its toolkits have one name
-                raise UsageError(str(error)) from error
-            try:
-                yield chosen.local(made)
-            finally:
-                await made.stop()
+            async with _started(made, room):
+                yield LocalAgent(made, tools=chosen.tools, conversation=conversation)
 
     target = None if agent is None else CallTarget(agent, "ask", participant)
     with (
@@ -120,7 +118,8 @@ def chat(  # noqa: PLR0913 - a parameter for each flag
         on_background_loop(session, entered),
     ):
         if is_interactive:
-            _interact(session)
+            with session.logging():
+                _interact(session)
         elif text is not None:
             _ask_once(session, text)
         else:
@@ -154,9 +153,26 @@ class _Chosen:
             room, found, tools=self.tools, conversation=self.conversation, waits=waits
         )
 
-    def local(self, agent: Agent) -> Asked:
-        """Return an agent of this process."""
-        return LocalAgent(agent, tools=self.tools, conversation=self.conversation)
+
+chat: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+"""The command `toolbus chat`."""
+chat.command("chat", cls=OfferingCommand)(ask_agent)
+
+
+@asynccontextmanager
+async def _started(agent: Agent, room: CommandRoom) -> AsyncIterator[None]:
+    """Start an agent of this process for a block."""
+    try:
+        try:
+            await agent.start(room)
+        except ValueError as error:  # two toolkits of one name
+            raise UsageError(str(error)) from error
+        try:
+            yield
+        finally:
+            await agent.stop()
+    finally:
+        await agent.model.aclose()
 
 
 def _read_tools(typed: str | None) -> Sequence[Any]:
@@ -251,6 +267,7 @@ def _interact(session: Session) -> None:
     session.screen.notice(f"chat with {one_line(session.agent.name, 64)}; /help lists commands")
     interrupted = 0
     while True:
+        session.show_log()
         try:
             with session.interrupts.at_prompt():
                 text = lines.read()
@@ -271,7 +288,7 @@ def _interact(session: Session) -> None:
         except Quit:
             return
         except Interrupted:
-            session.screen.notice("(interrupted: what ran is cancelled, and may have run)")
+            session.screen.notice("(interrupted)")
         except Terminated:
             raise
         except RoomException as error:

@@ -1,0 +1,273 @@
+"""`toolbus chat` as people and scripts use it: in a terminal of its own, and through pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.command_line import PATIENCE_S, CommandLine, Running
+from support.processes.terminal_person import KEYS, Person
+
+PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"
+PROMPT = "you> "
+AGENT = textwrap.dedent(
+    """
+    import asyncio, sys
+    from toolbus import Agent, FileChunk, Permissions, RoomClient, Toolkit, open_model, tool
+
+    @tool(read_only=True)
+    async def hang() -> str:
+        "Never end."
+        print("hanging", flush=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("cancelled", flush=True)
+
+    @tool(read_only=True)
+    async def look() -> str:
+        "Look."
+        return "seen\\x1b[2J\\x9b31m\\u202e\\nall of it"
+
+    @tool(read_only=True)
+    async def draw() -> FileChunk:
+        "Draw."
+        return FileChunk(b"a picture", "../../drawn.png", "image/png")
+
+    async def main():
+        model = open_model(f"scripted:{sys.argv[1]}")
+        tools = [Toolkit("eyes", [hang, look, draw])]
+        async with (
+            RoomClient(name="ann") as room,
+            Agent(room, model, name=sys.argv[2], always=tools, permissions=Permissions("dont_ask")),
+        ):
+            print("ready", flush=True)
+            await room.closed()
+
+    asyncio.run(main())
+    """
+)
+HANGS = {"text": "Wait.", "uses": [{"name": "eyes.hang"}]}
+LOOKS = {
+    "text": "Let me \x1b]0;look\x07.",
+    "uses": [{"name": "eyes.look"}, {"name": "eyes.draw"}],
+}
+ANSWERS = {"text": "It is here, and this comes in several pieces."}
+
+
+def write_replies(path: Path, *replies: object) -> str:
+    path.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("chat")
+    (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    write_replies(folder / "replies.jsonl", LOOKS, ANSWERS, HANGS, {"text": "Again."})
+    here = CommandLine(folder, {"TOOLBUS_NAME": "joe"})
+    with here.serving() as (_, url):
+        yield here.at(url)
+
+
+@contextmanager
+def helping(toolbus: CommandLine, name: str = "helper") -> Iterator[Running]:
+    """Run an agent of ann."""
+    with toolbus.running("agent.py", "replies.jsonl", name) as agent:
+        assert agent.line() == "ready\n", agent.ended().err
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def helper(toolbus: CommandLine) -> Iterator[Running]:
+    with helping(toolbus) as agent:
+        yield agent
+
+
+@contextmanager
+def chatting(toolbus: CommandLine, *arguments: str, plain: bool = True) -> Iterator[Person]:
+    variables = toolbus.environment({"COLUMNS": "100"} | ({"NO_COLOR": "1"} if plain else {}))
+    with Person(PROGRAM, "chat", *arguments, variables=variables, folder=toolbus.folder) as person:
+        person.reads(PROMPT)
+        yield person
+
+
+def asked(person: Person, text: str) -> str:
+    """Type a line; return what is drawn until the next prompt."""
+    person.type(f"{text}\n")
+    return person.reads(PROMPT)
+
+
+def test_answer_comes_with_its_calls_and_commands_tell_of_them(
+    toolbus: CommandLine, helper: Running, tmp_path: Path
+) -> None:
+    (tmp_path / "drawn.png").symlink_to(tmp_path / "elsewhere")
+    with chatting(toolbus, "helper", "--save", str(tmp_path)) as person:
+        shown = asked(person, "where is it?")
+        assert "Let me \\x1b]0;look\\x07." in shown
+        assert "> eyes.look {}\r\n" in shown
+        assert "eyes.look ok, " in shown
+        assert ": seen\\x1b[2J\\x9b31m\\u202e …\r\n" in shown
+        assert f"file ../../drawn.png, 9 bytes: saved as {tmp_path}/drawn-2.png" in shown
+        assert (tmp_path / "drawn-2.png").read_bytes() == b"a picture"
+        assert not (tmp_path / "elsewhere").exists()
+        assert "It is here, and this comes in several pieces.\r\n" in shown
+        # Beside the line editor's own there is no control character on the screen.
+        hostile = shown.replace("\x1b[?2004l", "").replace("\x1b[?2004h", "")
+        assert not set(hostile) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+        tree = asked(person, "/trace").replace("\r\n", "\n")
+        lines = ("question ", "  step 1 ", "    eyes.look ", "    eyes.draw ", "  step 2 ")
+        assert re.search(".*\n".join(lines), tree)
+        assert "eyes.hang  Never end." in asked(person, "/tools")
+        assert "mode dont_ask" in asked(person, "/mode")
+        assert "decided by whoever runs it" in asked(person, "/mode bypass")
+        assert "wrote 45 bytes" in asked(person, f"/save {tmp_path}/answer.txt")
+        assert (tmp_path / "answer.txt").read_text() == ANSWERS["text"]
+        assert "cannot write" in asked(person, f"/save {tmp_path}/answer.txt")
+        assert "did you mean /tools?" in asked(person, "/tolls")
+
+        person.type("wait for it\n")
+        assert helper.line() == "hanging\n"
+        person.reads("> eyes.hang")
+        person.type("\x03")
+        assert "(interrupted)" in person.reads(PROMPT)
+        assert helper.line() == "cancelled\n"
+        assert "Again." in asked(person, "and now?")
+
+        person.type("/new\\\n")
+        person.reads("...> ")
+        assert "there is no command" in asked(person, "and more")
+        person.type("half a question\x03")
+        person.reads(PROMPT)
+        person.type("\x03")
+        assert "/quit or Ctrl-D" in person.reads(PROMPT)
+        person.type("/quit\n")
+        assert person.ended() == 0
+    history = toolbus.folder / "home" / "chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert '"/new\\nand more"' in history.read_text()
+
+
+def test_agent_that_is_killed_in_mid_answer_is_waited_for(toolbus: CommandLine) -> None:
+    with helping(toolbus, "phoenix") as agent, chatting(toolbus, "phoenix") as person:
+        asked(person, "where is it?")
+        person.type("wait for it\n")
+        person.reads("> eyes.hang")
+        agent.process.kill()
+        assert "(executed: maybe)" in person.reads(PROMPT)
+        person.type("are you there?\n")
+        person.reads("(phoenix is not there: waiting for it; Ctrl-C gives up)")
+        person.type("\x03")
+        assert "(interrupted)" in person.reads(PROMPT)
+        person.type("are you there?\n")
+        person.reads("waiting for it")
+        with helping(toolbus, "phoenix"):
+            assert "is back" in person.reads("Let me ")
+            person.reads(PROMPT)
+            person.type("\x04")
+            assert person.ended() == 0
+
+
+def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Path) -> None:
+    (toolbus.folder / "disk.py").write_text(
+        "from toolbus import Toolkit, tool\n\n"
+        "@tool\nasync def remove(path: str) -> str:\n    return f'removed {path}'\n\n"
+        "disk = Toolkit('disk', [remove])\n",
+        encoding="utf-8",
+    )
+    removes = {"uses": [{"name": "disk.remove", "arguments": {"path": "a"}}]}
+    done = {"text": "Done."}
+    replies = write_replies(tmp_path / "own.jsonl", removes, done, removes, done)
+    own = (
+        "--model",
+        f"scripted:{replies}",
+        "--offer",
+        "disk:disk",
+        "--tools",
+        '[{"name": "disk"}]',
+    )
+    with chatting(toolbus, *own, plain=False) as person:
+        person.type("clean up\n")
+        person.reads(KEYS)
+        person.type("o")
+        assert "disk.remove ok" in person.reads("Done.")
+        person.reads(PROMPT)
+        asked(person, "/mode explore")
+        assert "disk.remove denied, executed: no" in asked(person, "clean up")
+        os.kill(person.pid, signal.SIGTERM)
+        assert person.ended() == 143
+
+
+def ask_lines(
+    toolbus: CommandLine, lines: Sequence[str], *arguments: str
+) -> tuple[int, list[object]]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "toolbus", "chat", *arguments],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        cwd=toolbus.folder,
+        env=toolbus.environment(),
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_scripts_get_the_answer_or_each_event(
+    toolbus: CommandLine, helper: Running, tmp_path: Path
+) -> None:
+    outcome = toolbus.run_here("chat", "helper", "--conversation", "once", "--once", "where?")
+    assert (outcome.code, outcome.out) == (0, f"{ANSWERS['text']}\n")
+    assert "Let me \\x1b]0;look\\x07.\n> eyes.look {}\n" in outcome.err
+
+    replies = write_replies(tmp_path / "two.jsonl", {"text": "One."}, {"text": "Two."})
+    code, events = ask_lines(
+        toolbus, ["first", "", "second", "third"], "--json", "--model", f"scripted:{replies}"
+    )
+    kinds = [event["type"] for event in events if isinstance(event, dict)]
+    assert (code, kinds) == (1, ["text", "end", "text", "end", "error"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nobody"], 4, "agents in room main: helper"),
+        (["helper", "--participant", "joe"], 4, "not_found"),
+        (["helper", "--max-steps", "2"], 2, "--max-steps configure an agent of this process"),
+        (["helper", "--tools", "{}"], 2, "must be a list of objects"),
+        (["helper", "--tools", '[{"name": "x"}]'], 4, "(executed: no)"),
+        (["--participant", "ann", "--model", "scripted:replies.jsonl"], 2, "without --model"),
+        ([], 2, "toolbus chat NAME"),
+    ],
+)
+def test_what_is_refused_is_told_with_the_exit_code_of_a_call(
+    toolbus: CommandLine, helper: Running, arguments: list[str], code: int, words: str
+) -> None:
+    outcome = toolbus.run_here("chat", *arguments, "--once", "where?")
+    assert outcome.code == code
+    assert words in outcome.err
+
+
+def test_token_without_the_grant_is_told_which_one(
+    toolbus: CommandLine, helper: Running, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    made = toolbus.run_here("token", "create", "--name", "eve", "--grant", "agents.use_tools")
+    token.write_text(made.out, encoding="utf-8")
+    arguments = ("--participant", "ann", "--once", "hello", "--token", str(token))
+    outcome = toolbus.run_here("chat", "helper", *arguments)
+    assert outcome.code == 3
+    assert "permission_denied" in outcome.err
+    assert "grant" in outcome.err

@@ -1,0 +1,97 @@
+"""Names of files of others, and the history of what was typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from toolbus import FileChunk, StreamBroken
+from toolbus.cli.chat.files import checked_folder, safe_name, save_bytes, save_file
+from toolbus.cli.chat.line_input import History
+from toolbus.diagnostics.exit_codes import UsageError
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("report.pdf", "report.pdf"),
+        ("Bericht (für Ärzte) - 漢字.txt", "Bericht (für Ärzte) - 漢字.txt"),
+        ("हिन्दी.txt", "हिन्दी.txt"),
+        ("../../etc/passwd", "passwd"),
+        ("/etc/passwd/", "passwd"),
+        ("C:\\windows\\x.dll", "x.dll"),
+        ("a:b*c?.txt", "a_b_c_.txt"),
+        (".bashrc", "bashrc"),
+        ("..", "file"),
+        ("-rf", "rf"),
+        ("", "file"),
+        ("\x00\x1b[2J\n", "___2J_"),
+        ("a\u202egnp.exe", "a_gnp.exe"),
+        ("\u3164.txt", "file.txt"),
+        ("con", "filecon"),
+        ("NUL.tar.gz", "fileNUL.tar.gz"),
+        ("x" * 500 + ".png", "x" * 116 + ".png"),
+        ("漢" * 100 + ".png", "漢" * 38 + ".png"),
+        ("x." + "y" * 200, "x." + "y" * 118),
+        ("name. ", "name"),
+    ],
+)
+def test_name_of_others_is_one_visible_name(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+    assert len(safe.encode()) <= 124
+
+
+async def test_files_replace_nothing_and_follow_no_link(tmp_path: Path) -> None:
+    folder = checked_folder(tmp_path / "new" / "folder")
+    (folder / "a.txt").symlink_to(tmp_path / "target")
+    (folder / "a-2.txt").write_text("mine")
+    assert await save_file(FileChunk(b"1", "../a.txt"), folder) == folder / "a-3.txt"
+    assert save_bytes(b"2", folder, "x/a.txt") == folder / "a-4.txt"
+    for path in (folder / "a.txt", folder / "a-2.txt", tmp_path / "none" / "x", Path("a\0b")):
+        with pytest.raises(UsageError, match="cannot write"):
+            save_bytes(b"3", path, "a.txt")
+    assert not (tmp_path / "target").exists()
+    assert (folder / "a-2.txt").read_text() == "mine"
+    with pytest.raises(UsageError):
+        checked_folder(folder / "a-2.txt")
+
+
+async def test_file_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"half"
+        raise StreamBroken("gone")
+
+    with pytest.raises(StreamBroken):
+        await save_file(FileChunk.from_pieces(pieces(), "a.txt"), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_history_keeps_whole_questions_and_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "chat_history"
+    history = History(path)
+    assert history.load() == []
+    history.add("two\nlines")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with path.open("ab") as file:
+        file.write(b'not json\n["a list"]\n"\\u0000"\n\xff\n')
+    assert history.load() == ["two\nlines"]
+    with path.open("ab") as file:
+        file.write(b"".join(b'"%d"\n' % number for number in range(3_000)))
+    assert history.load() == [str(number) for number in range(2_000, 3_000)]
+    assert len(path.read_bytes().splitlines()) == 1_000
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_history_that_cannot_be_kept_is_none(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    history = History(tmp_path / "home" / "chat_history")
+    history.add("text")
+    assert history.load() == []
+    target = tmp_path / "target"
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    History(link).add("text")
+    assert not target.exists()
