@@ -239,8 +239,8 @@ async def test_reply_that_the_adapter_cannot_keep_runs_nothing(
     monkeypatch.setattr(scripted, "messages", messages)
     agent = agent_of(uses("kit.count", text="a"))
     async with agent:
-        with pytest.raises(ModelError, match="no reply of this API"):
-            await events_of(agent)
+        with pytest.raises(ModelError, match="no reply of this API"):  # before any `tool_call`
+            await anext(agent.answer("hi"))
         assert (await agent.about())["conversation"]["messages"] == 0
 
 
