@@ -16,7 +16,7 @@ from toolbus.agents.tool_use import ToolUse, arguments_of
 from toolbus.agents.turn_calls import Judge, TurnCall, TurnEntry
 from toolbus.agents.turn_chunks import CollectedChunks
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
-from toolbus.agents.turn_tools import TurnTools, without_namespace
+from toolbus.agents.turn_tools import TurnTools
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import CallOptions, call_seconds
 from toolbus.client.input_sender import invalid_option
@@ -97,7 +97,7 @@ class PreparedCalls:
     def called(self, use: ToolUse) -> tuple[str, Any]:
         """Return the tool that a use calls and the arguments for it; see `Turn.called`."""
         name, arguments = use.name, use.arguments
-        entry = self._tools.find(name) or self._tools.find(without_namespace(name))
+        entry = self._tools.find_by_model(name)
         if entry is None:
             return name, arguments
         if entry.naming is not None:
