@@ -288,10 +288,6 @@ class Agent:
                 stack, self._started = self._started, None
                 await stack.aclose()
 
-    async def offer(self, room: RoomClient) -> None:
-        """Publish the builders."""
-        await room.offer_builders(builder_infos(self.builders))
-
     def answer(
         self,
         text: str,
