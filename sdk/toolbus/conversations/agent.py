@@ -288,10 +288,6 @@ class Agent:
                 stack, self._started = self._started, None
                 await stack.aclose()
 
-    async def offer(self, room: RoomClient) -> None:
-        """Publish the builders."""
-        await room.offer_builders(builder_infos(self.builders))
-
     def answer(
         self,
         text: str,
@@ -311,7 +307,9 @@ class Agent:
             tools: Configs of toolkits to be built for it: JSON objects, or objects of the builders'
                 types. Inside a tool they are limited by the grants of its callers.
             files: Pictures and documents for the model.
-            conversation: The name of the conversation that it belongs to.
+            conversation: The name of the conversation that it belongs to. Its questions are
+                answered one after the other: a tool that asks the agent that called it, in the
+                conversation that waits for this tool, waits until its own time is over.
             context: Inside a running tool, its context: then the question is asked by its caller.
 
         Raises:

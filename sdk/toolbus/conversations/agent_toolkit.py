@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from toolbus.agents.builders import builder_infos
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.asked_agents import AGENT
 from toolbus.errors import RoomException, ToolFailed
 from toolbus.models.model_error import ModelError
+from toolbus.room.participants import BuilderInfo
 from toolbus.room.room_client import RoomClient
 from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
@@ -25,6 +28,10 @@ MAX_NAME_CHARS: Final = 200
 """Of the name of a conversation."""
 _AFFINITY = "caller"
 """Of several hosts of one agent each has its own conversations: an asker stays with one of them."""
+_OFFERING: dict[RoomClient, list[Agent]] = {}
+"""The agents with builders that each participant hosts."""
+_END_S = 2.0
+"""For taking builders back at the end, which is not worth a longer wait."""
 _MAX_NAMES_CHARS = 1_000
 """Of the names of builders in a description."""
 _CONVERSATION = {
@@ -173,5 +180,27 @@ class AgentToolkit(RemoteToolkit):
     @asynccontextmanager
     async def hosting(self, room: RoomClient) -> AsyncIterator[None]:
         """Publish what the agent builds on request, while it is hosted."""
-        await self._agent.offer(room)
-        yield
+        if not self._agent.builders:
+            yield
+            return
+        agents = _OFFERING.setdefault(room, [])
+        agents.append(self._agent)
+        try:
+            await _offer(room)
+            yield
+        finally:
+            agents.remove(self._agent)
+            if not agents:
+                del _OFFERING[room]
+            with suppress(RoomException, TimeoutError):  # the room may be closed, or cut off
+                async with asyncio.timeout(_END_S):
+                    await _offer(room)
+
+
+async def _offer(room: RoomClient) -> None:
+    """Publish the builders of all agents of a participant, which has one list of them."""
+    found: dict[str, BuilderInfo] = {}
+    for agent in _OFFERING.get(room, ()):
+        for info in builder_infos(agent.builders):
+            found.setdefault(info.name, info)
+    await room.offer_builders(found.values())

@@ -146,7 +146,9 @@ async def test_asker_may_have_built_what_its_grant_covers() -> None:
     clock = {"tools": [{"name": "clock", "zone": "Rome"}]}
     async with running_server() as server, server.room("helper") as helper:
         model = PreparedModel(uses("clock.now"), "noon")
-        async with Agent(helper, model, name="helper", builders=[CLOCKS]):
+        other = Agent(helper, model, name="other", builders=[Clocks("hours", ClockConfig)])
+        plain = Agent(helper, model, name="plain")
+        async with Agent(helper, model, name="helper", builders=[CLOCKS]), other, plain:
             async with server.room("ann", api=poor) as ann:
                 with pytest.raises(PermissionDenied, match="no grant for builder clock") as caught:
                     await ask(ann, arguments=clock)
@@ -155,8 +157,11 @@ async def test_asker_may_have_built_what_its_grant_covers() -> None:
             async with server.room("bob") as bob:
                 events = await ask(bob, arguments=clock)
                 told = await bob.list_builders("helper")
+                await other.__aexit__(None, None, None)
+                left = await bob.list_builders("helper")
     assert events[1]["text"] == "noon in Rome"
-    assert [builder.name for builder in told] == ["clock"]
+    assert [builder.name for builder in told] == ["clock", "hours"]
+    assert [builder.name for builder in left] == ["clock"]
 
 
 async def test_question_without_a_required_toolkit_is_refused_until_it_is_back() -> None:

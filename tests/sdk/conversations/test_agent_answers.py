@@ -239,8 +239,8 @@ async def test_reply_that_the_adapter_cannot_keep_runs_nothing(
     monkeypatch.setattr(scripted, "messages", messages)
     agent = agent_of(uses("kit.count", text="a"))
     async with agent:
-        with pytest.raises(ModelError, match="no reply of this API"):
-            await events_of(agent)
+        with pytest.raises(ModelError, match="no reply of this API"):  # before any `tool_call`
+            await anext(agent.answer("hi"))
         assert (await agent.about())["conversation"]["messages"] == 0
 
 
@@ -322,6 +322,18 @@ async def test_leaving_the_answer_interrupts_the_tool_and_keeps_the_step() -> No
     (result,) = heard(agent)[2]["results"]
     assert (result["tool"], result["state"]) == ("slow.hang", "interrupted")
     assert [message.get("text") for message in heard(agent)] == ["go", "", None, "on"]
+
+
+async def test_tool_that_asks_in_the_conversation_that_waits_for_it_ends_with_its_time() -> None:
+    @tool
+    async def again() -> str:
+        return str(await events_of(agent, "again"))
+
+    agent = agent_of(uses("loop.again"), "done", always=[Toolkit("loop", [again])], timeout_s=0.05)
+    async with agent:
+        _, result, *_ = await events_of(agent)
+    assert result["error"]["code"] == "deadline_exceeded"
+    assert [message.get("text") for message in heard(agent)] == ["hi", "", None]
 
 
 async def test_cancelled_task_closes_the_stream_of_the_model() -> None:
