@@ -332,6 +332,8 @@ class RoomTools:
                 await self._read_now(name)
             except RoomException as error:
                 _logger.info("the toolkit %s is not known for now: %s", name, error.message)
+            except Exception:  # one toolkit is no reason to have none
+                _logger.exception("the toolkit %s cannot be searched", name)
 
     async def _read(self, name: str) -> None:
         """Read one toolkit about which there was an event."""
