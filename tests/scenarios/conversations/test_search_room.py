@@ -23,7 +23,7 @@ from toolbus import (
     Turn,
 )
 from toolbus.agents.tool_origins import Trust
-from toolbus.tool_search import room_tools
+from toolbus.tool_search.definition_size import definition_bytes
 from toolbus_server.testing import FaultProxy, room_of, running_server
 
 KITS = 300
@@ -268,14 +268,12 @@ async def test_description_of_very_many_tools_is_bounded() -> None:
 async def test_one_toolkit_that_cannot_be_read_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    size = room_tools.definition_bytes
-
     def fails(tool: ToolInfo, trust: Trust) -> int:
         if tool.toolkit == "deep":
             raise RecursionError("too deep")
-        return size(tool, trust)
+        return definition_bytes(tool, trust)
 
-    monkeypatch.setattr(room_tools, "definition_bytes", fails)
+    monkeypatch.setattr("toolbus.tool_search.room_tools.definition_bytes", fails)
     async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         async with ann.host(kit("deep", "get")), ann.host(kit("plain", "get")):
