@@ -160,23 +160,36 @@ def test_answer_comes_with_its_calls_and_commands_tell_of_them(
 
 
 def test_agent_that_is_killed_in_mid_answer_is_waited_for(toolbus: CommandLine) -> None:
-    with helping(toolbus, "phoenix") as agent, chatting(toolbus, "phoenix") as person:
+    with (
+        toolbus.serving() as (server, url),
+        helping(toolbus.at(url)) as agent,
+        chatting(toolbus.at(url), "helper") as person,
+    ):
         asked(person, "where is it?")
         person.type("wait for it\n")
         person.reads("> eyes.hang")
         agent.process.kill()
         assert "(executed: maybe)" in person.reads(PROMPT)
         person.type("are you there?\n")
-        person.reads("(phoenix is not there: waiting for it; Ctrl-C gives up)")
+        person.reads("(helper is not there: waiting for it; Ctrl-C gives up)")
         person.type("\x03")
         assert "(interrupted)" in person.reads(PROMPT)
         person.type("are you there?\n")
         person.reads("waiting for it")
-        with helping(toolbus, "phoenix"):
+        with helping(toolbus.at(url)):
             assert "is back" in person.reads("Let me ")
             person.reads(PROMPT)
-            person.type("\x04")
-            assert person.ended() == 0
+
+            server.process.kill()
+            server.process.wait(PATIENCE_S)
+            person.type("wait for it\n")
+            person.reads("waiting for it")
+            with toolbus.serving("--dev", "--port", url.rpartition(":")[2]):
+                assert "is back" in person.reads("> eyes.hang")
+                person.type("\x03")
+                person.reads(PROMPT)
+                person.type("\x04")
+                assert person.ended() == 0
 
 
 def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Path) -> None:

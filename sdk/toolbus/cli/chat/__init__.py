@@ -1,6 +1,7 @@
 """The terminal chat of `toolbus chat`.
 
     session      asks, waits for the agent, interrupts: the main thread
+    interrupts   what Ctrl-C and other signals do
     live_answer  what happens on the event loop, which runs on another thread, as events to read
     agents       what can be asked: an agent in a room, or one of this process
     transcript   what was asked and what came of it: results by number, the last question as a tree

@@ -66,7 +66,8 @@ class History:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             number = os.open(self._path, flags, 0o600)
             try:
-                os.fchmod(number, 0o600)
+                if hasattr(os, "fchmod"):  # not on Windows
+                    os.fchmod(number, 0o600)
                 os.write(number, _line(text[:_MAX_ENTRY_CHARS]))
             finally:
                 os.close(number)

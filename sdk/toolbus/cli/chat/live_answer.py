@@ -1,96 +1,24 @@
-"""Work on the event loop, which the main thread follows and can interrupt.
-
-Signals reach the main thread. While it follows something, Ctrl-C cancels that and raises nothing,
-so that no line of this program is left halfway; only at the prompt it raises.
-"""
+"""Work on the event loop, which the main thread follows and can interrupt."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager, suppress
-from types import FrameType
+from contextlib import aclosing, suppress
 from typing import Generic, TypeVar
 
 from toolbus.agents.questions import Answer, Ask, Question
-from toolbus.diagnostics.exit_codes import Terminated
-from toolbus.errors import Cancelled
+from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 
-__all__ = ["Interrupted", "Interrupts", "Live", "Pause", "once"]
+__all__ = ["Live", "Pause", "once"]
 
 T = TypeVar("T")
 _MAX_UNREAD = 256
 """Events that wait for the terminal; then the agent waits, as at a slow reader of a stream."""
 _TICK_S = 0.25
 """How often a wait looks up: to show that it waits, and for signals that no lock wakes up for."""
-
-
-class Interrupted(Cancelled):
-    """Ctrl-C has ended what was followed."""
-
-    next_step = ""
-
-
-class Interrupts:
-    """What SIGINT, SIGTERM and SIGHUP do, by what the main thread does."""
-
-    def __init__(self) -> None:
-        self.is_terminated: bool = False
-        self._cancel: Callable[[], None] | None = None
-        self._is_at_prompt = False
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle the signals during the block; elsewhere than in a main thread they stay."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP"):
-            numbers.append(signal.SIGHUP)
-        before = {}
-        with suppress(ValueError):
-            before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if number != signal.SIGINT:
-            self.is_terminated = True
-        if self._cancel is not None:
-            self._cancel()
-        elif self._is_at_prompt:
-            self._is_at_prompt = False
-            self.check()
-            raise KeyboardInterrupt
-
-    def check(self) -> None:
-        """Raise `Terminated` if the process is to end."""
-        if self.is_terminated:
-            raise Terminated("ended by SIGTERM", executed="no")
-
-    @contextmanager
-    def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """Let a signal cancel something during the block; then raise if the process is to end."""
-        self._cancel = cancel
-        try:
-            yield
-        finally:
-            self._cancel = None
-        self.check()
-
-    @contextmanager
-    def at_prompt(self) -> Iterator[None]:
-        """Let a signal raise KeyboardInterrupt or Terminated during the block."""
-        self.check()
-        self._is_at_prompt = True
-        try:
-            yield
-        finally:
-            self._is_at_prompt = False
 
 
 class Pause:

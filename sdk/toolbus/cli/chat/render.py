@@ -86,8 +86,10 @@ def seconds(took_s: float) -> str:
 def inner_event(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the event of an agent that answers inside a call, which its progress tells."""
     value = event.get("value")
-    is_inner = isinstance(value, Mapping) and value.get("type") in _EVENT_TYPES
-    return value if event.get("type") == "progress" and is_inner else None
+    if event.get("type") != "progress" or not isinstance(value, Mapping):
+        return None
+    kind = value.get("type")
+    return value if isinstance(kind, str) and kind in _EVENT_TYPES else None
 
 
 def call_line(event: Mapping[str, Any], width: int) -> str:

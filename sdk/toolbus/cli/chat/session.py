@@ -18,7 +18,8 @@ from toolbus.agents.terminal_questions import ask_in_terminal
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
 from toolbus.cli.chat.files import save_file
-from toolbus.cli.chat.live_answer import Interrupts, Live, Pause, once
+from toolbus.cli.chat.interrupts import Interrupts
+from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
 from toolbus.cli.chat.transcript import KeptFile, Transcript
 from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of
@@ -86,18 +87,30 @@ class Session:
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run something on the loop and return its result; raises what `ask` raises."""
+        began_at = monotonic()
         found: list[T] = []
-        with closing(self._follow(once(work))) as happening:
-            for results in happening:
-                found += results or ()
+        try:
+            with closing(self._follow(once(work))) as happening:
+                for results in happening:
+                    found += results or ()
+                    self.screen.wait(monotonic() - began_at)
+        finally:
+            self.screen.pause()
         return found[0]
 
     def fail(self, error: RoomException) -> None:
         """Show an error."""
         is_local = isinstance(error, UsageError)  # of a command of the chat: no call has failed
         lines = failure_lines(error, self.agent.target, local=is_local)
-        facts = {"code": error.code, "message": error.message, "executed": error.executed}
-        self.screen.fail(lines, {"type": "error", **facts, "retryable": error.retryable})
+        facts = {
+            "type": "error",
+            "code": error.code,
+            "message": error.message,
+            "executed": error.executed,
+            "retryable": error.retryable,
+            "trace": self.transcript.trace or None,
+        }
+        self.screen.fail(lines, facts)
 
     @contextmanager
     def logging(self) -> Iterator[None]:
@@ -164,7 +177,7 @@ class Session:
                 try:
                     kept = await self._received(event, left_bytes)
                 except (UsageError, OSError) as error:  # the answer goes on without it
-                    yield Notice(f"a file is lost: {error}")
+                    yield Notice(f"(a file is lost: {one_line(str(error))})")
                     continue
                 left_bytes -= len(kept.data or b"")
                 yield kept
@@ -235,7 +248,7 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
         session.loop.call_soon_threadsafe(stop.set)
         concurrent.futures.wait([living], _LEAVE_S)
         thread.stop(_LEAVE_S)
-    if living.done():
+    if living.done() and not living.cancelled():
         living.result()  # raises what leaving has raised
 
 

@@ -17,8 +17,8 @@ from toolbus.cli.arguments import read_json
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.files import checked_folder
+from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.chat.line_input import History, LineInput
-from toolbus.cli.chat.live_answer import Interrupted
 from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScreen
 from toolbus.cli.chat.session import Session, on_background_loop
 from toolbus.cli.completion import complete_owner, complete_toolkit
@@ -116,10 +116,10 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
         reporting(as_json=options.as_json, target=target),
         recorded("toolbus-cli"),
         on_background_loop(session, entered),
+        session.logging(),
     ):
         if is_interactive:
-            with session.logging():
-                _interact(session)
+            _interact(session)
         elif text is not None:
             _ask_once(session, text)
         else:
@@ -242,7 +242,7 @@ def _ask_lines(session: Session) -> None:
     for text in _lines(session):
         try:
             session.ask(text)
-        except Terminated:
+        except (Interrupted, Terminated):
             raise
         except RoomException as error:
             session.fail(error)

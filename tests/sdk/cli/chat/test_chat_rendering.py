@@ -61,6 +61,7 @@ EVENTS: list[dict[str, Any]] = [
     CALL | {"id": "9", "tool": "critic.ask"},
     INNER | {"value": CALL},
     INNER | {"value": INNER | {"value": CALL | {"tool": "deep.call"}}},
+    INNER | {"value": {"type": ["of", "no", "event"]}},
     INNER | {"value": RESULT},
     {"type": "progress", "id": "9", "tool": "critic.ask", "value": "half\x1b"},
     RESULT | {"id": "9", "tool": "critic.ask"},
@@ -140,13 +141,13 @@ def test_tree_has_a_step_for_each_reply() -> None:
     for now, event in enumerate(EVENTS):
         transcript.add(event, now)
     transcript.add(
-        {"type": "end", "reason": "done", "trace": "ab" * 16, "tokens": {"input": 5}}, 13
+        {"type": "end", "reason": "done", "trace": "ab" * 16, "tokens": {"input": 5}}, 14
     )
     assert list(transcript.tree(99)) == [
-        "question  13.0 s  done  tokens: 5 in, None out",
-        "  step 1  8.0 s  text of 16 characters",
-        "    critic.ask  5.0 s  ok",
-        "      sql.query  2.0 s  ok",
+        "question  14.0 s  done  tokens: 5 in, None out",
+        "  step 1  9.0 s  text of 16 characters",
+        "    critic.ask  6.0 s  ok",
+        "      sql.query  3.0 s  ok",
         "        deep.call  not ended",
         "  step 2  5.0 s  text of 8 characters",
         "trace abababababababababababababababab",

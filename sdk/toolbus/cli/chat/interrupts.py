@@ -1,0 +1,126 @@
+"""What Ctrl-C and other signals do in a chat.
+
+Signals reach the main thread. While it follows something, Ctrl-C cancels that and raises nothing,
+so that no line of this program is left halfway; only at the prompt it raises.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic, sleep
+from types import FrameType
+
+from toolbus.diagnostics.exit_codes import Terminated
+from toolbus.errors import Cancelled
+
+__all__ = ["Interrupted", "Interrupts"]
+
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):
+    _SIGNALS.append(signal.SIGHUP)
+_NOTICED_S = 0.1
+"""Within what time the main thread notices a signal, unless it waits in the line editor."""
+
+
+class Interrupted(Cancelled):
+    """Ctrl-C has ended what was followed."""
+
+    next_step = ""
+
+
+class Interrupts:
+    """What the signals do, by what the main thread does."""
+
+    def __init__(self) -> None:
+        self.is_terminated: bool = False
+        self._cancel: Callable[[], None] | None = None
+        self._is_at_prompt = False
+        self._handled_at = -inf
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals during the block; elsewhere than in a main thread they stay."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            with self._repeated():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def _repeated(self) -> Iterator[None]:
+        """Send a signal again that the main thread has not noticed.
+
+        The line editor looks for signals only where one interrupts its wait for a key: one that
+        comes right before that wait would be handled after the next key.
+        """
+        if not hasattr(signal, "pthread_kill"):  # on Windows
+            yield
+            return
+        came, told = os.pipe()
+        os.set_blocking(told, False)
+        former = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        repeating = threading.Thread(target=self._repeat, args=(came,), daemon=True)
+        repeating.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(former)
+            os.close(told)  # ends the thread
+            repeating.join()
+            os.close(came)
+
+    def _repeat(self, came: int) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while numbers := os.read(came, 64):
+            read_at = monotonic()
+            sleep(_NOTICED_S)
+            if self._handled_at < read_at - _NOTICED_S:
+                for number in {*numbers} & {*_SIGNALS}:
+                    signal.pthread_kill(main, number)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._handled_at = monotonic()
+        if number != signal.SIGINT:
+            self.is_terminated = True
+        if self._cancel is not None:
+            self._cancel()
+        elif self._is_at_prompt:
+            self._is_at_prompt = False
+            self.check()
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise `Terminated` if the process is to end."""
+        if self.is_terminated:
+            raise Terminated("ended by SIGTERM", executed="no")
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Let a signal cancel something during the block; then raise if the process is to end."""
+        self._cancel = cancel
+        try:
+            yield
+        finally:
+            self._cancel = None
+        self.check()
+
+    @contextmanager
+    def at_prompt(self) -> Iterator[None]:
+        """Let a signal raise KeyboardInterrupt or Terminated during the block."""
+        self.check()
+        self._is_at_prompt = True
+        try:
+            yield
+        finally:
+            self._is_at_prompt = False

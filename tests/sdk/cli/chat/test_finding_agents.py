@@ -1,0 +1,74 @@
+"""Which agent a name means: one's own, else the only one that one sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import pytest
+
+from toolbus import NotFound, ToolkitInfo
+from toolbus.cli.chat.agents import find_agent
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.tools.tool_run import Participant
+
+
+def toolkit(name: str, owner: str, *tools: str, issuer: str = "dev") -> ToolkitInfo:
+    alias = "" if issuer == "dev" else issuer
+    return ToolkitInfo(
+        name, "", "", "", "digest", False, owner, 1, tools or ("ask",), issuer, alias
+    )
+
+
+class Listed:
+    """A room with a list of toolkits."""
+
+    room = "main"
+    me = Participant("1", "joe", "user", "dev")
+
+    def __init__(self, *toolkits: ToolkitInfo) -> None:
+        self._toolkits = toolkits
+
+    async def toolkits(self, search: str) -> AsyncGenerator[ToolkitInfo, None]:
+        for each in self._toolkits:
+            if search in each.name or search in each.tools:
+                yield each
+
+
+@pytest.mark.parametrize(
+    ("toolkits", "owner"),
+    [
+        ([toolkit("helper", "ann"), toolkit("helper2", "bob")], "ann"),
+        ([toolkit("helper", "ann"), toolkit("helper", "joe")], "joe"),
+        ([toolkit("helper", "ann"), toolkit("helper", "bob", "look")], "ann"),
+        ([toolkit("helper", "bob", "look")], "bob"),
+    ],
+)
+async def test_name_means_one_agent(toolkits: list[ToolkitInfo], owner: str) -> None:
+    found = await find_agent(cast(Any, Listed(*toolkits)), "helper", None)
+    assert (found.name, found.owner) == ("helper", owner)
+
+
+@pytest.mark.parametrize(
+    ("toolkits", "error", "words"),
+    [
+        (
+            [toolkit("helper", "ann"), toolkit("helper", "bob")],
+            UsageError,
+            "--participant: ann, bob",
+        ),
+        (
+            # Of another issuer: a namesake is somebody else.
+            [toolkit("helper", "joe", issuer="corp"), toolkit("helper", "bob")],
+            UsageError,
+            "--participant: corp/joe, bob",
+        ),
+        ([], NotFound, "no agent is in the room"),
+        ([toolkit("helping", "ann")], NotFound, "agents in room main: helping"),
+    ],
+)
+async def test_name_that_means_none_or_several_is_refused(
+    toolkits: list[ToolkitInfo], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await find_agent(cast(Any, Listed(*toolkits)), "helper", None)
