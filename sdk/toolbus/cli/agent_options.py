@@ -69,6 +69,10 @@ class AgentChoices:
         str | None,
         _Option(metavar="TEXT|@FILE", help="What the model is told before everything else."),
     ] = None
+    description: Annotated[
+        str | None,
+        _Option(metavar="TEXT", help="What the agent is for, told to those who may ask it."),
+    ] = None
     require: Annotated[
         list[str] | None,
         _Option(
@@ -214,6 +218,7 @@ def agent_of(
             name=name,
             # Never read as a flag: `@FILE` of an avatar would be any file of this user.
             instructions=avatar.instructions if typed is None else _instructions(typed),
+            description=choices.description or "",
             always=always,
             required=required,
             builders=[offered_builder(each, flags) for each in offer],

@@ -105,12 +105,13 @@ def chosen(**choices: Any) -> Agent:
 
 def test_flags_make_the_agent(here: Path) -> None:
     offers = ["clock", "agent_kits:counters", "agent_kits:named"]
-    made = chosen(offer=offers, instructions="@words.txt", permissions=Path("rules.toml"))
+    rules = Path("rules.toml")
+    made = chosen(offer=offers, instructions="@words.txt", description="Tells.", permissions=rules)
     assert [each.name for each in made.builders] == ["clock", "counters", "named"]
-    assert made.instructions == "Be brief."
+    assert (made.instructions, made.description) == ("Be brief.", "Tells.")
     assert made.permissions is not None
     assert made.permissions.mode == "explore"
-    stricter = chosen(permissions=Path("rules.toml"), mode="dont_ask", require=["sql@bob", "kit"])
+    stricter = chosen(permissions=rules, mode="dont_ask", require=["sql@bob", "kit"])
     assert stricter.permissions is not None
     assert stricter.permissions.mode == "dont_ask"
     assert [(each.name, each.participant) for each in stricter.required] == [
@@ -159,6 +160,8 @@ async def test_groups_of_a_file_are_those_of_the_agent(here: Path) -> None:
     assert [each.participant for each in made.required] == ["bob"]
     path.write_text(GROUPS.replace('required = ["calendar@bob"]', ""), encoding="utf-8")
     async with chosen(groups=path) as helper:
+        built = (await helper.about(tools=[{"name": "clock"}]))["tools"]
+        assert "clock.now" in [each["name"] for each in built]
         events = [event async for event in helper.answer("How many?") if isinstance(event, dict)]
     results = [(each["tool"], each["text"]) for each in events if each["type"] == "tool_result"]
     assert results[0][0] == "groups.reset_tools"
