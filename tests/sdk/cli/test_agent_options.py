@@ -42,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "replies.jsonl").write_text(replies, encoding="utf-8")
     (folder / "binary").write_bytes(b"\xff")
     (folder / "words.txt").write_text("Be brief.", encoding="utf-8")
+    (folder / "large.txt").write_text("é" * 524_289, encoding="utf-8")
     (folder / "rules.toml").write_text('mode = "explore"\n', encoding="utf-8")
     (folder / "mistake.toml").write_text("\nmoed = 1\n", encoding="utf-8")
     (folder / "shop.sqlite").touch()
@@ -66,6 +67,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--name", "Ann Lee"], "'Ann Lee' cannot be one: a lower-case letter"),
         (["--instructions", "@none"], "--instructions: cannot read none: No such file"),
         (["--instructions", "@binary"], "--instructions: binary is not text in UTF-8"),
+        (["--instructions", "@large.txt"], "large.txt is larger than 1,048,576 bytes"),
         (["--require", "Sql"], "--require: 'Sql' is not a toolkit name"),
         (["--require", "sql@"], "--require: 'sql@' names no owner"),
         (["--require", "sql", "--require", "sql@bob"], "two toolkits of this turn are named 'sql'"),
@@ -97,6 +99,14 @@ def test_wrong_flag_ends_with_2_and_what_to_do(here: Path, flags: list[str], wor
     ended = CommandLine(here).run_here("agent", "--name", "helper", "--no-wait", *flags)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.err
+
+
+def test_name_that_is_not_the_tokens_is_refused(here: Path) -> None:
+    line = CommandLine(here)
+    token = line.run_here("token", "create", "--name", "eve", "--preset", "agent").out.strip()
+    ended = line.run_here("agent", "--model", MODEL, "--name", "helper", TOOLBUS_TOKEN=token)
+    assert ended.code == 2
+    assert "--name 'helper': the token (TOOLBUS_TOKEN) is one for 'eve': leave out" in ended.err
 
 
 def chosen(**choices: Any) -> Agent:
