@@ -7,7 +7,7 @@ flags, and receives what was chosen.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -166,7 +166,7 @@ class AgentChoices:
         return flags
 
 
-chooses_an_agent = takes(AgentChoices)
+chooses_an_agent: Callable[[Callable[..., None]], Callable[..., None]] = takes(AgentChoices)
 """Gives a command the flags of `AgentChoices`, in place of its parameter of that type."""
 
 
