@@ -257,7 +257,7 @@ class HostCommand(TyperCommand):
 class OfferingCommand(HostCommand):
     """A command that offers toolkits, with the flags of those in its command line."""
 
-    toolkit_flag = "--offer"
+    toolkit_flag: str | None = "--offer"
 
 
 class _CommandLine:
