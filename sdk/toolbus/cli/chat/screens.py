@@ -35,6 +35,8 @@ __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 _DIM, _RED = "2", "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
+_NO_TERMINAL = (200, 24)
+"""The size of what is no terminal: a log is read in wider windows."""
 _MAX_PENDING_CHARS = 1024 * 1024
 """Of the text of a reply that has not ended."""
 
@@ -184,7 +186,7 @@ class PipeScreen:
     def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
-        width = shutil.get_terminal_size().columns
+        width = shutil.get_terminal_size(_NO_TERMINAL).columns
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
         elif kind == "tool_call":
