@@ -3,8 +3,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from toolbus import Agent, Model, ModelCall, ModelError, NextModel, open_model
-from toolbus.conversations.model_calls import RESTART
+from toolbus import RESTART, Agent, Model, ModelCall, ModelError, NextModel, open_model
 
 
 class Fallback:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolbus.agents.seen_definitions import SeenDefinitions, definition_key
-from toolbus.agents.tool_groups import BASIC
 from toolbus.agents.tool_origins import Trust
 from toolbus.agents.turn_calls import RemoteDispatch, TurnEntry
 from toolbus.errors import DefinitionChanged, NotFound, Unavailable
@@ -81,8 +80,12 @@ class CallsByName:
         """Return the named tool and its arguments. Raises `InvalidArguments`."""
         return self._tool.named(self._tool.read_arguments(arguments))
 
-    def entry(self, name: str) -> TurnEntry:
+    def entry(self, name: str, group: str) -> TurnEntry:
         """Return a tool that is not in the turn.
+
+        Args:
+            name: Its name.
+            group: The group of the `NamingTool`: while it is inactive, no call of it begins.
 
         Raises:
             NotFound: There is none of this name, or its toolkit is another one in this turn.
@@ -104,4 +107,4 @@ class CallsByName:
                 details={"toolkit": info.toolkit, "digest": info.digest},
             )
         dispatch = RemoteDispatch(self._room, info.own_name, None, info.digest)
-        return TurnEntry(info, dispatch, BASIC)
+        return TurnEntry(info, dispatch, group)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -99,11 +100,9 @@ class PreparedCalls:
         entry = self._tools.find_by_model(name)
         if entry is None:
             return name, arguments
-        try:
-            if entry.naming is not None:
+        if entry.naming is not None:
+            with suppress(RoomException):  # it is the result of the use
                 entry, arguments, _ = self._named(entry, arguments_of(use))
-        except RoomException:  # it is the result of the use
-            pass
         return entry.info.name, arguments
 
     def _named(
@@ -117,7 +116,7 @@ class PreparedCalls:
             return entry, arguments, None
         self._tools.check_active(entry)
         name, inner = entry.naming.read(arguments)
-        found = self._tools.find(name) or entry.naming.entry(name)
+        found = self._tools.find(name) or entry.naming.entry(name, entry.group)
         if found.naming is not None:
             raise InvalidArguments(f"{entry.info.name} does not call {name}: name another tool")
         if not isinstance(inner, str):  # of a program

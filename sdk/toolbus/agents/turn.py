@@ -386,7 +386,10 @@ class Turn:
 
         Where the use only names the tool, as one of `tools.call` does, these are the named ones. If
         there is no such tool they are those of the use as it was written.
+
+        Raises `Unavailable` if the turn is not entered.
         """
+        self._entered()
         return self._calls.called(use)
 
     # Calls

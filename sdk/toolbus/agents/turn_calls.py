@@ -93,7 +93,7 @@ class NamedCalls(Protocol):
     def read(self, arguments: dict[str, Any]) -> tuple[str, Any]:
         """Return the named tool and its arguments. Raises `InvalidArguments`."""
 
-    def entry(self, name: str) -> TurnEntry:
+    def entry(self, name: str, group: str) -> TurnEntry:
         """Return a tool that is not in the turn. Raises `NotFound`."""
 
 

@@ -51,6 +51,8 @@ class GivenFlags:
     """How each parameter is written, as far as that was looked for."""
     own: frozenset[str]
     """The flags of the command itself."""
+    are_possible: bool = True
+    """Whether fields have flags; else variables are all that sets them."""
 
     @classmethod
     def of(cls, context: typer.Context) -> GivenFlags:
@@ -59,8 +61,8 @@ class GivenFlags:
         return given
 
 
-NO_FLAGS = GivenFlags({}, {}, frozenset())
-"""Those of a command line without any: configs come from variables."""
+NO_FLAGS = GivenFlags({}, {}, frozenset(), are_possible=False)
+"""Those of what has no command line, such as toolkits that a file names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ class _Setting:
 
     def label(self, given: GivenFlags) -> str:
         """Return how to name it in an error: by where its value came from."""
-        if given.values.get(self.parameter) is None and self._has_variable():
+        is_given = given.values.get(self.parameter) is not None
+        if not given.are_possible or (not is_given and self._has_variable()):
             return self.variable
         usual = self.long_flag if self.short_flag in given.own else self.short_flag
         return given.flags.get(self.parameter, usual)
@@ -199,7 +202,8 @@ class _Settings:
         setting = self._settings[field.name]
         label = setting.label(self._given)
         if message == "Field required" and len(path) == 1:
-            return f"toolkit {self._name} needs {label} or {setting.variable}"
+            ways = dict.fromkeys((label, setting.variable))
+            return f"toolkit {self._name} needs {' or '.join(ways)}"
         below = "".join(f"/{cut(str(each))}" for each in path[1:])
         return f"{label}{' at ' + below if below else ''}: {message}"
 

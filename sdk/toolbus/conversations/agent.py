@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from opentelemetry import trace
@@ -143,9 +143,11 @@ class Agent:
     ) -> None:
         self.name: str = name
         self.model: Model = _checked_model(model)
-        self.instructions: str = _checked_text("instructions", instructions)
-        self.description: str = _checked_text("description", description)
-        self._given_room = _checked_room(room)
+        self.instructions: str = _checked("instructions", instructions, str, "text")
+        self.description: str = _checked("description", description, str, "text")
+        self._given_room: RoomClient | None = _checked(
+            "room", room, RoomClient | None, "a toolbus.RoomClient or None"
+        )
         self._room = self._given_room
         """Where it is started; another one if its toolkit is hosted there."""
         self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
@@ -177,7 +179,7 @@ class Agent:
         self._max_steps = _at_least(1, "max_steps", max_steps)
         self._max_tokens = None if max_tokens is None else _at_least(1, "max_tokens", max_tokens)
         self._tool_budget_tokens = _at_least(0, "tool_budget_tokens", tool_budget_tokens)
-        self._available = _checked_flag("available", available)
+        self._available: bool = _checked("available", available, bool, "True or False")
         self._budget: ToolBudget | None = None
         """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
@@ -521,22 +523,10 @@ def _checked_model(model: object) -> Model:
     raise TypeError(f'{text}: open_model("...") makes one')
 
 
-def _checked_room(room: object) -> RoomClient | None:
-    if not isinstance(room, RoomClient | None):
-        raise TypeError(f"an agent is made with a toolbus.RoomClient or None, not {shown(room)}")
-    return room
-
-
-def _checked_flag(option: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{option} must be True or False, not {shown(value)}")
+def _checked(option: str, value: Any, kind: type | UnionType, words: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{option} must be {words}, not {shown(value)}")
     return value
-
-
-def _checked_text(option: str, text: object) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"{option} must be text, not {shown(text)}")
-    return text
 
 
 def _checked_store(store: object) -> StateStore | None:

@@ -24,7 +24,7 @@ from toolbus.agents.turn import Turn
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.errors import RoomException
-from toolbus.models.adapter import Model, Plain
+from toolbus.models.adapter import Adapter, Model, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.token_usage import TokenUsage, estimated_tokens
 from toolbus.telemetry.model_spans import ModelSpan
@@ -60,16 +60,17 @@ class StepUsage:
         self.told: TokenUsage = TokenUsage(0, 0)
         """As the provider counts them; 0 where it counts none."""
         self._estimated = TokenUsage(0, 0)
-        self._untold: list[tuple[ModelCall, TokenUsage, Plain | list[Plain]]] = []
+        # Not the call: it has this object, and each step would wait for the cyclic collector.
+        self._untold: list[tuple[Adapter, Mapping[str, Any], TokenUsage, Plain | list[Plain]]] = []
 
     @property
     def counted(self) -> TokenUsage:
         """As the provider counts them; where it counts none, estimated as bytes / 4."""
         # Only here: to write a long conversation once more takes milliseconds.
-        for call, told, reply in self._untold:
+        for adapter, request, told, reply in self._untold:
             if isinstance(reply, list):  # only the text: most of such an event is around it
-                reply = {"text": "".join(map(call.model.adapter.text_of, reply))}
-            sent = 0 if told.input else estimated_tokens(call.request)
+                reply = {"text": "".join(map(adapter.text_of, reply))}
+            sent = 0 if told.input else estimated_tokens(request)
             received = 0 if told.output else estimated_tokens(reply)
             self._estimated = _sum(self._estimated, TokenUsage(sent, received))
         self._untold.clear()
@@ -90,7 +91,7 @@ class StepUsage:
         """
         self.told = _sum(self.told, told)
         if not (told.input and told.output):
-            self._untold.append((call, told, reply))
+            self._untold.append((call.model.adapter, call.request, told, reply))
 
 
 def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:

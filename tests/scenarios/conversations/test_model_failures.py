@@ -138,7 +138,7 @@ async def test_no_request_goes_on_after_its_asker_has_left(api: str, answer: Bro
         async with ann.stream("helper.ask", {"text": "q"}, participant="helper"):
             await server.waiting.wait()
         await server.left.wait()
-        await ann.invoke("helper.about", participant="helper")  # waits for the end of the question
+        await ann.invoke("helper.forget", participant="helper")  # waits for the end of the question
         assert len(server.requests) == 1
 
 
@@ -152,7 +152,7 @@ async def test_who_leaves_while_a_retry_waits_leaves_no_request() -> None:
                 event: Any = chunk.value
                 if event["type"] == "restart":
                     break
-        await ann.invoke("helper.about", participant="helper")
+        await ann.invoke("helper.forget", participant="helper")
         assert len(server.requests) <= 2
 
 

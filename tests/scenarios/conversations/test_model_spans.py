@@ -152,7 +152,7 @@ async def test_a_question_that_is_left_ends_its_span_without_a_failure() -> None
     async with traced_agent(model) as (ann, exporter):
         async with ann.stream("helper.ask", {"text": "q"}, participant="helper") as chunks:
             await anext(chunks)
-        await ann.invoke("helper.about", participant="helper")  # waits for the end of the question
+        await ann.invoke("helper.forget", participant="helper")  # waits for the end of the question
     [span] = chats(exporter)
     assert (span.attributes or {})["error.type"] == "cancelled"
     assert span.status.status_code.name == "UNSET"

@@ -362,6 +362,10 @@ async def test_search_of_an_inactive_group_calls_nothing() -> None:
         async with Turn(helper, groups=[group]) as turn:
             assert end_of(await result(turn, call("far.drop", table="a"))) == "tool_inactive"
             turn.activate("more")
+            reset = ToolUse("0", "groups.reset_tools", {})
+            _, late = await turn.run([reset, call("far.drop", table="a")])
+            assert end_of(late) == "tool_inactive"
+            turn.activate("more")
             assert (await result(turn, call("far.drop", table="a"))).value == "dropped a"
 
 

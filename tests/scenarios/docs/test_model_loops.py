@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 
@@ -12,6 +13,7 @@ from support.documents.pages import EXAMPLES, examples
 from support.models.model_server import KEY, model_server
 from support.models.wire_replies import Says
 from toolbus import Toolkit, tool
+from toolbus.conversations import loop
 from toolbus_server.testing import TestServer
 
 
@@ -58,3 +60,7 @@ def test_a_loop_takes_less_than_40_lines() -> None:
     loops = [text for name, text in examples().items() if name.startswith(("loop_", "agent.py"))]
     assert [len(text.splitlines()) < 40 for text in loops] == [True] * 4
     assert len(examples()["agent.py"].splitlines()) <= 25
+
+
+def test_the_loop_of_agents_is_short_enough_to_be_copied() -> None:
+    assert len(inspect.getsource(loop).splitlines()) <= 150
