@@ -44,6 +44,9 @@ from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
 
+_MAX_INSTRUCTIONS_BYTES = 1024 * 1024
+"""Of a file; they are a part of each request."""
+
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
 
 
@@ -68,6 +71,10 @@ class AgentChoices:
     instructions: Annotated[
         str | None,
         _Option(metavar="TEXT|@FILE", help="What the model is told before everything else."),
+    ] = None
+    description: Annotated[
+        str | None,
+        _Option(metavar="TEXT", help="What the agent is for, told to those who may ask it."),
     ] = None
     require: Annotated[
         list[str] | None,
@@ -214,6 +221,7 @@ def agent_of(
             name=name,
             # Never read as a flag: `@FILE` of an avatar would be any file of this user.
             instructions=avatar.instructions if typed is None else _instructions(typed),
+            description=choices.description or "",
             always=always,
             required=required,
             builders=[offered_builder(each, flags) for each in offer],
@@ -307,9 +315,16 @@ def _instructions(typed: str) -> str:
         return typed
     name = typed[1:]
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"--instructions: cannot read {name}: {error.strerror}") from error
+        with open(name, "rb") as file:
+            data = file.read(_MAX_INSTRUCTIONS_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--instructions: cannot read {name}: {reason}") from error
+    if len(data) > _MAX_INSTRUCTIONS_BYTES:
+        fault = f"is larger than {_MAX_INSTRUCTIONS_BYTES:,} bytes"
+        raise UsageError(f"--instructions: {name} {fault}: no model reads so much each time")
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"--instructions: {name} is not text in UTF-8") from error
 

@@ -154,8 +154,10 @@ class Agent:
         self._required = checked_required("required", required)
         self._builders = checked_builders(builders)
         checked = checked_groups(groups)
-        of_groups = (builder for group in checked for builder in group.builders)
-        self.builders: tuple[AnyBuilder, ...] = (*self._builders, *of_groups)
+        self.builders: tuple[AnyBuilder, ...] = (
+            *self._builders,
+            *(builder for group in checked for builder in group.builders),
+        )
         """What a question may ask to be built for it, also by builders of groups."""
         builder_infos(self.builders)  # raises for what is no builder, and for two of one name
         self._choices: dict[str, Any] = {
@@ -184,6 +186,12 @@ class Agent:
         """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
+        # Its process works with the secrets of them all.
+        self.toolkit.log_filters = [
+            found
+            for local in self._local
+            for found in (local.toolkit if isinstance(local, LocalToolkit) else local).log_filters
+        ]
         self._hosting: AsyncExitStack | None = None
         self._started: AsyncExitStack | None = None
         self._users = 0
@@ -254,20 +262,23 @@ class Agent:
         self._room = room
         self._budget = None
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
-        groups = self._choices["groups"]
-        local = [*self._always, *(each for group in groups for each in group.toolkits)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._conversations.open())
-            for toolkit in local:
+            for toolkit in self._local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
                 await run_concurrently([each.find(room) for each in self.required])
             if room is not None and self._available:
-                budget = ToolBudget(self._tool_budget_tokens, local, self.required)
+                budget = ToolBudget(self._tool_budget_tokens, self._local, self.required)
                 await stack.enter_async_context(budget.following(room))
                 self._budget = budget
             return stack.pop_all()
+
+    @property
+    def _local(self) -> list[Toolkit | LocalToolkit]:
+        groups = self._choices["groups"]
+        return [*self._always, *(each for group in groups for each in group.toolkits)]
 
     @property
     def required(self) -> tuple[RequiredToolkit, ...]:

@@ -191,8 +191,8 @@ def _key(api: _Api, given: SecretStr | None, host: str, address: str | None) -> 
     if key is None and address is None:
         stored = f"`toolbus credential set models/{api.provider}/key --host {host}`"
         raise ValueError(
-            f"there is no key for {api.provider}: give api_key, set {' or '.join(api.keys)}, or "
-            f"store one with {stored}{reason}"
+            f"there is no key for {api.provider}: set {' or '.join(api.keys)}, store one with "
+            f"{stored}, or give api_key in a program{reason}"
         )
     return key or SecretStr(_NO_KEY)
 

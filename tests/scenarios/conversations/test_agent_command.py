@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.models.prepared_model import PreparedModel
 from support.processes.command_line import CommandLine, Outcome, Running
+from toolbus import Agent, NotFound, RequiredToolkit, RoomClient, Toolkit, ToolkitProxy
+from toolbus.cli.commands.agent import AgentRoom
+from toolbus_server.testing import TestServer
 
 KITS = """
 from toolbus import Toolkit, tool
@@ -171,3 +176,28 @@ def test_agent_without_what_it_needs_ends_with_the_reason(
     ended = toolbus.run_here("agent", *model, "--token", token, "--no-wait", *flags)
     assert (ended.code, ended.out) == (code, "")
     assert words in ended.err
+
+
+async def test_required_toolkit_is_waited_for_longer_than_one_wait(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = Agent(None, PreparedModel("hi"), name="helper", required=["sums"])
+    tried = asyncio.Event()
+    find = RequiredToolkit.find
+
+    async def late(required: RequiredToolkit, room: RoomClient, rights: Any = None) -> ToolkitProxy:
+        if not tried.is_set():
+            tried.set()
+            raise NotFound("toolkit sums does not exist (waited 60 s)")
+        return await find(required, room, rights)
+
+    monkeypatch.setattr(RequiredToolkit, "find", late)
+    token = server.token("helper")
+    room = AgentRoom(helper, waits=True, as_json=False, url=server.url, room="lab", token=token)
+    async with room, server.room("bob") as bob, AsyncExitStack() as stack:
+        hosting = asyncio.create_task(stack.enter_async_context(room.host(helper.toolkit)))
+        await tried.wait()
+        assert capsys.readouterr().out == ""
+        async with bob.host(Toolkit("sums", [])):
+            await hosting
+            assert capsys.readouterr().out == "hosting helper in room lab as helper\n"

@@ -42,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "replies.jsonl").write_text(replies, encoding="utf-8")
     (folder / "binary").write_bytes(b"\xff")
     (folder / "words.txt").write_text("Be brief.", encoding="utf-8")
+    (folder / "large.txt").write_text("é" * 524_289, encoding="utf-8")
     (folder / "rules.toml").write_text('mode = "explore"\n', encoding="utf-8")
     (folder / "mistake.toml").write_text("\nmoed = 1\n", encoding="utf-8")
     (folder / "shop.sqlite").touch()
@@ -66,6 +67,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--name", "Ann Lee"], "'Ann Lee' cannot be one: a lower-case letter"),
         (["--instructions", "@none"], "--instructions: cannot read none: No such file"),
         (["--instructions", "@binary"], "--instructions: binary is not text in UTF-8"),
+        (["--instructions", "@large.txt"], "large.txt is larger than 1,048,576 bytes"),
         (["--require", "Sql"], "--require: 'Sql' is not a toolkit name"),
         (["--require", "sql@"], "--require: 'sql@' names no owner"),
         (["--require", "sql", "--require", "sql@bob"], "two toolkits of this turn are named 'sql'"),
@@ -99,18 +101,27 @@ def test_wrong_flag_ends_with_2_and_what_to_do(here: Path, flags: list[str], wor
     assert words in ended.err
 
 
+def test_name_that_is_not_the_tokens_is_refused(here: Path) -> None:
+    line = CommandLine(here)
+    token = line.run_here("token", "create", "--name", "eve", "--preset", "agent").out.strip()
+    ended = line.run_here("agent", "--model", MODEL, "--name", "helper", TOOLBUS_TOKEN=token)
+    assert ended.code == 2
+    assert "--name 'helper': the token (TOOLBUS_TOKEN) is one for 'eve': leave out" in ended.err
+
+
 def chosen(**choices: Any) -> Agent:
     return agent_of(None, AgentChoices(model=MODEL, **choices), name="helper")
 
 
 def test_flags_make_the_agent(here: Path) -> None:
     offers = ["clock", "agent_kits:counters", "agent_kits:named"]
-    made = chosen(offer=offers, instructions="@words.txt", permissions=Path("rules.toml"))
+    rules = Path("rules.toml")
+    made = chosen(offer=offers, instructions="@words.txt", description="Tells.", permissions=rules)
     assert [each.name for each in made.builders] == ["clock", "counters", "named"]
-    assert made.instructions == "Be brief."
+    assert (made.instructions, made.description) == ("Be brief.", "Tells.")
     assert made.permissions is not None
     assert made.permissions.mode == "explore"
-    stricter = chosen(permissions=Path("rules.toml"), mode="dont_ask", require=["sql@bob", "kit"])
+    stricter = chosen(permissions=rules, mode="dont_ask", require=["sql@bob", "kit"])
     assert stricter.permissions is not None
     assert stricter.permissions.mode == "dont_ask"
     assert [(each.name, each.participant) for each in stricter.required] == [
@@ -159,6 +170,8 @@ async def test_groups_of_a_file_are_those_of_the_agent(here: Path) -> None:
     assert [each.participant for each in made.required] == ["bob"]
     path.write_text(GROUPS.replace('required = ["calendar@bob"]', ""), encoding="utf-8")
     async with chosen(groups=path) as helper:
+        built = (await helper.about(tools=[{"name": "clock"}]))["tools"]
+        assert "clock.now" in [each["name"] for each in built]
         events = [event async for event in helper.answer("How many?") if isinstance(event, dict)]
     results = [(each["tool"], each["text"]) for each in events if each["type"] == "tool_result"]
     assert results[0][0] == "groups.reset_tools"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -101,6 +102,16 @@ async def test_agents_that_are_toolkits_of_each_other_do_not_start() -> None:
     for agent in (one, two):
         with pytest.raises(ValueError, match=f"{agent.name} is among its own toolkits"):
             await agent.__aenter__()
+
+
+def test_log_filters_of_its_toolkits_are_those_of_the_agent() -> None:
+    first, second, third = (logging.Filter(name) for name in "abc")
+    kits = [Toolkit(name, []) for name in ("one", "two", "three")]
+    for kit, each in zip(kits, (first, second, third), strict=True):
+        kit.log_filters = [each]
+    group = ToolGroup("more", "More.", kits[2:])
+    agent = Agent(None, MODEL, always=[kits[0], LocalToolkit(kits[1], "other")], groups=[group])
+    assert agent.toolkit.log_filters == [first, second, third]
 
 
 async def test_toolkits_are_started_once_for_all_questions_and_users(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ import typer
 from toolbus.agents.builders import run_concurrently
 from toolbus.agents.turn_toolkits import RequiredToolkit
 from toolbus.auth.grants import is_toolkit_name
-from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.error_report import reporting_cancel
@@ -37,12 +36,10 @@ from toolbus.settings import RoomSettings
 from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["agent"]
+__all__ = ["AgentRoom", "agent"]
 
 _DRAIN_S = 60.0
 """More than a host has: an answer takes several requests to a model, and calls of tools."""
-
-_logger = bounded_logger(__name__)
 
 
 class NoAgentToken(PermissionDenied):
@@ -63,8 +60,15 @@ class NoAgentToken(PermissionDenied):
         super().__init__(text, details={"grant": grants[0]})
 
 
-class _AgentRoom(RoomClient):
-    """A room that waits for what an agent requires, and says when the agent can be asked."""
+class AgentRoom(RoomClient):
+    """A room that waits for what an agent requires, and says when the agent can be asked.
+
+    Args:
+        agent: The agent.
+        waits: Whether required toolkits are waited for, or have to be there.
+        as_json: Whether it says so as JSON.
+        choices: The arguments of a `RoomClient`.
+    """
 
     __slots__ = ("_agent", "_as_json", "_waits")
 
@@ -76,6 +80,7 @@ class _AgentRoom(RoomClient):
 
     @asynccontextmanager
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
+        """Host the agent's toolkit as `RoomClient.host` does, once all is there."""
         self._check_grants()
         await run_concurrently([self._find(each) for each in self._agent.required])
         async with super().host(toolkit, **options):
@@ -100,11 +105,8 @@ class _AgentRoom(RoomClient):
             await replace(required, timeout_s=0).find(self)
             return
         while True:
-            try:
+            with suppress(NotFound):  # after a minute; the next attempt logs again what is missing
                 await required.find(self)
-            except NotFound as error:
-                _logger.warning("%s", error.message)
-            else:
                 return
 
 
@@ -147,11 +149,11 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
     records.check()
     with reporting_cancel(as_json=options.as_json):
         settings = options.resolve()
-        name = _name_of(settings)
+        name = _name_of(settings, options.name)
         store = records.open()
         made = agent_of(None, choices, name=name, records=store)
         made.toolkit.records = store
-        room = _AgentRoom(
+        room = AgentRoom(
             made,
             waits=settings.wait if wait is None else wait,
             as_json=options.as_json,
@@ -171,9 +173,14 @@ agent: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdow
 agent.command("agent", cls=OfferingCommand)(host_agent)
 
 
-def _name_of(settings: RoomSettings) -> str:
+def _name_of(settings: RoomSettings, wanted: str | None) -> str:
     """Return the participant's name, which is that of the agent's toolkit. Raises UsageError."""
     name = unchecked_claims(asyncio.run(read_token(settings))).get("sub")
+    if wanted is not None and name != wanted:
+        raise UsageError(
+            f"--name {shown(wanted)}: {settings.token_from} is one for {shown(name)}: leave out "
+            "--name, or give a token for that name"
+        )
     if isinstance(name, str) and is_toolkit_name(name):
         return name
     raise UsageError(
@@ -184,7 +191,7 @@ def _name_of(settings: RoomSettings) -> str:
 
 async def _serve(
     settings: RoomSettings,
-    room: _AgentRoom,
+    room: AgentRoom,
     made: Agent,
     drain_s: float,
     wait: bool | None,
