@@ -129,9 +129,10 @@ def _save(session: Session, typed: str) -> None:
         number, path = "", typed
     target = Path(path.strip()).expanduser() if path.strip() else session.folder or Path()
     if not number:
-        if not session.transcript.answer:
+        answer = session.transcript.answer
+        if not answer:
             raise UsageError("there is no answer to save")
-        files = [("answer.txt", session.transcript.answer.encode(errors="backslashreplace"))]
+        files = [("answer.txt", answer.encode(errors="backslashreplace"))]
     else:
         files = _contents(_result(session, number))
     for name, data in files:

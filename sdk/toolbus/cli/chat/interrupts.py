@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from types import FrameType
 
 from toolbus.diagnostics.exit_codes import Terminated
-from toolbus.errors import Cancelled
+from toolbus.errors import Cancelled, Executed
 
 __all__ = ["Interrupted", "Interrupts"]
 
@@ -100,10 +100,10 @@ class Interrupts:
             self.check()
             raise KeyboardInterrupt
 
-    def check(self) -> None:
+    def check(self, executed: Executed = "no") -> None:
         """Raise `Terminated` if the process is to end."""
         if self.is_terminated:
-            raise Terminated("ended by SIGTERM", executed="no")
+            raise Terminated("ended by SIGTERM", executed=executed)
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Interrupts:
             yield
         finally:
             self._cancel = None
-        self.check()
+        self.check("maybe")
 
     @contextmanager
     def at_prompt(self) -> Iterator[None]:

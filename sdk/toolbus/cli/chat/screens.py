@@ -26,7 +26,7 @@ from toolbus.cli.chat.render import (
     text_in,
     value_line,
 )
-from toolbus.cli.chat.transcript import KeptResult
+from toolbus.cli.chat.transcript import KeptResult, ReplyText
 from toolbus.cli.output import write_stdout
 from toolbus.untrusted_text import json_text, one_line
 
@@ -35,8 +35,8 @@ __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 _DIM, _RED = "2", "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
-_MAX_PENDING_CHARS = 1024 * 1024
-"""Of the text of a reply that has not ended."""
+_NO_TERMINAL = (200, 24)
+"""The size of what is no terminal: a log is read in wider windows."""
 
 
 class Screen(Protocol):
@@ -175,7 +175,7 @@ class PipeScreen:
     """
 
     def __init__(self) -> None:
-        self._text = ""
+        self._reply = ReplyText()
 
     def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
         """Show an event; with its number, if it is a result."""
@@ -184,7 +184,7 @@ class PipeScreen:
     def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
-        width = shutil.get_terminal_size().columns
+        width = shutil.get_terminal_size(_NO_TERMINAL).columns
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
         elif kind == "tool_call":
@@ -200,16 +200,18 @@ class PipeScreen:
         elif depth:
             return
         elif kind == "text":
-            self._text = (self._text + text_in(event, "text"))[:_MAX_PENDING_CHARS]
+            self._reply.add(text_in(event, "text"))
         elif kind == "restart":
-            self._text = ""
+            self._reply.clear()
             self._say("(the reply broke off: it is asked again)")
         elif kind == "end":
             self._end(event)
 
     def _end(self, event: Mapping[str, Any]) -> None:
-        text = self._text
-        self._text = ""
+        text = str(self._reply)
+        if self._reply.is_cut:
+            self._say("(the answer is cut: it is too long)")
+        self._reply.clear()
         # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
         shown = prose(text) if sys.stdout.isatty() else text
         data = shown.encode(errors="backslashreplace")
@@ -224,8 +226,8 @@ class PipeScreen:
 
     def pause(self) -> None:
         """Give the text so far to stderr: it is no answer."""
-        text = self._text.strip("\n")
-        self._text = ""
+        text = str(self._reply).strip("\n")
+        self._reply.clear()
         if text:
             self._say(prose(text))
 

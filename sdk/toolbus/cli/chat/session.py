@@ -235,14 +235,15 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     living = begin_on(session.loop, live)
     living.add_done_callback(lambda _: ready.cancel())
     try:
-        try:
-            session.agent = result_of(ready, session.loop)
-        except BaseException:  # it has not entered, or Ctrl-C came before that
-            if living.done() and not living.cancelled():
-                living.result()
-            living.cancel()
-            raise
         with session.interrupts.handled():
+            try:
+                with session.interrupts.at_prompt():  # a signal ends the waiting
+                    session.agent = result_of(ready, session.loop)
+            except BaseException:  # it has not entered, or a signal came before that
+                if living.done() and not living.cancelled():
+                    living.result()
+                living.cancel()
+                raise
             yield
     finally:
         session.loop.call_soon_threadsafe(stop.set)

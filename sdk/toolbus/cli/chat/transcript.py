@@ -10,12 +10,14 @@ from typing import Any
 from toolbus.cli.chat.render import MAX_DEPTH, inner_event, seconds, text_in
 from toolbus.untrusted_text import one_line
 
-__all__ = ["KeptFile", "KeptResult", "Transcript"]
+__all__ = ["KeptFile", "KeptResult", "ReplyText", "Transcript"]
 
 _MAX_RESULTS = 500
 """Results that `/show` and `/save` know: the agent cuts the text of each to 16 KiB."""
 _MAX_TEXT_CHARS = 65_536
-"""Of a result and of an answer that are kept: an agent of others may cut nothing."""
+"""Of a result that is kept: an agent of others may cut nothing."""
+_MAX_REPLY_CHARS = 16 * 1024 * 1024
+"""Of a reply: far above what models say, and little enough to be kept."""
 _MAX_CALLS = 1_000
 """Calls of one question that its tree shows."""
 _MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -68,6 +70,33 @@ class _Step:
     calls: list[_Call] = field(default_factory=list)
 
 
+class ReplyText:
+    """The text of a reply, which comes in many small pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = 0
+
+    def add(self, piece: str) -> None:
+        """Add a piece, as far as there is space."""
+        if self._chars < _MAX_REPLY_CHARS:
+            self._pieces.append(piece[: _MAX_REPLY_CHARS - self._chars])
+        self._chars += len(piece)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._pieces.clear()
+        self._chars = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some of it is not kept."""
+        return self._chars > _MAX_REPLY_CHARS
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
 class Transcript:
     """The chat so far."""
 
@@ -81,8 +110,7 @@ class Transcript:
         self._end: Mapping[str, Any] = {}
         self._failure = ""
         self._is_replying = False
-        self.answer: str = ""
-        """The text of the last reply."""
+        self._reply = ReplyText()
         self.trace: str = ""
         """The trace id of the last question."""
 
@@ -95,7 +123,7 @@ class Transcript:
         self._end = {}
         self._failure = ""
         self._is_replying = False
-        self.answer = ""
+        self._reply.clear()
         self.trace = ""
 
     def add(self, event: Mapping[str, Any], now: float, depth: int = 0) -> KeptResult | None:
@@ -133,6 +161,11 @@ class Transcript:
             return "none yet"
         return f"{self._results[0].number} to {self._results[-1].number}"
 
+    @property
+    def answer(self) -> str:
+        """The text of the last reply."""
+        return str(self._reply)
+
     def left_bytes(self) -> int:
         """Return how many bytes of files may still be kept."""
         kept = (len(file.data or b"") for result in self._results for file in result.files)
@@ -142,7 +175,7 @@ class Transcript:
         is_reply = kind in ("text", "restart", "tool_call")
         if is_reply and not self._is_replying and self._steps[-1].calls:
             self._steps.append(_Step(self._steps[-1].ended_at, now))
-            self.answer = ""
+            self._reply.clear()
         if kind in ("tool_result", "progress"):
             self._is_replying = False
         elif is_reply:
@@ -152,10 +185,10 @@ class Transcript:
         if kind == "text":
             text = text_in(event, "text")
             step.text_chars += len(text)
-            self.answer = (self.answer + text)[:_MAX_TEXT_CHARS]
+            self._reply.add(text)
         elif kind == "restart":
             step.text_chars = 0
-            self.answer = ""
+            self._reply.clear()
         elif kind == "end":
             self._end = dict(event)
             self._ended_at = now

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 
@@ -94,7 +95,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     """
     chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
     chosen.check(choices)
-    is_interactive = once is None and sys.stdin.isatty() and not options.as_json
+    is_interactive = once is None and not options.as_json and _is_terminal(sys.stdin)
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(
         _screen(as_json=options.as_json, is_interactive=is_interactive),
@@ -199,10 +200,14 @@ def _read_tools(typed: str | None) -> Sequence[Any]:
     return value
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None: closed from the start
+
+
 def _screen(*, as_json: bool, is_interactive: bool) -> Screen:
     if as_json:
         return JsonScreen()
-    is_terminal = sys.stdout.isatty() and (is_interactive or sys.stderr.isatty())
+    is_terminal = _is_terminal(sys.stdout) and (is_interactive or _is_terminal(sys.stderr))
     return TerminalScreen() if is_terminal else PipeScreen()
 
 
@@ -212,10 +217,14 @@ def _question(once: str | None, *, as_json: bool) -> str | None:
         return None
     text = once
     if once is None or once == _STDIN:
-        text = _decoded(sys.stdin.buffer.read(_MAX_QUESTION_BYTES + 1))
+        text = _decoded(_stdin().read(_MAX_QUESTION_BYTES + 1))
     if not text or not text.strip():
         raise UsageError("the question is empty")
     return text
+
+
+def _stdin() -> BinaryIO:
+    return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
 
 
 def _decoded(data: bytes) -> str:
@@ -254,7 +263,7 @@ def _ask_lines(session: Session) -> None:
 def _lines(session: Session) -> Iterator[str]:
     while True:
         with session.interrupts.at_prompt():
-            line = sys.stdin.buffer.readline(_MAX_QUESTION_BYTES + 1)
+            line = _stdin().readline(_MAX_QUESTION_BYTES + 1)
         if not line:
             return
         if text := _decoded(line).strip():
