@@ -223,9 +223,13 @@ class RoomTools:
 
     def _near(self, index: ToolIndex, name: str) -> list[str]:
         """Return names that a wrong one may mean: written nearly so, or with the same words."""
-        every = (f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools)
-        names = list(islice(every, _MAX_COMPARED))
-        found = get_close_matches(name[:_MAX_NAME_CHARS], names, n=_MAX_NEAR, cutoff=0.75)
+        asked = name[:_MAX_NAME_CHARS].replace("__", ".", 1)
+        toolkit = asked.partition(".")[0]
+        names: Iterable[str] = self.tools_of(toolkit) or (
+            f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools
+        )
+        names = list(islice(names, _MAX_COMPARED))
+        found = get_close_matches(asked, names, n=_MAX_NEAR, cutoff=0.75)
         found += (f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _MAX_NEAR))
         return list(dict.fromkeys(found))[:_MAX_NEAR]
 
@@ -332,6 +336,8 @@ class RoomTools:
                 await self._read_now(name)
             except RoomException as error:
                 _logger.info("the toolkit %s is not known for now: %s", name, error.message)
+            except Exception:  # one toolkit is no reason to have none
+                _logger.exception("the toolkit %s cannot be searched", name)
 
     async def _read(self, name: str) -> None:
         """Read one toolkit about which there was an event."""

@@ -19,8 +19,11 @@ from toolbus import (
     RemoteToolkit,
     RoomClient,
     RoomTools,
+    ToolInfo,
     Turn,
 )
+from toolbus.agents.tool_origins import Trust
+from toolbus.tool_search.definition_size import definition_bytes
 from toolbus_server.testing import FaultProxy, room_of, running_server
 
 KITS = 300
@@ -260,3 +263,23 @@ async def test_description_of_very_many_tools_is_bounded() -> None:
                 (long,) = (await turn.call("tools.describe", names=["one.get"]))["tools"]
                 assert len(long["description"]) < 5_000  # cut, as in a prompt
             await tools.stop()
+
+
+async def test_one_toolkit_that_cannot_be_read_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(tool: ToolInfo, trust: Trust) -> int:
+        if tool.toolkit == "deep":
+            raise RecursionError("too deep")
+        return definition_bytes(tool, trust)
+
+    monkeypatch.setattr("toolbus.tool_search.room_tools.definition_bytes", fails)
+    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+        tools = RoomTools()
+        async with ann.host(kit("deep", "get")), ann.host(kit("plain", "get")):
+            await tools.start(helper)
+            assert await names(tools) == ["plain.get"]
+            async with ann.host(kit("later", "get")):
+                await until_known(tools, "", ["later.get", "plain.get"])
+            await tools.stop()
+    assert "the toolkit deep cannot be searched" in caplog.text
