@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 
-from toolbus import AgentsGrant, ApiScope
+from toolbus import Agent, AgentsGrant, ApiScope
+from toolbus.cli.app import make_app
 from toolbus.diagnostics.exit_codes import ExitCode, exit_code
 from toolbus.errors import ERRORS
 from toolbus.settings import PRESETS
@@ -98,6 +103,20 @@ def test_limits_are_those_of_the_server() -> None:
     assert shown["stream without progress"] == f"{limits.stream_idle_ms // 1000} s"
     unread = shown["stream, file or large result of which the caller takes nothing"]
     assert unread == f"{limits.stream_unread_ms // 1000} s"
+
+
+def test_guide_to_agents_has_every_option_and_every_flag() -> None:
+    options = inspect.signature(Agent).parameters.keys() - {"room", "model"}
+    shown = [codes(row[0]) for row in rows("../guides/agents.md", "option", "what it is")]
+    assert {name for names in shown for name in names} == options
+    group: Any = get_command(make_app())
+    _, command, _ = group.resolve_command(typer.Context(group), ["agent"])
+    panels = {each.opts[0]: getattr(each, "rich_help_panel", None) for each in command.params}
+    flags = {flag for flag, panel in panels.items() if panel == "Agent"}
+    table = [codes(row[0]) for row in rows("../guides/agents.md", "flag", "what it does")]
+    named = {name.split()[0].replace("--no-", "--") for names in table for name in names}
+    assert flags
+    assert flags <= named
 
 
 def sources() -> Iterator[str]:
