@@ -96,7 +96,8 @@ class PreparedCalls:
 
     def called(self, use: ToolUse) -> tuple[str, Any]:
         """Return the tool that a use calls and the arguments for it; see `Turn.called`."""
-        name, arguments = use.name, use.arguments
+        name = use.name
+        arguments = use.arguments
         entry = self._tools.find_by_model(name)
         if entry is None:
             return name, arguments

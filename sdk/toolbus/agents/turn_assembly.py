@@ -32,9 +32,7 @@ from toolbus.agents.turn_scope import TurnScope
 from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import (
-    InvalidArguments,
-)
+from toolbus.errors import InvalidArguments
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.room_client import RoomClient
@@ -48,7 +46,6 @@ __all__ = ["ToolkitNames", "TurnAssembly", "tool_infos"]
 _logger = bounded_logger("toolbus.agents.turn")
 _THIS_PROCESS = "this process"
 _ANOTHER = "another participant"
-_DESCRIBED_AT_A_TIME = 64
 
 
 class TurnAssembly:

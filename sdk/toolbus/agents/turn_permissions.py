@@ -294,8 +294,8 @@ class CallJudge:
             # Rules that deny or ask about the tool that named this one hold too; none that allows.
             through = ToolCall(call.via, unpack_body(packed), tool_call.context, call.id)
             orders = in_force("").decide(through, Assessment("pass", read_only=True))
-            if orders.behavior == "deny" or permit.behavior == "allow":
-                permit = orders if orders.behavior != "allow" else permit
+            if orders.behavior == "deny" or (orders.behavior, permit.behavior) == ("ask", "allow"):
+                permit = orders
         return _Judged(packed, tool_call, permit, said)
 
     async def _assess(

@@ -27,6 +27,7 @@ __all__ = [
     "read_arguments",
     "read_caller_context",
     "read_json",
+    "read_json_option",
     "read_parameters",
 ]
 
@@ -262,7 +263,19 @@ def _read_object_argument(text: str) -> dict[str, Any]:
 
 def read_caller_context(typed: str) -> dict[str, Any]:
     """Parse the caller's context: one JSON object, or @FILE with one. Raises UsageError."""
-    name, text = "--caller-context", typed
+    name, value = read_json_option("--caller-context", typed)
+    if not isinstance(value, dict):
+        raise UsageError(f'{name} must be one JSON object, for example {{"locale": "de"}}')
+    return value
+
+
+def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
+    """Parse a flag's JSON, or that of @FILE; return how errors name it, and the value.
+
+    Raises UsageError.
+    """
+    name = flag
+    text = typed
     if typed.startswith("@"):
         name = typed[1:]
         try:
@@ -272,9 +285,6 @@ def read_caller_context(typed: str) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise UsageError(f"{name} is not text in UTF-8") from error
     try:
-        value = read_json(text)
+        return cut(name), read_json(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{cut(name)} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UsageError(f'{cut(name)} must be one JSON object, for example {{"locale": "de"}}')
-    return value

@@ -226,7 +226,8 @@ class Conversation:
         tool keeps its result.
         """
         self._measure()
-        left, count = self.bytes, 0
+        left = self.bytes
+        count = 0
         for start in self.state.questions:
             if left <= self.max_bytes:
                 break
@@ -259,7 +260,8 @@ class Conversation:
 
     def _measure(self) -> None:
         """Make JSON of the messages that have come since."""
-        said, stored = self.state.conversation, self._stored
+        said = self.state.conversation
+        stored = self._stored
         known = len(stored.messages)
         # Each time for all messages, but without a step of Python for each.
         if known > len(said) or not all(map(is_, stored.messages, said)):

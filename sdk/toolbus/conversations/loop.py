@@ -82,7 +82,8 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         tokens["input"] += call.usage.told.input
         tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)
-        said, known = len(conversation), len(turn.results)
+        said = len(conversation)
+        known = len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
         # that the adapter refuses makes none. A use without a result is told to be interrupted.
         conversation += adapter.messages(reply, ())

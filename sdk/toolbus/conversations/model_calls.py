@@ -76,11 +76,6 @@ class StepUsage:
         self._untold.clear()
         return _sum(self.told, self._estimated)
 
-    @property
-    def is_estimated(self) -> bool:
-        """Whether `counted` has tokens that the provider did not count."""
-        return bool(self._untold or any(self._estimated))
-
     def add(self, call: ModelCall, told: TokenUsage, reply: Plain | list[Plain]) -> None:
         """Add a request.
 
@@ -109,7 +104,7 @@ class ModelCall:
     turn: Turn
     """The turn whose tools are in the request; its `asker` is for whom the model is asked."""
     step: int
-    """The number of the request within the question, from 1."""
+    """The number of the reply within the question, from 1; attempts of a retry have the same."""
     usage: StepUsage = field(default_factory=StepUsage, compare=False, repr=False)
     """The tokens of this step so far; counted for all that `replace` returns together."""
 

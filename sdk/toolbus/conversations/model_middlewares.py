@@ -49,9 +49,9 @@ class ModelLog:
         output_tokens=24 duration_ms=812.4
 
     `outcome` is "ok", "cancelled", "closed" if the asker left, the HTTP status of a `ModelError` or
-    "model_error", or the class of another exception. Tokens are those that the provider counts.
-    Lines are escaped and have at most 2,000 characters. They have nothing of what was asked or
-    answered, nor the key.
+    "model_error", the code of another error of toolbus, or the class of any other exception. Tokens
+    are those that the provider counts. Lines are escaped and have at most 2,000 characters. They
+    have nothing of what was asked or answered, nor the key.
 
     Args:
         name: The name of the logger.

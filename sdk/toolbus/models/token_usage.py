@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["TokenUsage", "count_of", "counts_in", "estimated_tokens"]
+__all__ = ["BYTES_PER_TOKEN", "TokenUsage", "count_of", "counts_in", "estimated_tokens"]
 
-_BYTES_PER_TOKEN = 4
-"""Of English text and JSON, roughly. Pictures in Base64 have far less tokens than this says."""
+BYTES_PER_TOKEN = 4
+"""Of English text and JSON, roughly. Pictures in Base64 have far fewer tokens than this says."""
 
 
 class TokenUsage(NamedTuple):
@@ -54,4 +54,4 @@ def estimated_tokens(value: Any) -> int:
         size = len(json.dumps(value, default=str))
     except RecursionError:  # nested so deeply that nobody can send it
         size = 0
-    return -(-size // _BYTES_PER_TOKEN)
+    return -(-size // BYTES_PER_TOKEN)

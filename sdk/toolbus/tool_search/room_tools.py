@@ -22,6 +22,7 @@ from toolbus.auth.grants import AgentsGrant, ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import NotFound, PermissionDenied, RoomException, Unavailable
+from toolbus.models.token_usage import BYTES_PER_TOKEN
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
@@ -37,8 +38,6 @@ __all__ = ["FoundTools", "RoomTools"]
 
 _logger = bounded_logger(__name__)
 _threads = WorkerThreads("tool-search", 2)
-_BYTES_PER_TOKEN = 4
-"""About what the tokenizers of providers make of JSON in English."""
 _MAX_BYTES = 64 * 1024 * 1024
 """Of all manifests that are kept."""
 _MAX_COMPARED = 1_000
@@ -180,7 +179,7 @@ class RoomTools:
         others = self._bytes - sum(
             self._known[name].bytes for name in {*toolkits} & self._known.keys()
         )
-        return others // _BYTES_PER_TOKEN
+        return others // BYTES_PER_TOKEN
 
     async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> FoundTools:
         """Find tools by names and words; see `ToolIndex.search`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from toolbus.agents.naming_tool import NamingTool, TurnWords
 from toolbus.agents.seen_definitions import SeenDefinitions
@@ -18,7 +18,10 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.untrusted_text import one_line, visible
 
-__all__ = ["SearchableTools", "search_toolkit"]
+if TYPE_CHECKING:
+    from toolbus.tool_search.room_tools import RoomTools
+
+__all__ = ["search_toolkit"]
 
 _NAME = "tools"
 _MAX_FOUND = 50
@@ -65,20 +68,7 @@ _CALL_SCHEMA: Mapping[str, Any] = {
 _CHANGED = "The definition of this tool's toolkit has changed since it was described before."
 
 
-class SearchableTools(Protocol):
-    """What the toolkit needs: `RoomTools`."""
-
-    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> Any:
-        """Find tools; see `RoomTools.search`."""
-
-    def find(self, name: str) -> ToolInfo:
-        """Return a tool by its name. Raises `NotFound`."""
-
-    def tools_of(self, toolkit: str) -> list[str]:
-        """Return the names of the tools of a toolkit."""
-
-
-def search_toolkit(tools: SearchableTools) -> Toolkit:
+def search_toolkit(tools: RoomTools) -> Toolkit:
     """Make the toolkit over the tools of a room."""
     return Toolkit(
         _NAME,
@@ -98,7 +88,7 @@ class _Search(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: SearchableTools) -> None:
+    def __init__(self, tools: RoomTools) -> None:
         super().__init__(input_schema=dict(_SEARCH_SCHEMA))
         self._tools = tools
 
@@ -130,7 +120,7 @@ class _Describe(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: SearchableTools) -> None:
+    def __init__(self, tools: RoomTools) -> None:
         super().__init__(input_schema=dict(_DESCRIBE_SCHEMA))
         self._tools = tools
 
@@ -185,7 +175,7 @@ class _Call(NamingTool):
     open_world = True
     destructive = True
 
-    def __init__(self, tools: SearchableTools) -> None:
+    def __init__(self, tools: RoomTools) -> None:
         super().__init__(input_schema=dict(_CALL_SCHEMA))
         self._tools = tools
 

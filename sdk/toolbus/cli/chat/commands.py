@@ -126,7 +126,8 @@ def _show(session: Session, number: str) -> None:
 def _save(session: Session, typed: str) -> None:
     number, _, path = typed.partition(" ")
     if not (number.isascii() and number.isdigit()):
-        number, path = "", typed
+        number = ""
+        path = typed
     target = Path(path.strip()).expanduser() if path.strip() else session.folder or Path()
     if not number:
         answer = session.transcript.answer

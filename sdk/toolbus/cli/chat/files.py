@@ -34,7 +34,8 @@ def safe_name(name: str) -> str:
     characters = (_kept(character) for character in last.rpartition("/")[2])
     stem, suffix = os.path.splitext("".join(characters).lstrip(" .-").rstrip(" ."))
     if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
-        stem, suffix = stem + suffix, ""
+        stem += suffix
+        suffix = ""
     stem = stem.encode()[: _MAX_NAME_BYTES - len(suffix.encode())].decode(errors="ignore")
     stem = stem.rstrip(" ")
     if not stem.strip("_ ") or stem.partition(".")[0].strip().lower() in _RESERVED:

@@ -11,8 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
-from time import monotonic, sleep
+from time import sleep
 from types import FrameType
 
 from toolbus.diagnostics.exit_codes import Terminated
@@ -40,7 +39,8 @@ class Interrupts:
         self.is_terminated: bool = False
         self._cancel: Callable[[], None] | None = None
         self._is_at_prompt = False
-        self._handled_at = -inf
+        self._handled = 0
+        """Signals that the main thread has noticed."""
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -82,15 +82,18 @@ class Interrupts:
     def _repeat(self, came: int) -> None:
         main = threading.main_thread().ident
         assert main is not None
+        told = 0
         while numbers := os.read(came, 64):
-            read_at = monotonic()
+            told += sum(number in _SIGNALS for number in numbers)
             sleep(_NOTICED_S)
-            if self._handled_at < read_at - _NOTICED_S:
+            # Counted, not timed: one may come right after another one that was noticed.
+            if self._handled < told:
+                told = self._handled  # those that are sent again are told again
                 for number in {*numbers} & {*_SIGNALS}:
                     signal.pthread_kill(main, number)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._handled_at = monotonic()
+        self._handled += 1
         if number != signal.SIGINT:
             self.is_terminated = True
         if self._cancel is not None:

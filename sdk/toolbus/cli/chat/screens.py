@@ -32,7 +32,8 @@ from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 
-_DIM, _RED = "2", "31"
+_DIM = "2"
+_RED = "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
 _NO_TERMINAL = (200, 24)

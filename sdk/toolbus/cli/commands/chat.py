@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import typer
 
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
-from toolbus.cli.arguments import read_json
+from toolbus.cli.arguments import read_json_option
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.files import checked_folder
@@ -180,23 +180,9 @@ def _read_tools(typed: str | None) -> Sequence[Any]:
     """Read configs of toolkits: a JSON list, or @FILE with one. Raises UsageError."""
     if typed is None:
         return ()
-    name, text = "--tools", typed
-    if typed.startswith("@"):
-        name = typed[1:]
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot read {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{name} is not text in UTF-8") from error
-    try:
-        value = read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{one_line(name, 200)} is not JSON: {error}") from error
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise UsageError(
-            f'{one_line(name, 200)} must be a list of objects, for example [{{"name": "clock"}}]'
-        )
+    name, value = read_json_option("--tools", typed)
+    if not isinstance(value, list) or not all(isinstance(config, dict) for config in value):
+        raise UsageError(f'{name} must be a list of objects, for example [{{"name": "clock"}}]')
     return value
 
 
