@@ -81,18 +81,21 @@ class CollectedValues(CollectedChunks):
 class PassedOnChunks(CollectedChunks):
     """Hands chunks to a reader one by one, and keeps those that fit one frame.
 
-    The tool waits until a chunk was taken, so that a slow reader slows it down.
+    The tool waits until a chunk was taken, so that a slow reader slows it down. A file in pieces is
+    read after it was taken: the tool waits until the reader asks for the next chunk.
     """
 
     def __init__(self, tool: str) -> None:
         super().__init__(tool)
         self._waiting: deque[Chunk] = deque()
+        self._lent: Chunk | None = None
+        """The file in pieces that the reader has."""
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._has_ended = False
 
     async def put(self, chunk: Chunk) -> None:
-        """Pass a chunk on, and wait until it is taken; drop it after the end.
+        """Pass a chunk on, and wait until it is taken or read; drop it after the end.
 
         Raises `InvalidResult` or `TooLarge` if it alone cannot be sent.
         """
@@ -101,7 +104,7 @@ class PassedOnChunks(CollectedChunks):
         self._keep(chunk, packed_size(self._tool, chunk))
         self._waiting.append(chunk)
         self._changed.set()
-        while self._waiting and not self._has_ended:
+        while (self._waiting or self._lent is not None) and not self._has_ended:
             self._taken.clear()
             await self._taken.wait()
 
@@ -113,12 +116,16 @@ class PassedOnChunks(CollectedChunks):
 
     async def next(self) -> Chunk | None:
         """Wait for the next chunk; None after the last one."""
+        self._lent = None
+        self._taken.set()
         while not self._waiting:
             if self._has_ended:
                 return None
             self._changed.clear()
             await self._changed.wait()
         chunk = self._waiting.popleft()
+        if isinstance(chunk, FileChunk) and not chunk.is_local:
+            self._lent = chunk
         self._taken.set()
         return chunk
 

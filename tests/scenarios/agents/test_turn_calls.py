@@ -588,3 +588,34 @@ async def test_stream_of_files_elsewhere_is_no_list_of_values() -> None:
         for kit in KITS:
             with pytest.raises(InvalidResult, match=r"use turn\.stream"):
                 await turn.call(f"{kit}.files")
+
+
+async def test_a_file_in_pieces_out_of_a_stream_can_be_read_before_the_next_chunk() -> None:
+    data = bytes(range(256)) * 3_000  # more than a chunk holds
+
+    @tool
+    async def files() -> AsyncIterator[Any]:
+        yield FileChunk(data, "first")
+        yield FileChunk(data, "skipped")
+        yield "end"
+
+    async def passed_on(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        async for chunk in next(call):
+            yield chunk
+
+    for middlewares in ([], [passed_on]):
+        async with both(files, middlewares=middlewares) as turn:
+            for kit in KITS:
+                read: list[Any] = []
+                async for chunk in turn.stream(ToolUse(kit, f"{kit}.files")):
+                    is_read = isinstance(chunk, FileChunk) and chunk.name == "first"
+                    read.append(await chunk.read() if is_read else chunk.value)
+                assert (read[0], read[2], turn.results[-1].error) == (data, "end", None)
+
+    @tool
+    async def file() -> AsyncIterator[FileChunk]:
+        yield FileChunk(data, "kept")
+
+    async with both(file, middlewares=[passed_on]) as turn:
+        for result in await turn.run([ToolUse(kit, f"{kit}.file") for kit in KITS]):
+            assert result.data == data
