@@ -80,9 +80,10 @@ class Agent:
             await room.closed()
 
     While it is entered it hosts a private toolkit of its name, shared with all, whose tool `ask`
-    streams an answer: `toolbus chat helper`, or `room.stream("helper.ask", {"text": "..."})`. Each
-    question gets a turn of its own, with the tools that it asks for, and makes all calls for its
-    asker. `answer` is the same within this process.
+    streams an answer: `toolbus chat helper`, or
+    `room.stream("helper.ask", {"text": "..."}, participant="helper")`. Each question gets a turn of
+    its own, with the tools that it asks for, and makes all calls for its asker. `answer` is the
+    same within this process.
 
     Args:
         room: The agent's room; None for an agent that is asked in this process alone.
