@@ -268,20 +268,24 @@ async def test_tool_of_an_asker_that_leaves_is_interrupted_and_not_forgotten(
         agent = await enter(Agent(helper, model, name="helper", always=own))
         line = await enter(FaultProxy(server.url))
         ann = await enter(server.room("ann", via=line))
-        timeout_s = 1 if leave is _waits else None
+        timeout_s = 2 if leave is _waits else None
         question = asyncio.create_task(ask(ann, "go", timeout_s=timeout_s))
         await hanging.began.wait()
         await leave(Asking(ann, line, question))
-        # A tool in this process whose time is over gets CancelledError alone.
-        assert await hanging.ended.get() is (leave is not _waits or place == "there")
+        was_told = await hanging.ended.get()
+        # A tool in this process whose own time is over first gets CancelledError alone.
+        assert was_told or (leave is _waits and place == "here")
         question.cancel()
         await asyncio.wait([question])
         again = await enter(server.room("ann", instance="again"))
         await ask(again, "and")
     assert roles(agent) == ["go", "model", "results", "and"]
     results = model.requests[-1]["messages"][2]["results"]
-    first = "failed" if leave is _waits else "interrupted"  # its time was over
-    assert [result["state"] for result in results] == [first, "interrupted"]
+    states = [result["state"] for result in results]
+    # The time of the question and that of its call end together: either is noticed first.
+    firsts = ("failed", "interrupted") if leave is _waits else ("interrupted",)
+    assert states[0] in firsts
+    assert states[1] == "interrupted"
 
 
 async def test_stream_of_the_model_is_closed_when_the_asker_leaves() -> None:
