@@ -137,7 +137,7 @@ async def test_time_of_the_first_asker_ends_the_last_model() -> None:
         two = Agent(two_room, PreparedModel(thinks), name="two")
         async with chain(one, two):
             with pytest.raises(DeadlineExceeded):
-                await ask(ann, "one", timeout_s=1)
+                await ask(ann, "one", timeout_s=3)
             assert began.is_set()
             await closed.wait()
 
