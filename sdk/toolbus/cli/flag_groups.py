@@ -1,11 +1,13 @@
 """Flags that several commands share: a frozen dataclass whose fields are flags.
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    steps: Annotated[int, typer.Option(help="...")] = 20
+    @dataclass(frozen=True, kw_only=True)
+    class Choices:
+        steps: Annotated[int, typer.Option(help="...")] = 20
 
-@takes(Choices)
-def command(choices: Choices, other: ...) -> None:
+    @takes(Choices)
+    def command(choices: Choices, other: ...) -> None:
+
+The command has the flag `--steps`, and gets what was chosen.
 """
 
 from __future__ import annotations

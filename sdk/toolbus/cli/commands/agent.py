@@ -86,11 +86,10 @@ class _AgentRoom(RoomClient):
 
     def _check_grants(self) -> None:
         """Refuse a token with which nobody can ask, or every question fails or has no tools."""
-        granted = self.grants.agents
-        lacking = [] if granted.register_private_toolkit else ["register_private_toolkit"]
+        needed = ["register_private_toolkit"]
         if self._agent.uses_room:
-            lacking += [] if granted.use_tools else ["use_tools"]
-            lacking += [] if granted.call else ["call"]
+            needed += ["use_tools", "call"]
+        lacking = [grant for grant in needed if not getattr(self.grants.agents, grant)]
         if lacking:
             raise NoAgentToken(lacking)
 
