@@ -30,12 +30,12 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None
     hints = get_type_hints(kind, include_extras=True)
     flags = [
         inspect.Parameter(
-            each.name,
+            flag.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=each.default,
-            annotation=hints[each.name],
+            default=flag.default,
+            annotation=hints[flag.name],
         )
-        for each in fields(kind)
+        for flag in fields(kind)
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -55,7 +55,7 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None
             command(*first, **given, **{taken: chosen})
 
         with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
-        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        with_flags.__annotations__ = {flag.name: flag.annotation for flag in parameters}
         return with_flags
 
     return decorate

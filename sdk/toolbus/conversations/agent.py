@@ -255,14 +255,14 @@ class Agent:
         self._budget = None
         self._turn(Conversation("", AgentState()), (), None)  # raises for two of one name
         groups = self._choices["groups"]
-        local = [*self._always, *(each for group in groups for each in group.toolkits)]
+        local = [*self._always, *(kit for group in groups for kit in group.toolkits)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._conversations.open())
             for toolkit in local:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in self.required])
+                await run_concurrently([toolkit.find(room) for toolkit in self.required])
             if room is not None and self._available:
                 budget = ToolBudget(self._tool_budget_tokens, local, self.required)
                 await stack.enter_async_context(budget.following(room))
@@ -273,7 +273,7 @@ class Agent:
     def required(self) -> tuple[RequiredToolkit, ...]:
         """The toolkits of others that it waits for, also those of its groups."""
         groups = self._choices["groups"]
-        return (*self._required, *(each for group in groups for each in group.required))
+        return (*self._required, *(kit for group in groups for kit in group.required))
 
     @property
     def uses_room(self) -> bool:
@@ -438,7 +438,8 @@ class Agent:
             choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
-        own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
+        read = read_configs(self.builders, tools)
+        own: list[ToolkitConfig] = [request.config for request in read]
         return Turn(self._room, tools=own, **choices)
 
     async def _events(

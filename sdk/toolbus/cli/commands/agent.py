@@ -77,7 +77,7 @@ class _AgentRoom(RoomClient):
     @asynccontextmanager
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
         self._check_grants()
-        await run_concurrently([self._find(each) for each in self._agent.required])
+        await run_concurrently([self._find(toolkit) for toolkit in self._agent.required])
         async with super().host(toolkit, **options):
             facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
             text = f"hosting {toolkit.name} in room {self.room} as {self.me.full_name}"
