@@ -67,7 +67,8 @@ if TYPE_CHECKING:  # most programs record nothing
 __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
-"""Of a file for the model; no provider takes more in one request."""
+"""Of a file for the model. Some APIs take more in one request, and Gemini's 15 MiB; but a file is
+held in memory, and in the conversation again as Base64."""
 _MAX_TOOLS = 1_000
 _MAX_DESCRIPTION_CHARS = 200
 """Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
