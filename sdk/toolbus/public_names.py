@@ -50,6 +50,7 @@ _MODULES = {
     "toolbus.models.adapter": "Adapter Model",
     "toolbus.models.model_error": "ModelError",
     "toolbus.models.opening": "open_model",
+    "toolbus.models.token_usage": "TokenUsage",
     "toolbus.permissions.assessment": "Assessment",
     "toolbus.permissions.permissions": "Permissions",
     "toolbus.permissions.permit": "Permit",

@@ -297,12 +297,14 @@ class Turn:
 
     @property
     def deadline(self) -> float | None:
-        """Seconds until the call has to end that it serves; None if it does not have to.
+        """Seconds until the call has to end that it serves, never below 0; None if it need not.
 
         Raises `Unavailable` if the turn is not entered.
         """
         deadline_at = self._entered().deadline_at
-        return None if deadline_at is None else deadline_at - asyncio.get_running_loop().time()
+        if deadline_at is None:
+            return None
+        return max(0.0, deadline_at - asyncio.get_running_loop().time())
 
     @property
     def span(self) -> TurnSpan | None:

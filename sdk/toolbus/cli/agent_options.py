@@ -158,11 +158,11 @@ class AgentChoices:
     def given(self) -> list[str]:
         """Return the flags that were given, as `--max-steps`."""
         flags = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name != "invocation" and value not in (None, [], ()):
+        for flag in fields(self):
+            value = getattr(self, flag.name)
+            if flag.name != "invocation" and value not in (None, [], ()):
                 negation = "no-" if value is False else ""
-                flags.append(f"--{negation}{each.name.replace('_', '-')}")
+                flags.append(f"--{negation}{flag.name.replace('_', '-')}")
         return flags
 
 
@@ -198,20 +198,20 @@ def agent_of(
         typer.echo(f"  note: {note}", err=True)
     # What flags name counts before the same of the avatar; lists of both add up.
     typed = choices.instructions
-    required = [_required(each) for each in choices.require or ()]
-    named = {each.name for each in required}
-    required += [RequiredToolkit(each) for each in avatar.require if each not in named]
+    required = [_required(typed_name) for typed_name in choices.require or ()]
+    named = {toolkit.name for toolkit in required}
+    required += [RequiredToolkit(kit) for kit in avatar.require if kit not in named]
     offer = list(choices.offer or ())
-    offered = {last_name(each) for each in offer}
+    offered = {last_name(reference) for reference in offer}
     flags = NO_FLAGS if choices.invocation is None else GivenFlags.of(choices.invocation)
-    offer += [each for each in avatar.offer if each not in offered]
+    offer += [reference for reference in avatar.offer if reference not in offered]
     limits = {
         "max_steps": choices.max_steps,
         "max_tokens": choices.max_tokens,
         "tool_budget_tokens": choices.tool_budget,
     }
     given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
-    always = [each for each in avatar.always if each.name not in named]
+    always = [toolkit for toolkit in avatar.always if toolkit.name not in named]
     groups = () if choices.groups is None else _groups(choices.groups)
     try:
         _check_names(name, always, required, ActiveGroups(groups, AgentState(), avatar.skills))
@@ -224,7 +224,7 @@ def agent_of(
             description=choices.description or "",
             always=always,
             required=required,
-            builders=[offered_builder(each, flags) for each in offer],
+            builders=[offered_builder(reference, flags) for reference in offer],
             groups=groups,
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
@@ -248,7 +248,7 @@ def _check_names(
     """Raise `ValueError` for two toolkits of one name, before anything is waited for."""
     every = (*required, *groups.required)
     ToolkitNames((*always, *groups.toolkits), every)
-    if any(each.name == name and each.participant in (None, name) for each in every):
+    if any(kit.name == name and kit.participant in (None, name) for kit in every):
         raise ValueError(f"the agent {name} cannot require its own toolkit: write {name}@OWNER")
 
 

@@ -1,11 +1,13 @@
 """Flags that several commands share: a frozen dataclass whose fields are flags.
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    steps: Annotated[int, typer.Option(help="...")] = 20
+    @dataclass(frozen=True, kw_only=True)
+    class Choices:
+        steps: Annotated[int, typer.Option(help="...")] = 20
 
-@takes(Choices)
-def command(choices: Choices, other: ...) -> None:
+    @takes(Choices)
+    def command(choices: Choices, other: ...) -> None:
+
+The command has the flag `--steps`, and gets what was chosen.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None
     hints = get_type_hints(kind, include_extras=True)
     flags = [
         inspect.Parameter(
-            each.name,
+            flag.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=each.default,
-            annotation=hints[each.name],
+            default=flag.default,
+            annotation=hints[flag.name],
         )
-        for each in fields(kind)
+        for flag in fields(kind)
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +55,7 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None
             command(*first, **given, **{taken: chosen})
 
         with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
-        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        with_flags.__annotations__ = {flag.name: flag.annotation for flag in parameters}
         return with_flags
 
     return decorate

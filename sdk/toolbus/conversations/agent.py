@@ -67,7 +67,8 @@ if TYPE_CHECKING:  # most programs record nothing
 __all__ = ["Agent"]
 
 MAX_FILE_BYTES = 16 * 2**20
-"""Of a file for the model; no provider takes more in one request."""
+"""Of a file for the model. Some APIs take more in one request, and Gemini's 15 MiB; but a file is
+held in memory, and in the conversation again as Base64."""
 _MAX_TOOLS = 1_000
 _MAX_DESCRIPTION_CHARS = 200
 """Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
@@ -269,7 +270,7 @@ class Agent:
                 # The turns use them at the same time: who is first starts them.
                 await stack.enter_async_context(_started(toolkit, room))
             if room is not None:
-                await run_concurrently([each.find(room) for each in self.required])
+                await run_concurrently([toolkit.find(room) for toolkit in self.required])
             if room is not None and self._available:
                 budget = ToolBudget(self._tool_budget_tokens, self._local, self.required)
                 await stack.enter_async_context(budget.following(room))
@@ -279,13 +280,13 @@ class Agent:
     @property
     def _local(self) -> list[Toolkit | LocalToolkit]:
         groups = self._choices["groups"]
-        return [*self._always, *(each for group in groups for each in group.toolkits)]
+        return [*self._always, *(kit for group in groups for kit in group.toolkits)]
 
     @property
     def required(self) -> tuple[RequiredToolkit, ...]:
         """The toolkits of others that it waits for, also those of its groups."""
         groups = self._choices["groups"]
-        return (*self._required, *(each for group in groups for each in group.required))
+        return (*self._required, *(kit for group in groups for kit in group.required))
 
     @property
     def uses_room(self) -> bool:
@@ -448,7 +449,8 @@ class Agent:
             choices |= self._budget.choices(self._always)
         if context is not None:
             return Turn(context=context, tools=tools, **choices)
-        own: list[ToolkitConfig] = [each.config for each in read_configs(self.builders, tools)]
+        read = read_configs(self.builders, tools)
+        own: list[ToolkitConfig] = [request.config for request in read]
         return Turn(self._room, tools=own, **choices)
 
     async def _events(

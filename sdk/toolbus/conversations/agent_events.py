@@ -30,10 +30,23 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.errors import InvalidArguments, InvalidResult
 
-__all__ = ["AgentEvent", "end_event", "progress_event", "result_event", "text_events", "use_event"]
+__all__ = [
+    "EVENT_TYPES",
+    "MAX_END_CHARS",
+    "AgentEvent",
+    "end_event",
+    "progress_event",
+    "result_event",
+    "text_events",
+    "use_event",
+]
 
 AgentEvent: TypeAlias = dict[str, Any]
 """One event, as the table above says."""
+EVENT_TYPES = frozenset(
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+)
+"""The types of events."""
 
 MAX_TEXT_CHARS = 16_384
 """Of each text in an event but the last: it is to be looked at, while the model has all of it."""

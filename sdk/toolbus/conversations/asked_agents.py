@@ -15,7 +15,7 @@ from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, TextChunk
 from toolbus.chunks.json_values import cut
-from toolbus.conversations.agent_events import MAX_END_CHARS
+from toolbus.conversations.agent_events import EVENT_TYPES, MAX_END_CHARS
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Next, ToolCall
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
@@ -27,9 +27,6 @@ __all__ = ["AGENT", "AskedAgents"]
 AGENT = "agent"
 """The annotation of the toolkit of an agent; its value is true. Anybody can claim it."""
 _TOOLS = frozenset({"ask", "about", "forget"})
-_PROGRESS = frozenset(
-    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting"}
-)
 _MAX_SHOWN_CHARS = 2_000
 """Of a text in a progress: of the answer so far its end, of a result its beginning."""
 _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
@@ -109,8 +106,8 @@ class _Answer:
         if kind == "end" and isinstance(text, str):
             self.unfinished = ""
             return TextChunk(_last_words(event, text))
-        if kind not in _PROGRESS:
-            return chunk
+        if kind == "end" or kind not in EVENT_TYPES:
+            return chunk  # it is not of an agent
         if kind == "text" and isinstance(text, str):
             self.unfinished = (self.unfinished + text)[:MAX_END_CHARS]
             event = {"type": "text", "text": self.unfinished[-_MAX_SHOWN_CHARS:]}

@@ -441,7 +441,7 @@ class Conversations:
         total = sum(conversation.bytes for conversation in self._kept.values())
         if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
             return
-        idle = [each for each in self._kept.values() if each.is_idle]
+        idle = [kept for kept in self._kept.values() if kept.is_idle]
         for conversation in idle:
             if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
                 break

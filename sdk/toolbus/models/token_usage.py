@@ -28,7 +28,7 @@ def count_of(counts: Mapping[str, Any], *names: str) -> int:
     if not counts:
         return 0
     found = (counts.get(name) for name in names)
-    return sum(each for each in found if type(each) is int and each > 0)
+    return sum(count for count in found if type(count) is int and count > 0)
 
 
 def counts_in(told: Mapping[str, Any], field: str, within: str = "") -> Mapping[str, Any]:

@@ -211,7 +211,7 @@ class RoomTools:
         if found is None:
             near = self._near(index, name)
             hint = f"near names: {', '.join(near)}" if near else "search for it"
-            asked = one_line(name, 140)
+            asked = one_line(name, _MAX_NAME_CHARS)
             raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
         return found
 

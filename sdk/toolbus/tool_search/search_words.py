@@ -39,10 +39,10 @@ def words_of(text: str) -> Iterator[tuple[Word, ...]]:
             yield (word[:MAX_WORD_CHARS].lower(),)
         return
     folded = unicodedata.normalize("NFKD", _CAMEL_CASE.sub(" ", text))
-    plain = "".join(each for each in folded if not unicodedata.combining(each)).casefold()
+    plain = "".join(char for char in folded if not unicodedata.combining(char)).casefold()
     for run in _RUN.findall(plain):
         if _UNSPACED_RUN.match(run):
-            yield tuple(_ascii(each) for each in run)
+            yield tuple(_ascii(character) for character in run)
         else:
             yield (_ascii(run),)
 
@@ -57,4 +57,4 @@ def name_words(name: str) -> Iterator[Word]:
 
 def _ascii(word: str) -> Word:
     """Return a word with each other character as its number, of one width: prefixes stay so."""
-    return "".join(each if each.isascii() else f"{ord(each):06x}" for each in word)[:MAX_WORD_CHARS]
+    return "".join(char if char.isascii() else f"{ord(char):06x}" for char in word)[:MAX_WORD_CHARS]

@@ -39,9 +39,9 @@ class ToolBudget:
         self._tokens = tokens
         self._tools = RoomTools()
         needed = tuple(required)
-        self._required = {each.name for each in needed}
+        self._required = {toolkit.name for toolkit in needed}
         taken = {toolkit.name for toolkit in local}
-        taken |= {each.alias or each.name for each in needed}
+        taken |= {toolkit.alias or toolkit.name for toolkit in needed}
         self._toolkit = self._named(taken)
 
     @asynccontextmanager

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from toolbus.agents.turn_tools import ProviderNames, without_namespace
@@ -265,7 +266,7 @@ class _Matching:
         counted = [(self._count(clause, _MAX_RANKED_ANY), clause) for clause in clauses]
         chosen: list[str] = []
         left = _MAX_RANKED_ANY
-        for count, clause in sorted(counted, key=lambda each: each[0]):
+        for count, clause in sorted(counted, key=itemgetter(0)):
             left -= count
             if left < 0 and chosen:
                 break

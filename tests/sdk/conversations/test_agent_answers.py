@@ -302,7 +302,7 @@ async def test_long_text_comes_in_pieces_and_is_whole_in_the_conversation() -> N
     assert heard(agent)[1]["text"] == LONG
 
 
-async def test_steps_and_tokens_are_bounded() -> None:
+async def test_steps_are_bounded() -> None:
     agent = agent_of(uses("kit.count", text="a"), max_steps=3)
     async with agent:
         end = (await events_of(agent))[-1]

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from toolbus import ModelCall, Turn
+from toolbus import ModelCall, TokenUsage, Turn
 from toolbus.models import scripted
-from toolbus.models.token_usage import TokenUsage
 
 __all__ = ["Counting", "Model", "call_of", "says"]
 

@@ -231,23 +231,24 @@ def _made(name: str, path: Path, fields: _Fields, notes: list[str]) -> Avatar:
     servers = frozenset(McpFile(home).entries)
     toolkits: list[str] = []
     hosted: list[str] = []
-    for each in fields.toolkits:
-        server = toolkit_name(each)
+    for toolkit in fields.toolkits:
+        server = toolkit_name(toolkit)
         # A bundle whose server has the name of an installed toolkit means its own server.
         if server in servers:
             hosted.append(server)
             command = f"toolbus host mcp --config {shlex.quote(str(home / HOME_FILE))}"
             notes.append(f"toolkit {server} is an MCP server: host it with `{command}`")
-        elif each in installed:
-            toolkits.append(each)
+        elif toolkit in installed:
+            toolkits.append(toolkit)
         else:
-            raise _missing(path, "toolkits", each, sorted(installed | servers))
-    for each in fields.offer:
-        if each not in installed:
-            raise _missing(path, "offer", each, sorted(installed))
-    for each in fields.require:
-        if not is_toolkit_name(each):
-            raise AvatarRefused(f"{path}: require: {one_line(each, 64)!r} is no name of a toolkit")
+            raise _missing(path, "toolkits", toolkit, sorted(installed | servers))
+    for toolkit in fields.offer:
+        if toolkit not in installed:
+            raise _missing(path, "offer", toolkit, sorted(installed))
+    for toolkit in fields.require:
+        if not is_toolkit_name(toolkit):
+            shown = one_line(toolkit, 64)
+            raise AvatarRefused(f"{path}: require: {shown!r} is no name of a toolkit")
     model = fields.model
     if not model and fields.default_provider and fields.default_model:
         model = f"{fields.default_provider}:{fields.default_model}"
@@ -331,7 +332,7 @@ def _missing(path: Path, key: str, name: str, known: list[str]) -> AvatarRefused
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name[:64], [each for each in names if len(each) <= 64], 1)
+    near = get_close_matches(name[:64], [known for known in names if len(known) <= 64], 1)
     return f": did you mean {one_line(near[0])}?" if near else ""
 
 

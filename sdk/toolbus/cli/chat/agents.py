@@ -292,15 +292,15 @@ async def find_agent(room: CommandRoom, name: str, participant: str | None) -> T
     # What has no `ask` here may have one that the token does not show: the call says so.
     agents = [toolkit for toolkit in found if _ASK in toolkit.tools] or found
     me = room.me
-    own = [each for each in agents if (each.owner, each.issuer) == (me.name, me.issuer)]
+    own = [agent for agent in agents if (agent.owner, agent.issuer) == (me.name, me.issuer)]
     chosen = own or agents
     if len(chosen) == 1:
         return chosen[0]
     shown = one_line(name, 64)
     if not chosen:
-        there = [each.name async for each in room.toolkits(_ASK) if _ASK in each.tools]
-        listed = ", ".join(one_line(each, 64) for each in there[:_MAX_NAMED])
+        there = [kit.name async for kit in room.toolkits(_ASK) if _ASK in kit.tools]
+        listed = ", ".join(one_line(agent, 64) for agent in there[:_MAX_NAMED])
         text = f"agents in room {room.room}: {listed}" if listed else "no agent is in the room"
         raise NotFound(f"there is no agent {shown} that you can see; {text}")
-    owners = ", ".join(one_line(each.full_owner, 64) for each in chosen[:_MAX_NAMED])
+    owners = ", ".join(one_line(agent.full_owner, 64) for agent in chosen[:_MAX_NAMED])
     raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")

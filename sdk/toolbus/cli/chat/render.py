@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 from unicodedata import combining, east_asian_width
 
+from toolbus.conversations.agent_events import EVENT_TYPES
 from toolbus.untrusted_text import json_text, one_line, visible
 
 __all__ = [
+    "MAX_DEPTH",
     "call_line",
     "dropped_line",
     "file_line",
@@ -32,9 +34,6 @@ _MAX_SHOWN_CHARS = 4_000
 _MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
 """Agents behind agents whose events are told apart."""
-_EVENT_TYPES = frozenset(
-    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
-)
 
 
 def text_in(event: Mapping[str, Any], key: str) -> str:
@@ -89,7 +88,7 @@ def inner_event(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if event.get("type") != "progress" or not isinstance(value, Mapping):
         return None
     kind = value.get("type")
-    return value if isinstance(kind, str) and kind in _EVENT_TYPES else None
+    return value if isinstance(kind, str) and kind in EVENT_TYPES else None
 
 
 def call_line(event: Mapping[str, Any], width: int) -> str:

@@ -13,7 +13,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["KeptFile", "KeptResult", "ReplyText", "Transcript"]
 
 _MAX_RESULTS = 500
-"""Results that `/show` and `/save` know: the agent cuts the text of each to 16 KiB."""
+"""Results that `/show` and `/save` know: an agent cuts the text of each to 16,384 characters."""
 _MAX_TEXT_CHARS = 65_536
 """Of a result that is kept: an agent of others may cut nothing."""
 _MAX_REPLY_CHARS = 16 * 1024 * 1024

@@ -82,7 +82,7 @@ class AgentRoom(RoomClient):
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
         """Host the agent's toolkit as `RoomClient.host` does, once all is there."""
         self._check_grants()
-        await run_concurrently([self._find(each) for each in self._agent.required])
+        await run_concurrently([self._find(toolkit) for toolkit in self._agent.required])
         async with super().host(toolkit, **options):
             facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
             text = f"hosting {toolkit.name} in room {self.room} as {self.me.full_name}"
@@ -91,11 +91,10 @@ class AgentRoom(RoomClient):
 
     def _check_grants(self) -> None:
         """Refuse a token with which nobody can ask, or every question fails or has no tools."""
-        granted = self.grants.agents
-        lacking = [] if granted.register_private_toolkit else ["register_private_toolkit"]
+        needed = ["register_private_toolkit"]
         if self._agent.uses_room:
-            lacking += [] if granted.use_tools else ["use_tools"]
-            lacking += [] if granted.call else ["call"]
+            needed += ["use_tools", "call"]
+        lacking = [grant for grant in needed if not getattr(self.grants.agents, grant)]
         if lacking:
             raise NoAgentToken(lacking)
 
