@@ -334,7 +334,7 @@ async def test_a_model_that_yields_no_events_is_named() -> None:
     model = Model()
     async with Turn(None) as turn:
         for middlewares in ([], [copies]):
-            model.replies.append(["words"])
+            model.replies.append(["words"])  # type: ignore[list-item]
             with pytest.raises(TypeError, match=r"the model .* yields 'words': no event"):
                 async for _ in model_events(call_of(model, turn), middlewares):
                     pass
