@@ -368,7 +368,8 @@ class Agent:
     async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
         """Begin a conversation anew, also what people have granted in it.
 
-        A state that cannot be read can be forgotten. Raises as `answer`, and what the store raises.
+        A state that cannot be read can be forgotten. Raises as `answer`, and `Unavailable` if the
+        store fails.
         """
         key = self._key(conversation, context)
         async with self._conversations.using(key, load=False) as found:

@@ -289,7 +289,9 @@ def _read(text: str) -> tuple[AgentState, _Stored]:
         raise InvalidArguments(f"a state has at most {MAX_STATE_CHARS} characters")
     state = AgentState.from_json(text)
     stored = _Stored([], [], [])
-    for message in state.conversation:
+    for number, message in enumerate(state.conversation):
+        if not isinstance(message, dict):  # an agent keeps messages of adapters only
+            raise InvalidArguments(f"/conversation/{number}: must be an object")
         stored.add(message)
     return state, stored
 
@@ -406,9 +408,18 @@ class Conversations:
                 _logger.warning("conversation %s is not stored: %s", conversation.key, error)
 
     async def forget(self, conversation: Conversation) -> None:
-        """Begin a conversation anew, and delete its stored state. Raises what the store raises."""
+        """Begin a conversation anew, and delete its stored state.
+
+        Raises `Unavailable` if the store fails.
+        """
         if self._store is not None:
-            await self._store.delete(conversation.key)
+            try:
+                await self._store.delete(conversation.key)
+            except Exception as error:
+                _logger.warning("conversation %s is not forgotten: %s", conversation.key, error)
+                reason = _reason_of(error)
+                text = f"the conversation is not forgotten: {reason}"
+                raise Unavailable(text, details={"reason": reason}) from error
         conversation.take(AgentState())
 
     async def _load(self, conversation: Conversation) -> None:
@@ -418,10 +429,7 @@ class Conversations:
                 text = await self._store.load(conversation.key)
             except Exception as error:
                 _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
-                # Of the file only the reason: its path is no matter of an asker.
-                details = error.details if isinstance(error, RoomException) else {}
-                reason = str(details.get("reason", "the store of the agent failed"))
-                raise _unavailable(conversation, reason, retryable=True) from error
+                raise _unavailable(conversation, _reason_of(error), retryable=True) from error
         if text is None:
             conversation.take(AgentState())
             return
@@ -454,6 +462,12 @@ class Conversations:
                     " of %d bytes: with store= an agent reads such a conversation again",
                     *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
                 )
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why a store failed. Of a file only the reason: its path is no matter of an asker."""
+    details = error.details if isinstance(error, RoomException) else {}
+    return str(details.get("reason", "the store of the agent failed"))
 
 
 def _unavailable(

@@ -291,6 +291,8 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
     try:
         async with aclosing(call.model.stream(call.request)) as replied:
             async for event in replied:
+                if not isinstance(event, Mapping):
+                    raise TypeError(f"the model {call.model_name} yields {shown(event)}: no event")
                 events.append(event)
                 found = adapter.usage(event)
                 if found.input or found.output:

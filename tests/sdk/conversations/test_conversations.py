@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from support.models.prepared_model import PreparedModel
-from toolbus import Agent, AgentState, ConversationUnavailable, Overloaded, StatesUnavailable
+from toolbus import (
+    Agent,
+    AgentState,
+    ConversationUnavailable,
+    Overloaded,
+    StatesUnavailable,
+    Unavailable,
+)
 from toolbus.conversations import conversation as conversations
 from toolbus.conversations.conversation import (
     MAX_WAITING,
@@ -48,6 +55,8 @@ class States:
         self.texts[key] = text
 
     async def delete(self, key: str) -> None:
+        if self.error is not None:
+            raise self.error
         self.texts.pop(key, None)
 
     async def aclose(self) -> None:
@@ -198,6 +207,7 @@ async def test_agent_tells_what_it_dropped_and_refuses_what_it_cannot_read() -> 
         ('{"version": 4, "conversation": [', "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"version": 4, "conversation": 7}', "must be a list, not 7"),
+        ('{"version": 4, "conversation": [{}, 7]}', "/conversation/1: must be an object"),
         (" " * 101, "at most 100 characters"),
     ],
 )
@@ -238,6 +248,9 @@ async def test_store_that_fails_refuses_what_it_has_not_read_and_costs_no_answer
         assert refused.value.details == {"conversation": "other", "reason": reason}
         assert "secret" not in str(refused.value)
         await asked(kept, "trip", "c", "d")
+        async with kept.using(KEY) as conversation:
+            with pytest.raises(Unavailable, match=f"^the conversation is not forgotten: {reason}$"):
+                await kept.forget(conversation)
     assert caplog.text.count("is not stored: /secret: disk I/O error") == 1
     store.error = None
     assert await asked(Conversations(store), "trip", "x", "y") == ["a", "b", "x", "y"]

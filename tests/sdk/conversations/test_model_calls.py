@@ -328,3 +328,13 @@ async def test_who_leaves_before_the_first_event_has_asked_all_the_same() -> Non
         task.cancel()
         await asyncio.wait([task])
         assert call.usage.counted.input > 0
+
+
+async def test_a_model_that_yields_no_events_is_named() -> None:
+    model = Model()
+    async with Turn(None) as turn:
+        for middlewares in ([], [copies]):
+            model.replies.append(["words"])  # type: ignore[list-item]
+            with pytest.raises(TypeError, match=r"the model .* yields 'words': no event"):
+                async for _ in model_events(call_of(model, turn), middlewares):
+                    pass
