@@ -42,10 +42,10 @@ from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
+__all__ = ["AgentChoices", "agent_of", "chooses_an_agent", "read_file"]
 
-_MAX_INSTRUCTIONS_BYTES = 1024 * 1024
-"""Of a file; they are a part of each request."""
+_MAX_FILE_BYTES = 1024 * 1024
+"""Of a file whose text is a part of each request."""
 
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
 
@@ -311,22 +311,24 @@ def _states(path: Path) -> SqliteStates:
 
 
 def _instructions(typed: str) -> str:
-    if not typed.startswith("@"):
-        return typed
-    name = typed[1:]
+    return read_file("--instructions", typed[1:]) if typed.startswith("@") else typed
+
+
+def read_file(flag: str, name: str) -> str:
+    """Read the file that a flag names as @FILE, of 1 MiB at most. Raises `UsageError`."""
     try:
         with open(name, "rb") as file:
-            data = file.read(_MAX_INSTRUCTIONS_BYTES + 1)
+            data = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--instructions: cannot read {name}: {reason}") from error
-    if len(data) > _MAX_INSTRUCTIONS_BYTES:
-        fault = f"is larger than {_MAX_INSTRUCTIONS_BYTES:,} bytes"
-        raise UsageError(f"--instructions: {name} {fault}: no model reads so much each time")
+        raise UsageError(f"{flag}: cannot read {name}: {reason}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        fault = f"is larger than {_MAX_FILE_BYTES:,} bytes"
+        raise UsageError(f"{flag}: {name} {fault}: no model reads so much each time")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"--instructions: {name} is not text in UTF-8") from error
+        raise UsageError(f"{flag}: {name} is not text in UTF-8") from error
 
 
 def _required(typed: str) -> RequiredToolkit:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 
-from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent, read_file
 from toolbus.cli.arguments import read_json
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
@@ -183,12 +183,7 @@ def _read_tools(typed: str | None) -> Sequence[Any]:
     name, text = "--tools", typed
     if typed.startswith("@"):
         name = typed[1:]
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot read {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{name} is not text in UTF-8") from error
+        text = read_file("--tools", name)
     try:
         value = read_json(text)
     except (ValueError, RecursionError) as error:
