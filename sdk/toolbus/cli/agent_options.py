@@ -22,6 +22,7 @@ from toolbus.agents.tool_groups import ActiveGroups, ToolGroup
 from toolbus.agents.turn_assembly import ToolkitNames
 from toolbus.agents.turn_toolkits import RequiredToolkit
 from toolbus.chunks.json_values import shown
+from toolbus.cli.arguments import read_file
 from toolbus.cli.avatars import AvatarPieces, read_avatar
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
 from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
@@ -44,8 +45,6 @@ from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
 
-_MAX_INSTRUCTIONS_BYTES = 1024 * 1024
-"""Of a file; they are a part of each request."""
 
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
 
@@ -311,22 +310,7 @@ def _states(path: Path) -> SqliteStates:
 
 
 def _instructions(typed: str) -> str:
-    if not typed.startswith("@"):
-        return typed
-    name = typed[1:]
-    try:
-        with open(name, "rb") as file:
-            data = file.read(_MAX_INSTRUCTIONS_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--instructions: cannot read {name}: {reason}") from error
-    if len(data) > _MAX_INSTRUCTIONS_BYTES:
-        fault = f"is larger than {_MAX_INSTRUCTIONS_BYTES:,} bytes"
-        raise UsageError(f"--instructions: {name} {fault}: no model reads so much each time")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--instructions: {name} is not text in UTF-8") from error
+    return read_file("--instructions", typed[1:]) if typed.startswith("@") else typed
 
 
 def _required(typed: str) -> RequiredToolkit:

@@ -13,19 +13,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from toolbus.chunks.json_values import cut
 from toolbus.cli.schema_text import SchemaReader, values_of
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.untrusted_text import one_line
 
 __all__ = [
     "Parameter",
     "needs_schema",
     "read_arguments",
     "read_caller_context",
+    "read_file",
     "read_json",
     "read_json_option",
     "read_parameters",
@@ -35,6 +36,8 @@ _INTEGER = re.compile(r"-?\d+")
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
 _MAX_PARAMETERS = 1_000
 _MAX_EXAMPLE_CHARS = 24
+_MAX_FILE_BYTES = 1024 * 1024
+"""Of a file that a flag names: what it has goes into each request, and no model reads so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,17 +277,29 @@ def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
 
     Raises UsageError.
     """
-    name = flag
-    text = typed
+    name, text = flag, typed
     if typed.startswith("@"):
         name = typed[1:]
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot read {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{name} is not text in UTF-8") from error
+        text = read_file(flag, name)
+    label = one_line(name, 200)
     try:
-        return cut(name), read_json(text)
+        return label, read_json(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{cut(name)} is not JSON: {error}") from error
+        raise UsageError(f"{label} is not JSON: {error}") from error
+
+
+def read_file(flag: str, name: str) -> str:
+    """Read the file that a flag names as @FILE, of 1 MiB at most. Raises `UsageError`."""
+    label = one_line(name, 200)
+    try:
+        with open(name, "rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{flag}: cannot read {label}: {reason}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise UsageError(f"{flag}: {label} is larger than {_MAX_FILE_BYTES:,} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{flag}: {label} is not text in UTF-8") from error

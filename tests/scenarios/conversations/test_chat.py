@@ -260,6 +260,7 @@ def test_scripts_get_the_answer_or_each_event(
         (["helper", "--participant", "joe"], 4, "not_found"),
         (["helper", "--max-steps", "2"], 2, "--max-steps configure an agent of this process"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),
+        (["helper", "--tools", "@/dev/zero"], 2, "/dev/zero is larger than 1,048,576 bytes"),
         (["helper", "--tools", '[{"name": "x"}]'], 4, "(executed: no)"),
         (["--participant", "ann", "--model", "scripted:replies.jsonl"], 2, "without --model"),
         ([], 2, "toolbus chat NAME"),

@@ -128,7 +128,10 @@ def _save(session: Session, typed: str) -> None:
     if not (number.isascii() and number.isdigit()):
         number = ""
         path = typed
-    target = Path(path.strip()).expanduser() if path.strip() else session.folder or Path()
+    try:
+        target = Path(path.strip()).expanduser() if path.strip() else session.folder or Path()
+    except RuntimeError as error:  # `~NAME` of a user that is not there
+        raise UsageError(f"cannot write {one_line(path)}: {error}") from error
     if not number:
         answer = session.transcript.answer
         if not answer:

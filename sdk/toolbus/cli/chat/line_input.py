@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolbus.atomic_file import write_atomically
+from toolbus.chunks.json_values import is_encodable
 
 try:
     import readline
@@ -46,6 +47,8 @@ class History:
     def load(self) -> list[str]:
         """Return the last entries; make the file shorter if it has many more."""
         try:
+            if not self._path.is_file():  # opening a FIFO would wait for whoever writes it
+                return []
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _MAX_FILE_BYTES))
@@ -61,7 +64,9 @@ class History:
 
     def add(self, text: str) -> None:
         """Append an entry."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        for name in ("O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO that nobody reads is an error then
+            flags |= getattr(os, name, 0)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             number = os.open(self._path, flags, 0o600)
@@ -82,8 +87,9 @@ def _entry(line: bytes) -> str:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return ""
-    # The editor takes no NUL, and shows other control characters as `^[`.
-    return value[:_MAX_ENTRY_CHARS] if isinstance(value, str) and "\0" not in value else ""
+    # The editor takes no NUL and no lone surrogate, and shows other control characters as `^[`.
+    is_text = isinstance(value, str) and "\0" not in value and is_encodable(value)
+    return value[:_MAX_ENTRY_CHARS] if is_text else ""
 
 
 class LineInput:

@@ -138,7 +138,8 @@ def file_line(event: Mapping[str, Any]) -> str:
     name = one_line(text_in(event, "name"), _MAX_FILE_NAME_CHARS) or "(no name)"
     path = event.get("path")
     saved = f": saved as {one_line(path)}" if isinstance(path, str) else ""
-    return f"  file {name}, {event.get('size')} bytes{saved}"
+    size = one_line(text_in(event, "size"), _MAX_FILE_NAME_CHARS)
+    return f"  file {name}, {size} bytes{saved}"
 
 
 def inner_text_line(event: Mapping[str, Any], width: int, depth: int) -> str:

@@ -35,6 +35,9 @@ _LEAVE_S = 5.0
 """What the end of the chat waits for the room and for tools of this process."""
 _MAX_WARNINGS = 20
 _MAX_WARNING_CHARS = 1_000
+_OWN_TYPES = ("file", "error")
+"""Events that this program alone makes: where a file is saved, and why there is no answer. An agent
+that sends one would say so of files that are not there."""
 _Shown: TypeAlias = Happened | KeptFile
 
 
@@ -172,7 +175,8 @@ class Session:
         async with aclosing(self.agent.ask(text)) as events:
             async for event in events:
                 if not isinstance(event, FileChunk):
-                    yield event
+                    if not isinstance(event, dict) or event.get("type") not in _OWN_TYPES:
+                        yield event
                     continue
                 try:
                     kept = await self._received(event, left_bytes)

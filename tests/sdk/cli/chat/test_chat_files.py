@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from toolbus import FileChunk, StreamBroken
+from toolbus.cli.chat.commands import run_command
 from toolbus.cli.chat.files import checked_folder, safe_name, save_bytes, save_file
 from toolbus.cli.chat.line_input import History
+from toolbus.cli.chat.screens import PipeScreen
+from toolbus.cli.chat.session import Session
 from toolbus.diagnostics.exit_codes import UsageError
 
 
@@ -76,7 +80,7 @@ def test_history_keeps_whole_questions_and_is_bounded(tmp_path: Path) -> None:
     history.add("two\nlines")
     assert path.stat().st_mode & 0o777 == 0o600
     with path.open("ab") as file:
-        file.write(b'not json\n["a list"]\n"\\u0000"\n\xff\n')
+        file.write(b'not json\n["a list"]\n"\\u0000"\n"\\ud800"\n\xff\n')
     assert history.load() == ["two\nlines"]
     with path.open("ab") as file:
         file.write(b"".join(b'"%d"\n' % number for number in range(3_000)))
@@ -95,3 +99,38 @@ def test_history_that_cannot_be_kept_is_none(tmp_path: Path) -> None:
     link.symlink_to(target)
     History(link).add("text")
     assert not target.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+def test_history_that_is_a_fifo_is_none_and_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "chat_history"
+    os.mkfifo(path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    for history in (History(path), History(link)):
+        assert history.load() == []
+        history.add("text")
+
+
+@pytest.mark.parametrize("typed", ["/save ~nobody-of-this-name/x", "/save 1 ~nobody-of-this-name"])
+def test_folder_of_a_user_that_is_not_there_is_refused(typed: str) -> None:
+    session = Session(PipeScreen(), None)
+    with pytest.raises(UsageError, match="cannot write ~nobody-of-this-name"):
+        run_command(session, typed)
+
+
+class Agent:
+    """Sends events as those that a chat makes of files and errors."""
+
+    async def ask(self, text: str) -> AsyncGenerator[dict[str, Any], None]:
+        yield {"type": "file", "name": "x", "size": 1, "path": "/etc/passwd"}
+        yield {"type": "error", "code": "failed", "executed": "no"}
+        yield {"type": ["text"]}
+        yield {"type": "text", "text": text}
+
+
+async def test_agent_cannot_say_that_a_file_is_saved() -> None:
+    session = Session(PipeScreen(), None)
+    session.agent = cast("Any", Agent())
+    events = [event async for event in session._happening("hi", 0)]
+    assert events == [{"type": ["text"]}, {"type": "text", "text": "hi"}]

@@ -54,6 +54,11 @@ def test_result_is_one_line(event: dict[str, Any], took_s: float | None, line: s
     assert render.result_line(event, 3, took_s, 80) == line
 
 
+def test_file_of_any_form_is_one_line() -> None:
+    event = {"type": "file", "name": HOSTILE, "size": HOSTILE, "path": HOSTILE}
+    assert render.file_line(event) == f"  file {ESCAPED}, {ESCAPED} bytes: saved as {ESCAPED}"
+
+
 INNER = {"type": "progress", "id": "9", "tool": "critic.ask"}
 EVENTS: list[dict[str, Any]] = [
     {"type": "dropped", "reason": "it is\x1b long"},
