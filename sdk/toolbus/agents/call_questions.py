@@ -16,7 +16,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import ApprovalExpired, PermissionDenied
+from toolbus.errors import ApprovalExpired, PermissionDenied, Unavailable
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule import Rule
@@ -98,6 +98,9 @@ class Asking:
         if task.cancelled():
             raise _no_answer(question, f"its ask, {name}, was cancelled", "CancelledError")
         error = task.exception()
+        if isinstance(error, Unavailable):  # no failure of it, as without a terminal
+            _logger.warning("nobody is asked about %s: %s", question.tool.name, error.message)
+            raise _no_answer(question, error.message, "Unavailable")
         if error is not None:
             _logger.error("the ask of a turn, %s, raised", name, exc_info=error)
             kind = type(error).__name__

@@ -174,6 +174,8 @@ class _Dialog:
                 await self._edit()
             if key == "v":
                 self._show(None)
+            if key not in set("oadev"):
+                self._terminal.write("  Press one key, without Enter: o, a, d, e or v.\n")
 
     def _show(self, most_lines: int | None) -> None:
         question, assessment = self._question, self._question.assessment

@@ -71,7 +71,7 @@ def answer_of(person: Person) -> list[Any]:
         ([(KEYS, "a"), (ALWAYS, "7"), (KEYS, "o")], [True, "once", None, None, ""]),
         ([(KEYS, "d"), (REASON, "not now\n")], [False, "once", None, None, "not now"]),
         ([(KEYS, "\x04")], [False, "once", None, None, ""]),
-        ([(KEYS, "z"), (KEYS, "o")], [True, "once", None, None, ""]),
+        ([(KEYS, "z"), ("one key", ""), (KEYS, "o")], [True, "once", None, None, ""]),
         (
             [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "o")],
             [True, "once", None, {"command": "pwd"}, ""],
@@ -114,6 +114,7 @@ def test_keys_that_were_typed_before_the_question_or_pasted_answer_nothing() -> 
         person.type("\nooo")
         person.reads(KEYS)
         person.type("\x1b[o")
+        person.reads("Press one key, without Enter")
         person.reads(KEYS)
         person.type("\x04")
         assert answer_of(person) == [False, "once", None, None, ""]

@@ -31,6 +31,7 @@ from toolbus import (
     ToolResult,
     ToolUse,
     Turn,
+    Unavailable,
     tool,
 )
 from toolbus.agents.call_questions import Asking
@@ -222,6 +223,7 @@ BROAD = Rule(behavior="allow", tool="shell.*")
 NO_ASK: list[tuple[str, Any, float, str, str]] = [
     ("nobody to ask", None, 300, "permission_denied", "has no ask"),
     ("it raises", Person(KeyError("secret")), 300, "permission_denied", "raised KeyError"),
+    ("no terminal", Person(Unavailable("no terminal")), 300, "permission_denied", "no terminal."),
     ("it exits", Person(SystemExit(3)), 300, "permission_denied", "raised RuntimeError"),
     ("it is cancelled", cancelled, 300, "permission_denied", "cancelled was cancelled|cancelled"),
     ("no answer", Person("yes"), 300, "permission_denied", "returned str"),
