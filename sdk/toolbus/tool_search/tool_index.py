@@ -26,6 +26,8 @@ CREATE VIRTUAL TABLE tools USING fts5(name, title, tags, description, about, tok
 """
 _INSERT = "INSERT INTO tools(rowid, name, title, tags, description, about) VALUES (?,?,?,?,?,?)"
 _UNRANKED = "SELECT rowid FROM tools WHERE tools MATCH ?"
+# A word in a name says most of what a tool does. One in the description of its toolkit says least:
+# all tools of the toolkit have it.
 _RANKED = f"{_UNRANKED} ORDER BY bm25(tools, 10.0, 5.0, 5.0, 1.0, 0.5)"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM tools WHERE tools MATCH ? LIMIT ?)"
 _COUNT_WITHIN = "SELECT count(*) FROM tools WHERE tools MATCH ? AND rowid BETWEEN ? AND ?"

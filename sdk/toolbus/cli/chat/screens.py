@@ -87,23 +87,24 @@ class TerminalScreen:
     def _show_own(
         self, kind: Any, event: Mapping[str, Any], result: KeptResult | None, depth: int
     ) -> None:
-        if kind == "text":
-            self._write(prose(text_in(event, "text")))
-        elif kind == "dropped":
-            self._line(dropped_line(event), "", depth)
-        elif kind == "restart":
-            self.notice("(the reply broke off, its text does not count: it is asked again)")
-        elif kind == "tool_call":
-            self._line(call_line(event, self._width(depth)), _DIM, depth)
-        elif kind == "tool_result" and result is not None:
-            line = result_line(event, result.number, result.took_s, self._width(depth))
-            self._line(line, _DIM if event.get("state") == "ok" else _RED, depth)
-        elif kind == "progress":
-            self._status(value_line(event, self._width(depth)))
-        elif kind == "file":
-            self._line(file_line(event), _DIM, depth)
-        elif kind == "end" and not depth:
-            self._end(text_in(event, "reason"))
+        match kind:
+            case "text":
+                self._write(prose(text_in(event, "text")))
+            case "dropped":
+                self._line(dropped_line(event), "", depth)
+            case "restart":
+                self.notice("(the reply broke off, its text does not count: it is asked again)")
+            case "tool_call":
+                self._line(call_line(event, self._width(depth)), _DIM, depth)
+            case "tool_result" if result is not None:
+                line = result_line(event, result.number, result.took_s, self._width(depth))
+                self._line(line, _DIM if event.get("state") == "ok" else _RED, depth)
+            case "progress":
+                self._status(value_line(event, self._width(depth)))
+            case "file":
+                self._line(file_line(event), _DIM, depth)
+            case "end" if not depth:
+                self._end(text_in(event, "reason"))
 
     def wait(self, silent_s: float) -> None:
         """Show that nothing has happened for so many seconds."""
@@ -188,25 +189,25 @@ class PipeScreen:
         width = shutil.get_terminal_size(_NO_TERMINAL).columns
         if inner is not None and depth < MAX_DEPTH:
             self._show(inner, result, depth + 1)
-        elif kind == "tool_call":
-            self.pause()
-            self._say("  " * depth + call_line(event, width))
-        elif kind == "tool_result" and result is not None:
-            line = result_line(event, result.number, result.took_s, width)
-            self._say("  " * depth + line)
-        elif kind == "dropped":
-            self._say(dropped_line(event))
-        elif kind == "file":
-            self._say(file_line(event))
-        elif depth:
             return
-        elif kind == "text":
-            self._reply.add(text_in(event, "text"))
-        elif kind == "restart":
-            self._reply.clear()
-            self._say("(the reply broke off: it is asked again)")
-        elif kind == "end":
-            self._end(event)
+        match kind:
+            case "tool_call":
+                self.pause()
+                self._say("  " * depth + call_line(event, width))
+            case "tool_result" if result is not None:
+                line = result_line(event, result.number, result.took_s, width)
+                self._say("  " * depth + line)
+            case "dropped":
+                self._say(dropped_line(event))
+            case "file":
+                self._say(file_line(event))
+            case "text" if not depth:
+                self._reply.add(text_in(event, "text"))
+            case "restart" if not depth:
+                self._reply.clear()
+                self._say("(the reply broke off: it is asked again)")
+            case "end" if not depth:
+                self._end(event)
 
     def _end(self, event: Mapping[str, Any]) -> None:
         text = str(self._reply)

@@ -20,6 +20,7 @@ from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.output import ValueOutput
 from toolbus.diagnostics.exit_codes import UsageError
 
+PACKED = Path(__file__).parents[3] / "wire_vectors/bodies/answer_of_describe.msgpack"
 LAB = '''
 import asyncio
 from toolbus import (
@@ -404,7 +405,8 @@ def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, .
         (["lab.nothing", "--caller-context", ""], "--caller-context is not JSON"),
         (["lab.nothing", "--caller-context", "[1]"], "--caller-context must be one JSON object"),
         (["lab.nothing", "--caller-context", "@nowhere"], "cannot read nowhere: No such file"),
-        (["lab.nothing", "--caller-context", f"@{sys.executable}"], "is not text in UTF-8"),
+        (["lab.nothing", "--caller-context", f"@{PACKED}"], "is not text in UTF-8"),
+        (["lab.nothing", "--caller-context", f"@{sys.executable}"], "is larger than 1,048,576 "),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
         (
             ["lab.nothing", "--wait-for-host", "-1"],
