@@ -619,3 +619,15 @@ async def test_a_file_in_pieces_out_of_a_stream_can_be_read_before_the_next_chun
     async with both(file, middlewares=[passed_on]) as turn:
         for result in await turn.run([ToolUse(kit, f"{kit}.file") for kit in KITS]):
             assert result.data == data
+
+
+async def test_files_without_bytes_are_counted_too() -> None:
+    @tool
+    async def files() -> AsyncIterator[FileChunk]:
+        while True:
+            yield FileChunk(b"", "n" * 10_000)
+
+    async with both(files) as turn:
+        for result in await turn.run([ToolUse(kit, f"{kit}.files") for kit in KITS]):
+            assert result.error is not None
+            assert (result.error.code, len(result.chunks)) == ("too_large", 104)
