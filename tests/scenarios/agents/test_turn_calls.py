@@ -29,6 +29,7 @@ from toolbus import (
     ToolContext,
     ToolFailed,
     Toolkit,
+    ToolResult,
     ToolUse,
     Turn,
     tool,
@@ -608,8 +609,12 @@ async def test_a_file_in_pieces_out_of_a_stream_can_be_read_before_the_next_chun
             for kit in KITS:
                 read: list[Any] = []
                 async for chunk in turn.stream(ToolUse(kit, f"{kit}.files")):
-                    is_read = isinstance(chunk, FileChunk) and chunk.name == "first"
-                    read.append(await chunk.read() if is_read else chunk.value)
+                    if isinstance(chunk, FileChunk) and chunk.name == "first":
+                        read.append(await chunk.read())
+                    else:
+                        read.append(
+                            None if isinstance(chunk, ToolResult | FileChunk) else chunk.value
+                        )
                 assert (read[0], read[2], turn.results[-1].error) == (data, "end", None)
 
     @tool
