@@ -171,7 +171,9 @@ def packed_size(tool: str, chunk: Chunk) -> int:
     Raises `InvalidResult` if it cannot be sent and `TooLarge` if it does not fit one frame.
     """
     if isinstance(chunk, FileChunk):
-        return len(chunk.data) if chunk.is_whole else 0
+        # Also of an empty one something is kept.
+        told = len(chunk.name) + len(chunk.mime_type)
+        return told + len(chunk.data) if chunk.is_whole else 0
     try:
         size = len(pack_body(chunk.to_wire()))
     except BadBody as error:

@@ -7,7 +7,8 @@
                  long, are their text, cut
     progress     id, tool, value: the latest progress of a call
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
-                 code and message unless state is "ok"; files with name, mime_type, size of each
+                 code and message unless state is "ok"; files with name, mime_type, size of each, of
+                 the first 50
     waiting      seconds since the last event: nothing is lost, it takes longer
     end          reason, text of the last reply, steps, tokens with input and output, trace: the id
                  of the trace, null if none is recorded; omitted: the number of characters that a
@@ -53,7 +54,9 @@ MAX_TEXT_CHARS = 16_384
 MAX_END_CHARS = 60_000
 """Of the text of the last event: with 4 bytes for each it fits a chunk, which has 256 KiB."""
 _MAX_NAME_CHARS = 200
-"""Of ids and names, which a model makes up."""
+"""Of ids and names, which a model makes up, and of the names and types of files."""
+_MAX_FILES = 50
+"""Of a result, in its event: all of them follow it, and tell their names too."""
 
 
 def text_events(text: str) -> Iterator[AgentEvent]:
@@ -91,7 +94,7 @@ def result_event(result: ToolResult) -> AgentEvent:
         event["error"] = {"code": result.error.code, "message": _cut(result.error.message)}
     files = [chunk for chunk in result.chunks if isinstance(chunk, FileChunk)]
     if files:
-        event["files"] = [_file_facts(file) for file in files]
+        event["files"] = [_file_facts(file) for file in files[:_MAX_FILES]]
     return event
 
 
@@ -130,4 +133,5 @@ def _cut(text: str) -> str:
 def _file_facts(file: FileChunk) -> AgentEvent:
     """Return name, type and size of a file; no size for one that is not in memory."""
     size = len(file.data) if file.is_whole else None
-    return {"name": file.name, "mime_type": file.mime_type, "size": size}
+    name, mime_type = (repaired(text[:_MAX_NAME_CHARS]) for text in (file.name, file.mime_type))
+    return {"name": name, "mime_type": mime_type, "size": size}

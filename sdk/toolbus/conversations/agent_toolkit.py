@@ -42,6 +42,11 @@ _CONVERSATION = {
 }
 
 
+def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of arguments, of which there are no others."""
+    return {"properties": properties, "required": [*required], "additionalProperties": False}
+
+
 def _tools(agent: Agent) -> dict[str, Any]:
     """Return the schema of what a question may ask to be built."""
     names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
@@ -85,7 +90,7 @@ class _Ask(Tool):
         text = {"type": "string", "description": "The question or the task, with all it needs."}
         properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
         super().__init__(
-            input_schema={"properties": properties, "required": ["text"]},
+            input_schema=_schema(properties, "text"),
             description=_words(f"Ask the agent {agent.name}, and get its answer.", agent),
         )
         self._agent = agent
@@ -130,7 +135,7 @@ class _About(Tool):
 
     def __init__(self, agent: Agent) -> None:
         properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
-        super().__init__(input_schema={"properties": properties})
+        super().__init__(input_schema=_schema(properties))
         self._agent = agent
 
     async def execute(
@@ -151,7 +156,7 @@ class _Forget(Tool):
     marks_entry = True
 
     def __init__(self, agent: Agent) -> None:
-        super().__init__(input_schema={"properties": {"conversation": _CONVERSATION}})
+        super().__init__(input_schema=_schema({"conversation": _CONVERSATION}))
         self._agent = agent
 
     async def execute(self, context: ToolContext, /, conversation: str = "") -> None:

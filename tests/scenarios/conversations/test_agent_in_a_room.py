@@ -104,6 +104,7 @@ def roles(agent: Agent) -> list[str]:
         ({"text": ""}, InvalidArguments, "/text"),
         ({"text": None}, InvalidArguments, "text"),
         ({"conversation": "x" * 201}, InvalidArguments, "200"),
+        ({"bogus": 1}, InvalidArguments, "/bogus"),
         ({"tools": [{"name": "sundial"}]}, NotFound, "/tools/0"),
         ({"tools": [{"name": "clock", "zone": 3}]}, InvalidArguments, "/tools/0/zone"),
         ({"tools": [{"name": "clock"}, {"name": "clock"}]}, InvalidArguments, "/tools/1/name"),

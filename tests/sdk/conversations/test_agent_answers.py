@@ -134,6 +134,22 @@ async def test_files_follow_their_result_and_come_with_a_question() -> None:
     assert heard(agent)[0]["files"] == ["[file 'b.png', image/png, 8 bytes]"]
 
 
+@pytest.mark.parametrize(("name", "told"), [("", ""), ("n" * 4_000, "n" * 200)])
+async def test_event_of_a_result_with_many_files_can_be_sent(name: str, told: str) -> None:
+    @tool
+    async def files() -> AsyncIterator[FileChunk]:
+        for _ in range(100):
+            yield FileChunk(b"", name)
+
+    model = PreparedModel(uses("other.files"), "done")
+    async with Agent(None, model, always=[Toolkit("other", [files])]) as agent:
+        _, result, *more = await events_of(agent)
+    assert result["files"] == 50 * [
+        {"name": told, "mime_type": "application/octet-stream", "size": 0}
+    ]
+    assert more[:100] == 100 * [FileChunk(b"", name)]
+
+
 async def _pieces(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
