@@ -43,6 +43,7 @@ __all__ = [
     "Token",
     "check_room",
     "check_url",
+    "checked_instance",
     "home_of",
     "is_drain",
     "is_loopback",
@@ -166,7 +167,7 @@ class RoomSettings:
         return cls(
             url=address.rstrip("/"),
             room=room_name,
-            instance=_checked_instance(instance or found.text("instance")),
+            instance=checked_instance(instance or found.text("instance")),
             token=source.read,
             renewable=source.renewable,
             token_from=source.origin,
@@ -341,7 +342,7 @@ def _check_texts(**given: object) -> None:
             raise ValueError(f"{name}= must be text, not {type(value).__name__}")
 
 
-def _checked_instance(instance: str | None) -> str:
+def checked_instance(instance: str | None) -> str:
     """Return the instance, a random one by default; ValueError if a server refuses it (CONN-4)."""
     if not instance:
         return secrets.token_hex(8)

@@ -156,7 +156,9 @@ class TurnAssembly:
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
-        participant = None if needed is None else needed.participant
+        # Whoever is judged and told as the owner is called: another participant could host the same
+        # definition under the same name meanwhile.
+        participant = proxy.info.full_owner
         tools = await _usable_tools(
             client._core.manifests,
             proxy.info.digest,

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["check_drain", "check_listen_host", "read_mib", "require_utf8"]
+__all__ = ["check_drain", "check_instance", "check_listen_host", "read_mib", "require_utf8"]
 
 _MAX_DIGITS = 12
 _SHOWN = 200
@@ -26,6 +26,16 @@ def check_drain(value: float | None) -> float | None:
     if value is None or is_drain(value):
         return value
     raise typer.BadParameter(f"{value} is not {DRAIN_FORM}")
+
+
+def check_instance(value: str | None) -> str | None:
+    """Check the name of a replica."""
+    from toolbus.settings import checked_instance
+
+    try:
+        return value and checked_instance(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def check_listen_host(value: str) -> str:

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.processes.command_line import PATIENCE_S, CommandLine, Running
+from support.processes.command_line import PATIENCE_S, CommandLine, Running, heard_interrupts
 from support.processes.terminal_person import KEYS, Person
 
 PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"
@@ -285,3 +286,27 @@ def test_token_without_the_grant_is_told_which_one(
     assert outcome.code == 3
     assert "permission_denied" in outcome.err
     assert "grant" in outcome.err
+
+
+def test_signals_end_a_chat_whose_stdout_nobody_reads(toolbus: CommandLine, tmp_path: Path) -> None:
+    replies = write_replies(tmp_path / "long.jsonl", *({"text": "x" * 200_000} for _ in range(9)))
+    command = [sys.executable, "-m", "toolbus", "chat", "--json", "--model", f"scripted:{replies}"]
+    with heard_interrupts():
+        process = subprocess.Popen(
+            command,
+            cwd=toolbus.folder,
+            env=toolbus.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"again\n" * 9)
+        process.stdin.close()
+        process.stdout.read(1)
+        time.sleep(1)  # until the pipe is full
+        for _ in range(4):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert process.wait(PATIENCE_S) == -signal.SIGINT

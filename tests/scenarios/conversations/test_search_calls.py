@@ -430,3 +430,44 @@ async def test_without_a_room_or_a_turn_nothing_is_called() -> None:
         assert "start RoomTools" in ended.for_model()
     with pytest.raises(Unavailable, match="in a turn"):
         await kit.execute(ToolContext(), "call", {"name": "far.drop"})
+
+
+# Who is called
+
+
+@pytest.mark.parametrize("is_searched", [True, False])
+async def test_owner_that_was_asked_about_is_called_and_no_other(is_searched: bool) -> None:
+    ran: list[str] = []
+
+    def acts(owner: str) -> RemoteToolkit:
+        @tool
+        async def act() -> None:
+            """Act."""
+            ran.append(owner)
+
+        return RemoteToolkit("acts", [act])
+
+    async with (
+        running_server() as server,
+        server.room("good") as good,
+        server.room("other") as other,
+        server.room("helper") as helper,
+        AsyncExitStack() as of_good,
+        AsyncExitStack() as of_other,
+    ):
+        await of_good.enter_async_context(good.host(acts("good")))
+
+        async def allow(question: Question) -> Answer:
+            assert question.tool.owner == "good"
+            await of_good.aclose()
+            await of_other.enter_async_context(other.host(acts("other")))
+            return Answer.allow()
+
+        async with searching(helper) as tools:
+            kits: dict[str, Any] = {"always": [tools.toolkit]} if is_searched else {}
+            async with Turn(
+                helper, available=not is_searched, permissions=Permissions(), ask=allow, **kits
+            ) as turn:
+                use = call("acts.act") if is_searched else ToolUse("1", "acts__act", {})
+                ended = await result(turn, use)
+    assert (ran, ended.executed) == ([], "no")

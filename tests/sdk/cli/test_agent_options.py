@@ -89,6 +89,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--state", "no/states.db"], "No such file or directory; name a file in an existing"),
         (["--avatar", "nobody"], "--avatar: "),
         (["--drain", "-1"], "'--drain'"),
+        (["--instance", "x" * 129], "'--instance'"),
         (["--records-days", "3"], "--records-days is for recorded calls"),
         (["surplus"], "Got unexpected extra argument"),
     ],

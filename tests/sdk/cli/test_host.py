@@ -212,6 +212,7 @@ def test_name_of_another_owner_exits_with_3(toolbus: CommandLine) -> None:
         (["kits:"], "write module:attribute"),
         (["kits:plain", "--share", "*"], "add --private"),
         (["kits:plain", "--drain", "1e10"], "is not a number of seconds from 0 to 2592000"),
+        (["kits:plain", "--instance", "\x1b"], "'--instance'"),
         (["kits.py"], "did you mean kits:ruler or kits:plain?"),
         (["./kits.py"], "did you mean kits:ruler or kits:plain?"),
         (["kits"], "did you mean kits:ruler or kits:plain?"),

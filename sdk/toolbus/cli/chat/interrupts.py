@@ -22,6 +22,10 @@ __all__ = ["Interrupted", "Interrupts"]
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if hasattr(signal, "SIGHUP"):
     _SIGNALS.append(signal.SIGHUP)
+_END_S = 15.0
+"""What a process that is to end may take: its stdout may be a pipe that nobody reads."""
+_MOST_UNHEEDED = 3
+"""Signals that the main thread may let pass; at the next one it cannot be waited for."""
 _NOTICED_S = 0.1
 """Within what time the main thread notices a signal, unless it waits in the line editor."""
 
@@ -41,6 +45,8 @@ class Interrupts:
         self._is_at_prompt = False
         self._handled = 0
         """Signals that the main thread has noticed."""
+        self._unheeded = 0
+        self._end: threading.Timer | None = None
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -55,6 +61,8 @@ class Interrupts:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self._end is not None:
+                self._end.cancel()
 
     @contextmanager
     def _repeated(self) -> Iterator[None]:
@@ -94,8 +102,16 @@ class Interrupts:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._handled += 1
-        if number != signal.SIGINT:
+        self._unheeded += 1
+        if self._unheeded > _MOST_UNHEEDED:
+            # It writes to a terminal that is stopped, or a pipe that nobody reads.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if number != signal.SIGINT and not self.is_terminated:
             self.is_terminated = True
+            self._end = threading.Timer(_END_S, os._exit, [128 + signal.SIGTERM])
+            self._end.daemon = True
+            self._end.start()
         if self._cancel is not None:
             self._cancel()
         elif self._is_at_prompt:
@@ -112,6 +128,7 @@ class Interrupts:
     def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
         """Let a signal cancel something during the block; then raise if the process is to end."""
         self._cancel = cancel
+        self._unheeded = 0
         try:
             yield
         finally:
@@ -123,6 +140,7 @@ class Interrupts:
         """Let a signal raise KeyboardInterrupt or Terminated during the block."""
         self.check()
         self._is_at_prompt = True
+        self._unheeded = 0
         try:
             yield
         finally:

@@ -117,8 +117,9 @@ class LineInput:
         editor.set_completer_delims(" ")
         editor.set_completer(self._complete)
         for entry in self._history.load():
-            editor.add_history(entry)
-            self._last = entry
+            with suppress(UnicodeError):  # characters that this locale does not have
+                editor.add_history(entry)
+                self._last = entry
 
     def read(self) -> str:
         """Return the next question: a line, or several that end with a backslash but the last.

@@ -18,7 +18,7 @@ from toolbus.agents.terminal_questions import ask_in_terminal
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
 from toolbus.cli.chat.files import save_file
-from toolbus.cli.chat.interrupts import Interrupts
+from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
 from toolbus.cli.chat.transcript import KeptFile, Transcript
@@ -243,10 +243,12 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
             try:
                 with session.interrupts.at_prompt():  # a signal ends the waiting
                     session.agent = result_of(ready, session.loop)
-            except BaseException:  # it has not entered, or a signal came before that
+            except BaseException as error:  # it has not entered, or a signal came before that
                 if living.done() and not living.cancelled():
                     living.result()
                 living.cancel()
+                if isinstance(error, KeyboardInterrupt):  # nothing was asked yet
+                    raise Interrupted("cancelled with Ctrl-C", executed="no") from None
                 raise
             yield
     finally:

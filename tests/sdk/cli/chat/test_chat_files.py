@@ -12,7 +12,7 @@ import pytest
 from toolbus import FileChunk, StreamBroken
 from toolbus.cli.chat.commands import run_command
 from toolbus.cli.chat.files import checked_folder, safe_name, save_bytes, save_file
-from toolbus.cli.chat.line_input import History
+from toolbus.cli.chat.line_input import History, LineInput
 from toolbus.cli.chat.screens import PipeScreen
 from toolbus.cli.chat.session import Session
 from toolbus.diagnostics.exit_codes import UsageError
@@ -110,6 +110,26 @@ def test_history_that_is_a_fifo_is_none_and_is_not_waited_for(tmp_path: Path) ->
     for history in (History(path), History(link)):
         assert history.load() == []
         history.add("text")
+
+
+class Editor:
+    """A line editor in a locale that has ASCII alone."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+    def add_history(self, line: str) -> None:
+        self.lines.append(line.encode("ascii").decode())
+
+
+def test_history_that_a_locale_does_not_have_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text('"one"\n"\\u6f22"\n"two"\n')
+    editor = Editor()
+    LineInput(History(tmp_path / "history"), ())._prepare(editor)
+    assert editor.lines == ["one", "two"]
 
 
 @pytest.mark.parametrize("typed", ["/save ~nobody-of-this-name/x", "/save 1 ~nobody-of-this-name"])
