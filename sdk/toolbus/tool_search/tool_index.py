@@ -47,6 +47,11 @@ _MAX_TAGS = 32
 _MAX_TAG_CHARS = 50
 _SHORT_WORD_CHARS = 2
 """A word as short as this begins very many others, which are costly to go through."""
+_GRAMMAR = frozenset(
+    "a an and are be can do for i is it me my of or please that the this to which with you".split()
+)
+"""Words of a question that say nothing about a tool: few descriptions of tools have them, so that
+they would look rare. Words that tools differ by, such as `on` and `off`, are none of them."""
 _QUOTES = "`'\"“”"
 
 
@@ -302,7 +307,9 @@ def _text(text: str) -> str:
 
 def _clauses(query: str) -> list[str]:
     """Return what the words of a query ask for, each once, as FTS5 writes it."""
-    phrases = list(islice(dict.fromkeys(words_of(query)), _MAX_QUERY_WORDS))
+    asked = dict.fromkeys(words_of(query))
+    telling = [words for words in asked if words[0] not in _GRAMMAR]
+    phrases = list(islice(telling or asked, _MAX_QUERY_WORDS))
     clauses = []
     for words in phrases:
         # The words are of `a-z 0-9`: nothing in them could be syntax.

@@ -92,6 +92,15 @@ def test_names_come_before_descriptions(index: ToolIndex) -> None:
     assert names_of(index, "weather") == ["weather.forecast", "weather.now", "mail.send_message"]
 
 
+def test_words_of_grammar_do_not_decide() -> None:
+    index = ToolIndex()
+    index.put("notes", "", "", [IndexedTool("add", description="Add a note to the list.")])
+    refunds = [IndexedTool(f"refund{number}", description="Money back.") for number in range(20)]
+    index.put("shop", "", "", refunds)
+    assert names_of(index, "give a customer the money", 3)[0] == "shop.refund0"
+    assert names_of(index, "the") == ["notes.add"]  # alone it is what is asked for
+
+
 @pytest.mark.parametrize("query", ["zebra", "...", "-- ;", '"', "*", "NEAR", "NOT OR", "zebra:x"])
 def test_what_is_nowhere_finds_nothing_and_marks_alone_list(index: ToolIndex, query: str) -> None:
     has_words = any(each.isalnum() for each in query)
