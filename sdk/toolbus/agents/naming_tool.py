@@ -15,7 +15,7 @@ from typing import Any
 from toolbus.agents.seen_definitions import SeenDefinitions, definition_key
 from toolbus.agents.tool_origins import Trust
 from toolbus.agents.turn_calls import RemoteDispatch, TurnEntry
-from toolbus.auth.participant_names import full_name
+from toolbus.auth.participant_names import addressed_name
 from toolbus.errors import DefinitionChanged, NotFound, Unavailable
 from toolbus.room.room import Room
 from toolbus.tools.tool import Tool
@@ -107,6 +107,6 @@ class CallsByName:
                 executed="no",
                 details={"toolkit": info.toolkit, "digest": info.digest},
             )
-        owner = full_name(info.owner, info.alias)
+        owner = addressed_name(info.owner, info.alias)
         dispatch = RemoteDispatch(self._room, info.own_name, owner, info.digest)
         return TurnEntry(info, dispatch, group)

@@ -31,6 +31,7 @@ from toolbus.agents.turn_options import TurnOptions
 from toolbus.agents.turn_scope import TurnScope
 from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.auth.grants import ToolRights
+from toolbus.auth.participant_names import addressed_name
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import InvalidArguments
 from toolbus.hosting.in_process import InProcessToolkit
@@ -158,7 +159,7 @@ class TurnAssembly:
         name = manifest.name if needed is None else needed.alias or needed.name
         # Whoever is judged and told as the owner is called: another participant could host the same
         # definition under the same name meanwhile.
-        participant = proxy.info.full_owner
+        participant = addressed_name(proxy.info.owner, proxy.info.alias)
         tools = await _usable_tools(
             client._core.manifests,
             proxy.info.digest,

@@ -15,6 +15,7 @@ __all__ = [
     "ALIAS_RULE",
     "MAX_NAME_CHARS",
     "Named",
+    "addressed_name",
     "full_name",
     "is_alias",
     "is_named",
@@ -80,6 +81,11 @@ def is_alias(value: object) -> TypeGuard[str]:
 def full_name(name: str, alias: str) -> str:
     """Return a participant's name as people see it: `alias/name`, or the name without an alias."""
     return f"{alias}/{name}" if alias else name
+
+
+def addressed_name(name: str, alias: str) -> str | None:
+    """Return the text that names a participant in a request; None if none can (NAME-4)."""
+    return None if alias == _NO_ALIAS else full_name(name, alias)
 
 
 def means(text: str, name: str, alias: str, own_alias: str) -> bool:
