@@ -1,7 +1,8 @@
 """`--avatar NAME`: what an installed avatar gives to an agent.
 
-Packages that keep avatars join through the entry point group `toolbus.avatars`: a function from a
-name to an `InstalledAvatar`, which raises `ValueError` with what to do.
+The package that keeps avatars joins through the entry point group `toolbus.avatars`: a function from
+a name to an `InstalledAvatar`, which raises `ValueError` with what to do. One of another
+distribution is used in place of our own, `bundles`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["AvatarPieces", "InstalledAvatar", "read_avatar"]
 
 _GROUP = "toolbus.avatars"
+_OWN = "bundles"
 
 
 class InstalledAvatar(Protocol):
@@ -93,9 +95,13 @@ def read_avatar(name: str) -> AvatarPieces:
 
     Raises `UsageError` if there is none of that name, it is not valid, or no package keeps avatars.
     """
-    packages = tuple(entry_points(group=_GROUP))
+    every = tuple(entry_points(group=_GROUP))
+    packages = [entry for entry in every if entry.name != _OWN] or every
     if not packages:
         raise UsageError("--avatar: no package here keeps avatars: pip install 'toolbus[bundles]'")
+    if len(packages) > 1:
+        names = ", ".join(sorted(entry.value for entry in packages))
+        raise UsageError(f"--avatar: several packages here keep avatars, leave one: {names}")
     always: list[Toolkit] = []
     require: list[str] = []
     try:

@@ -30,7 +30,7 @@ def script(tmp_path: Path) -> str:
 
 def install(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     found = SimpleNamespace(**NOTHING | facts)
-    package = SimpleNamespace(load=lambda: lambda name: found)
+    package = SimpleNamespace(name="bundles", load=lambda: lambda name: found)
     monkeypatch.setattr(avatars, "entry_points", lambda group: [package])
 
 
@@ -93,3 +93,18 @@ def test_installed_avatars_are_completed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name in ("clerk.yaml", "cook.json", "spy.yaml", "$(id).yaml"):
         (tmp_path / "avatars" / name).touch()
     assert complete_avatar("c") == ["clerk", "cook"]
+
+
+def test_another_store_takes_the_place_of_ours_and_two_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def store(name: str) -> SimpleNamespace:
+        told = SimpleNamespace(**NOTHING | {"instructions": name})
+        return SimpleNamespace(name=name, value=f"{name}:read", load=lambda: lambda _: told)
+
+    stores = [store("bundles"), store("theirs")]
+    monkeypatch.setattr(avatars, "entry_points", lambda group: stores)
+    assert read_avatar("clerk").instructions == "theirs"
+    stores.append(store("others"))
+    with pytest.raises(UsageError, match="several packages .* others:read, theirs:read"):
+        read_avatar("clerk")
