@@ -1,7 +1,7 @@
 """`--avatar NAME`: what an installed avatar gives to an agent.
 
-The package that keeps avatars joins through the entry point group `toolbus.avatars`: a function from
-a name to an `InstalledAvatar`, which raises `ValueError` with what to do. One of another
+The package that keeps avatars joins through the entry point group `toolbus.avatars`: a function
+from a name to an `InstalledAvatar`, which raises `ValueError` with what to do. One of another
 distribution is used in place of our own, `bundles`.
 """
 

@@ -106,5 +106,5 @@ def test_another_store_takes_the_place_of_ours_and_two_are_refused(
     monkeypatch.setattr(avatars, "entry_points", lambda group: stores)
     assert read_avatar("clerk").instructions == "theirs"
     stores.append(store("others"))
-    with pytest.raises(UsageError, match="several packages .* others:read, theirs:read"):
+    with pytest.raises(UsageError, match=r"several packages .* others:read, theirs:read"):
         read_avatar("clerk")
