@@ -175,7 +175,17 @@ class PipeScreen:
     """
 
     def __init__(self) -> None:
-        self._text = ""
+        self._pieces: list[str] = []
+        self._left_chars = _MAX_PENDING_CHARS
+        """How much of the text is still kept; negative by what is not."""
+
+    def _take_text(self) -> str:
+        """Return the text of the reply so far, which is given away; tell what it lacks."""
+        text, self._pieces = "".join(self._pieces), []
+        left, self._left_chars = self._left_chars, _MAX_PENDING_CHARS
+        if left < 0:
+            self._say(f"(the text is cut: {-left:,} more characters)")
+        return text
 
     def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
         """Show an event; with its number, if it is a result."""
@@ -200,16 +210,17 @@ class PipeScreen:
         elif depth:
             return
         elif kind == "text":
-            self._text = (self._text + text_in(event, "text"))[:_MAX_PENDING_CHARS]
+            text = text_in(event, "text")
+            self._pieces.append(text[: max(0, self._left_chars)])
+            self._left_chars -= len(text)
         elif kind == "restart":
-            self._text = ""
+            self._pieces, self._left_chars = [], _MAX_PENDING_CHARS
             self._say("(the reply broke off: it is asked again)")
         elif kind == "end":
             self._end(event)
 
     def _end(self, event: Mapping[str, Any]) -> None:
-        text = self._text
-        self._text = ""
+        text = self._take_text()
         # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
         shown = prose(text) if sys.stdout.isatty() else text
         data = shown.encode(errors="backslashreplace")
@@ -224,8 +235,7 @@ class PipeScreen:
 
     def pause(self) -> None:
         """Give the text so far to stderr: it is no answer."""
-        text = self._text.strip("\n")
-        self._text = ""
+        text = self._take_text().strip("\n")
         if text:
             self._say(prose(text))
 

@@ -152,7 +152,7 @@ class Transcript:
         if kind == "text":
             text = text_in(event, "text")
             step.text_chars += len(text)
-            self.answer = (self.answer + text)[:_MAX_TEXT_CHARS]
+            self.answer += text[: _MAX_TEXT_CHARS - len(self.answer)]
         elif kind == "restart":
             step.text_chars = 0
             self.answer = ""
