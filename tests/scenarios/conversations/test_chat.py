@@ -259,7 +259,7 @@ def test_scripts_get_the_answer_or_each_event(
     [
         (["nobody"], 4, "agents in room main: helper"),
         (["helper", "--participant", "joe"], 4, "not_found"),
-        (["helper", "--max-steps", "2"], 2, "--max-steps configure an agent of this process"),
+        (["helper", "--max-steps", "2"], 2, "no agent here for --max-steps: add --model"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),
         (["helper", "--tools", "@/dev/zero"], 2, "/dev/zero is larger than 1,048,576 bytes"),
         (["helper", "--tools", '[{"name": "x"}]'], 4, "(executed: no)"),

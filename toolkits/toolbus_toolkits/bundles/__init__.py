@@ -12,14 +12,14 @@ show it, and apply it under a lock by `transaction`. `installed` lists what belo
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from toolbus.settings import home_of
 
-try:
-    import packaging as _  # noqa: F401 - only to say what is missing
-except ImportError as error:  # the extra is not installed
-    raise ImportError("bundles need more packages: pip install 'toolbus[bundles]'") from error
+# Of the extra: without the first, the part for MCP servers would name an extra that is not enough.
+if not all(find_spec(each) for each in ("mcp", "packaging", "yaml")):
+    raise ImportError("bundles need more packages: pip install 'toolbus[bundles]'")
 
 from toolbus_toolkits.bundles.bundle import Bundle, read_bundle
 from toolbus_toolkits.bundles.contents import BundleRefused, read_contents

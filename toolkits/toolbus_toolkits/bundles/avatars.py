@@ -160,7 +160,8 @@ def _find(name: str, home: Path) -> Path:
     if found:
         names = " and ".join(sorted(path.name for path in found))
         raise AvatarRefused(f"{folder} has {names}, both of which are avatar {shown!r}: remove one")
-    bringing = "install a bundle that has it with `toolbus bundle install PATH`"
+    bringing = "install a bundle that has it with `toolbus bundle install PATH`, or write"
+    bringing = f"{bringing} {folder / 'NAME.yaml'}"
     stems = sorted({path.stem for path in paths})
     listed = f"; the avatars are {_listed(stems)}" if stems else ", and no other avatar"
     raise AvatarRefused(f"there is no avatar {shown!r}{_near(name, stems)}{listed}: {bringing}")

@@ -143,7 +143,9 @@ class _Chosen:
                 raise UsageError("--participant is for an agent in the room, without --model")
             return
         if given := choices.given():
-            raise UsageError(f"{', '.join(given)} configure an agent of this process: add --model")
+            raise UsageError(
+                f"without --model there is no agent here for {', '.join(given)}: add --model"
+            )
         if self.name is None:
             raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
 
