@@ -177,18 +177,3 @@ def test_transcript_is_bounded() -> None:
     assert len(list(transcript.tree(0))) < 2_100
     transcript.add_file(KeptFile("a", 10, b"0123456789"))
     assert transcript.left_bytes() == 64 * 1024 * 1024 - 10
-
-
-def test_a_text_that_a_pipe_does_not_have_room_for_is_told(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toolbus.cli.chat.screens._MAX_PENDING_CHARS", 10)
-    screen = PipeScreen()
-    for text in ("lost" * 9, "123456", "1234", "56", "x" * 1_000):
-        screen.show({"type": "text", "text": text}, None)
-        if text.startswith("lost"):
-            screen.show({"type": "restart"}, None)
-    screen.show({"type": "end", "reason": "done"}, None)
-    out, err = capfd.readouterr()
-    assert out == "1234561234\n"
-    assert err.splitlines()[1:] == ["(the text is cut: 1,002 more characters)"]
