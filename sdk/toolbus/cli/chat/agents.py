@@ -18,6 +18,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import (
     ConnectionLost,
     Internal,
+    InvalidResult,
     NoHost,
     NotFound,
     RoomException,
@@ -166,11 +167,15 @@ class RemoteAgent:
             participant=self._owner,
             **patience,
         ) as chunks:
+            has_ended = False
             async for chunk in chunks:
                 if isinstance(chunk, FileChunk):
                     yield chunk
                 elif isinstance(chunk.value, dict):
+                    has_ended = chunk.value.get("type") == "end"
                     yield chunk.value
+        if not has_ended:  # it is no agent: a script must not take this for an answer
+            raise InvalidResult(f"the answer of {self.name} has no end")
 
     def _is_away(self, error: RoomException) -> bool:
         """Whether nobody has got the question, and waiting helps."""

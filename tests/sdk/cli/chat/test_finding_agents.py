@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, cast
 
 import pytest
 
-from toolbus import NotFound, ToolkitInfo
-from toolbus.cli.chat.agents import find_agent
+from toolbus import InvalidResult, JsonChunk, NotFound, ToolkitInfo
+from toolbus.cli.chat.agents import RemoteAgent, find_agent
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.tools.tool_run import Participant
 
@@ -72,3 +73,38 @@ async def test_name_that_means_none_or_several_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         await find_agent(cast(Any, Listed(*toolkits)), "helper", None)
+
+
+class Streams(Listed):
+    """A room in which each call has these chunks."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__()
+        self._values = values
+
+    @asynccontextmanager
+    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncGenerator[JsonChunk, None]]:
+        async def chunks() -> AsyncGenerator[JsonChunk, None]:
+            for value in self._values:
+                yield JsonChunk(value)
+
+        yield chunks()
+
+
+async def test_answer_without_an_end_is_an_error() -> None:
+    text, end = {"type": "text", "text": "a"}, {"type": "end", "text": "a"}
+    for values, is_whole in (
+        ([text, end], True),
+        ([text], False),
+        ([end, text], False),
+        ([], False),
+    ):
+        room = cast(Any, Streams(*values))
+        agent = RemoteAgent(room, toolkit("a", "ann"), tools=(), conversation="", waits=False)
+        events: list[Any] = []
+        refused: AbstractContextManager[Any]
+        refused = nullcontext() if is_whole else pytest.raises(InvalidResult, match="has no end")
+        with refused:
+            async for event in agent.ask("?"):
+                events.append(event)
+        assert [event for event in events if isinstance(event, dict)] == values
