@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolbus.cli.chat.render import MAX_DEPTH, inner_event, seconds, text_in
@@ -22,6 +22,9 @@ _MAX_CALLS = 1_000
 """Calls of one question that its tree shows."""
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 """Of all files that are kept in memory, for `/save`."""
+_MAX_FILES = 1_000
+_MAX_FILE_NAME_CHARS = 1_000
+"""Of each of them: the end of its name, since only the last part of a path counts."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class ReplyText:
 
     def add(self, piece: str) -> None:
         """Add a piece, as far as there is space."""
-        if self._chars < _MAX_REPLY_CHARS:
+        if piece and self._chars < _MAX_REPLY_CHARS:
             self._pieces.append(piece[: _MAX_REPLY_CHARS - self._chars])
         self._chars += len(piece)
 
@@ -141,9 +144,10 @@ class Transcript:
         return None
 
     def add_file(self, file: KeptFile) -> None:
-        """Add a file to the last result."""
-        if self._results:
-            self._results[-1].files.append(file)
+        """Add a file to the last result, if there are not too many."""
+        if self._results and sum(len(each.files) for each in self._results) < _MAX_FILES:
+            kept = replace(file, name=file.name[-_MAX_FILE_NAME_CHARS:])
+            self._results[-1].files.append(kept)
 
     def fail(self, words: str, now: float) -> None:
         """Record that the question failed."""

@@ -177,3 +177,8 @@ def test_transcript_is_bounded() -> None:
     assert len(list(transcript.tree(0))) < 2_100
     transcript.add_file(KeptFile("a", 10, b"0123456789"))
     assert transcript.left_bytes() == 64 * 1024 * 1024 - 10
+    for _ in range(2_000):
+        transcript.add_file(KeptFile("../" * 10_000 + "a.txt"))
+    assert len(kept.files) == 1_000
+    assert len(kept.files[-1].name) == 1_000
+    assert kept.files[-1].name.endswith("/a.txt")
