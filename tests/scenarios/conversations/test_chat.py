@@ -260,7 +260,7 @@ def test_scripts_get_the_answer_or_each_event(
         (["helper", "--participant", "joe"], 4, "not_found"),
         (["helper", "--max-steps", "2"], 2, "no agent here for --max-steps: add --model"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),
-        (["helper", "--tools", '[{"name": "x"}]'], 4, "(executed: no)"),
+        (["helper", "--tools", '[{"name": "x"}]'], 4, "`toolbus builders OWNER` lists what"),
         (["--participant", "ann", "--model", "scripted:replies.jsonl"], 2, "without --model"),
         ([], 2, "toolbus chat NAME"),
     ],
