@@ -509,7 +509,12 @@ class RoomState:
         else:
             toolkit = self._owned_by(participant, name, owner)
         if toolkit is None:
-            raise NotFound(f"toolkit {name[:64]} not found")
+            text = f"toolkit {name[:64]} not found"
+            # As an agent's: its toolkit has the name of its owner.
+            is_bare = owner is None and "/" not in name
+            if is_bare and self._owned_by(participant, name, name) is not None:
+                text = f"{text}; there is a private one of {name}: call it with participant={name}"
+            raise NotFound(text)
         return toolkit
 
     def _owned_by(

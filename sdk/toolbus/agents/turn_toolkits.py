@@ -350,5 +350,6 @@ def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple
     for each in toolkits:
         if not isinstance(each, kinds):
             text = f"{name}({shown(each)})" if isinstance(each, str) else name
-            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
+            wrap = f"; write {name}('name', [...])" if name == "Toolkit" and callable(each) else ""
+            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}{wrap}")
     return toolkits

@@ -103,6 +103,8 @@ def _with_room(error: NotFound, room: str) -> NotFound:
     if not error.message.startswith("toolkit "):
         return error
     text, separator, reason = error.message.partition("; ")
+    if reason.startswith("there is a private one of "):  # which is told in words of the commands
+        separator = reason = ""
     return NotFound(f"{text} in room {room}{separator}{reason}", details=error.details)
 
 

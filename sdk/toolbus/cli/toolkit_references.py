@@ -92,11 +92,15 @@ def find_object(
             suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
     if not isinstance(made, kinds):
+        from toolbus.conversations.agent import Agent  # it is large, and commands import this
+
         if made is found:
             text = f"{reference} is of type {type(made).__name__}"
         else:
             text = f"{reference} returned an object of type {type(made).__name__}"
         text = f"{text}, not a toolkit or a function that returns one"
+        if isinstance(made, Agent):
+            raise UsageError(f"{text}: did you mean {reference}.toolkit?")
         suggestion = _suggestion(reference.partition(":")[0])
         raise UsageError(f"{text}; {suggestion}" if suggestion else text)
     return made

@@ -241,7 +241,10 @@ def _after_definition_changed(_: RoomException, target: CallTarget) -> str:
     return f"`{command}` shows the current digest"
 
 
-def _after_not_found(_: RoomException, target: CallTarget) -> str:
+def _after_not_found(error: RoomException, target: CallTarget) -> str:
+    if error.message.startswith("/tools/"):  # a toolkit that a question asks to be built
+        owner = shlex.quote(target.participant or "OWNER")
+        return f"`toolbus builders {owner}` lists what can be built"
     if target.participant:
         owner = shlex.quote(target.participant)
         return f"`toolbus tools --participant {owner}` lists the toolkits of this owner"

@@ -51,12 +51,23 @@ def test_of_one_owner_the_private_toolkit_has_priority() -> None:
     assert state.resolve(bob, "t", "alice") is public
 
 
+def test_a_private_toolkit_with_the_name_of_its_owner_is_told_to_who_sees_it() -> None:
+    agent, bob, eve = participant("t"), participant("bob"), participant("eve")
+    state = room_with(agent, bob, eve)
+    state.register(agent, V1, public=False, shared_with=frozenset({"name:bob"}))
+
+    with pytest.raises(NotFound, match=r"private one of t: call it with participant=t$"):
+        state.resolve(bob, "t")
+    with pytest.raises(NotFound, match=r"toolkit t not found$"):
+        state.resolve(eve, "t")
+
+
 def test_an_identity_is_issuer_and_name() -> None:
     alice, other = participant("alice"), participant("alice", issuer="evil")
     state = room_with(alice, other)
     state.register(alice, V1, public=False)
 
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=r"toolkit t not found$"):
         state.resolve(other, "t")
     with pytest.raises(NotFound):
         state.resolve(other, "t", "alice")

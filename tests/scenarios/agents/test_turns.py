@@ -141,7 +141,7 @@ async def test_hidden_tools_of_a_required_toolkit_are_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"always": [greeter]}, "always must contain Toolkit, not function"),
+        ({"always": [greeter]}, r"not function; write Toolkit\('name', "),
         ({"always": ["kit"]}, r"always must contain Toolkit\('kit'\), not str"),
         ({"always": Toolkit("kit")}, "always must be a list of Toolkit, not Toolkit"),
         ({"required": RequiredToolkit("kit")}, "required must be a list of RequiredToolkit, not"),

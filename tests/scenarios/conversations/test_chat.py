@@ -262,7 +262,7 @@ def test_scripts_get_the_answer_or_each_event(
         (["helper", "--max-steps", "2"], 2, "no agent here for --max-steps: add --model"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),
         (["helper", "--tools", "@/dev/zero"], 2, "/dev/zero is larger than 1,048,576 bytes"),
-        (["helper", "--tools", '[{"name": "x"}]'], 4, "(executed: no)"),
+        (["helper", "--tools", '[{"name": "x"}]'], 4, "`toolbus builders OWNER` lists what"),
         (["--participant", "ann", "--model", "scripted:replies.jsonl"], 2, "without --model"),
         ([], 2, "toolbus chat NAME"),
     ],

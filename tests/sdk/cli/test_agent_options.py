@@ -14,7 +14,7 @@ from toolbus.cli.agent_options import AgentChoices, agent_of
 from toolbus.diagnostics.exit_codes import UsageError
 
 KITS = '''
-from toolbus import Toolkit, ToolkitBuilder, ToolkitConfig, tool
+from toolbus import Agent, Toolkit, ToolkitBuilder, ToolkitConfig, open_model, tool
 
 @tool(read_only=True)
 def count() -> int:
@@ -23,6 +23,7 @@ def count() -> int:
 
 counters = Toolkit("counters", [count])
 number = 7
+agent = Agent(None, open_model("scripted:replies.jsonl"))
 
 class Named(ToolkitBuilder[ToolkitConfig]):
     async def make(self, room, model, config):
@@ -74,6 +75,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--require", "helper"], "the agent helper cannot require its own toolkit"),
         (["--offer", "clokc"], "no installed toolkit is named 'clokc'"),
         (["--offer", "agent_kits:number"], "agent_kits:number is of type int, not a toolkit"),
+        (["--offer", "agent_kits:agent"], "did you mean agent_kits:agent.toolkit?"),
         (["--offer", "agent_kits:count"], "count is a tool, not a toolkit"),
         (["--offer", "clock", "--offer", "clock"], "two builders are named 'clock'"),
         (["--offer", "clock", "--timezone", "Mars"], "--timezone: there is no time zone 'Mars'"),
