@@ -88,7 +88,12 @@ class TurnTools:
                 known = [self.provider_name(each) for each in known]
             compared = min(len(known), _MAX_COMPARED, self._left_to_compare)
             self._left_to_compare -= compared
-            raise _not_in_turn(name, known, compared)
+            error = _not_in_turn(name, known, compared)
+            for other in self._entries.values():
+                if other.naming is not None:  # models call by its name what they have found
+                    error.message += f"; a tool of the room is called with {other.info.name}"
+                    break
+            raise error
         return entry
 
     def find_by_model(self, name: str) -> TurnEntry | None:

@@ -337,6 +337,29 @@ class Agent:
         """
         return with_waiting(self._answer(text, tools, files, conversation, context))
 
+    async def ask(
+        self,
+        text: str,
+        *,
+        tools: Sequence[Any] = (),
+        files: Iterable[FileChunk] = (),
+        conversation: str = "",
+        context: ToolContext | None = None,
+    ) -> str:
+        """Answer a question and return the last reply of the model, of 60,000 characters at most.
+
+        For programs that show nothing meanwhile. Arguments and errors are those of `answer`.
+        """
+        said = ""
+        answering = self.answer(
+            text, tools=tools, files=files, conversation=conversation, context=context
+        )
+        async with aclosing(answering) as events:
+            async for event in events:
+                if isinstance(event, dict) and event["type"] == "end":
+                    said = event["text"]
+        return said
+
     async def about(
         self,
         tools: Sequence[Any] = (),

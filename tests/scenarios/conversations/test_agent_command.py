@@ -73,7 +73,7 @@ def test_agent_waits_for_its_tools_answers_and_goes_on_after_a_restart(
     model = scripted(
         tmp_path, {"uses": [{"name": "clock.now"}, wait]}, {"text": "Noon."}, {"text": "Later."}
     )
-    keeping = (*model, "--state", str(tmp_path / "states.db"))
+    keeping = (*model, "--state", str(tmp_path / "states.db"), "--mode", "default")
     flags = ("--name", "helper", *keeping, "--require", "doors", "--offer", "clock", "--json")
     with toolbus.start("agent", *flags) as helper:
         assert helper.process.stderr is not None
@@ -143,6 +143,7 @@ def test_signal_ends_the_wait_for_a_required_toolkit(toolbus: CommandLine, tmp_p
     flags = ("--name", "helper", *scripted(tmp_path, {"text": "?"}), "--require", "nowhere")
     with toolbus.start("agent", *flags) as helper:
         assert helper.process.stderr is not None
+        assert "without --permissions FILE or --mode" in helper.process.stderr.readline()
         assert "toolkit nowhere does not exist" in helper.process.stderr.readline()
         ended = helper.end(signal.SIGTERM)
     assert ended.code == 5

@@ -352,6 +352,13 @@ async def test_tool_that_asks_in_the_conversation_that_waits_for_it_ends_with_it
     assert [message.get("text") for message in heard(agent)] == ["hi", "", None]
 
 
+async def test_ask_is_the_last_reply_as_text() -> None:
+    async with agent_of(uses("kit.count", text="a b"), "two", "more") as agent:
+        assert [await agent.ask("how many?"), await agent.ask("and now?")] == ["two", "more"]
+        with pytest.raises(ModelError):
+            await agent.ask("more")
+
+
 async def test_cancelled_task_closes_the_stream_of_the_model() -> None:
     began = asyncio.Event()
 

@@ -40,6 +40,9 @@ __all__ = ["AgentRoom", "agent"]
 
 _DRAIN_S = 60.0
 """More than a host has: an answer takes several requests to a model, and calls of tools."""
+_NO_RULES = (
+    "  note: without --permissions FILE or --mode it calls only what it knows to be read-only"
+)
 
 
 class NoAgentToken(PermissionDenied):
@@ -155,6 +158,8 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
         store = records.open()
         made = agent_of(None, choices, name=name, records=store)
         made.toolkit.records = store
+        if choices.permissions is None and choices.mode is None:
+            typer.echo(_NO_RULES, err=True)
         room = AgentRoom(
             made,
             waits=settings.wait if wait is None else wait,
