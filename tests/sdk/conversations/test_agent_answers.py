@@ -353,9 +353,10 @@ async def test_tool_that_asks_in_the_conversation_that_waits_for_it_ends_with_it
 
 
 async def test_ask_is_the_last_reply_as_text() -> None:
-    async with agent_of(uses("kit.count", text="a b"), "two", "more") as agent:
+    lost = ModelError("the provider is gone")
+    async with agent_of(uses("kit.count", text="a b"), "two", "more", lost) as agent:
         assert [await agent.ask("how many?"), await agent.ask("and now?")] == ["two", "more"]
-        with pytest.raises(ModelError):
+        with pytest.raises(ModelError, match="is gone"):
             await agent.ask("more")
 
 
