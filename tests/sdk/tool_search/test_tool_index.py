@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -39,8 +39,24 @@ KITS: dict[str, tuple[str, Sequence[IndexedTool]]] = {
 }
 
 
+MADE: list[ToolIndex] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_indexes() -> Iterator[None]:
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
+def new_index() -> ToolIndex:
+    """Make an index that is closed at the end: Python 3.13 warns of a database that is not."""
+    MADE.append(ToolIndex())
+    return MADE[-1]
+
+
 def filled() -> ToolIndex:
-    index = ToolIndex()
+    index = new_index()
     for name, (description, tools) in KITS.items():
         index.put(name, "", description, tools)
     return index
@@ -93,7 +109,7 @@ def test_names_come_before_descriptions(index: ToolIndex) -> None:
 
 
 def test_words_of_grammar_do_not_decide() -> None:
-    index = ToolIndex()
+    index = new_index()
     index.put("notes", "", "", [IndexedTool("add", description="Add a note to the list.")])
     refunds = [IndexedTool(f"refund{number}", description="Money back.") for number in range(20)]
     index.put("shop", "", "", refunds)
@@ -131,7 +147,7 @@ def test_long_query_is_read_so_far(index: ToolIndex) -> None:
 
 
 def test_more_tells_how_many_are_not_returned() -> None:
-    index = ToolIndex()
+    index = new_index()
     for kit in ("one", "two"):
         tools = [IndexedTool(f"get_{number}", description="A thing.") for number in range(20)]
         index.put(kit, "", "", tools)
@@ -145,7 +161,7 @@ def test_more_tells_how_many_are_not_returned() -> None:
 
 
 def test_ranking_stays_where_very_many_match() -> None:
-    index = ToolIndex()
+    index = new_index()
     for kit in range(400):
         tools = [IndexedTool(f"get{at}", description="Get the data of a user.") for at in range(10)]
         index.put(f"kit{kit}", "", "", tools)
