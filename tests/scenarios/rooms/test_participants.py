@@ -265,7 +265,7 @@ async def test_many_registrations_at_once_arrive_in_one_event(
         flushes.append(1)
         return flush(each)
 
-    monkeypatch.setattr(room_changes, "COALESCE_S", 1.5)
+    monkeypatch.setattr(room_changes, "COALESCE_S", 5.0)  # longer than 50 joins take
     monkeypatch.setattr(feed.EventFeed, "_flush", counted)
     async with AsyncExitStack() as stack:
         carl = await stack.enter_async_context(raw_participant(server, "carl"))
