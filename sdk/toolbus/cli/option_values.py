@@ -1,17 +1,17 @@
-"""Checks of option values that several commands share: seconds, addresses to listen on, text.
+"""Options, and checks of their values, that several commands share.
 
-Each check is a callback of an option or an argument: it returns the value, or raises
+A check is a callback of an option or an argument: it returns the value, or raises
 `typer.BadParameter`, which names the option.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-__all__ = ["check_drain", "check_instance", "check_listen_host", "read_mib", "require_utf8"]
+__all__ = ["Instance", "check_drain", "check_listen_host", "read_mib", "require_utf8"]
 
 _MAX_DIGITS = 12
 _SHOWN = 200
@@ -28,7 +28,7 @@ def check_drain(value: float | None) -> float | None:
     raise typer.BadParameter(f"{value} is not {DRAIN_FORM}")
 
 
-def check_instance(value: str | None) -> str | None:
+def _check_instance(value: str | None) -> str | None:
     """Check the name of a replica."""
     from toolbus.settings import checked_instance
 
@@ -36,6 +36,16 @@ def check_instance(value: str | None) -> str | None:
         return value and checked_instance(value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+Instance: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Distinguishes replicas that use the same name. Default: random.",
+        callback=_check_instance,
+    ),
+]
+"""The option `--instance` of commands that host."""
 
 
 def check_listen_host(value: str) -> str:

@@ -20,7 +20,7 @@ from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.flag_groups import takes
-from toolbus.cli.option_values import check_drain, check_instance
+from toolbus.cli.option_values import Instance, check_drain
 from toolbus.cli.record_options import RecordChoices
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.concurrency import event_loop
@@ -119,13 +119,7 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     choices: AgentChoices,
     *,
-    instance: Annotated[
-        str | None,
-        typer.Option(
-            help="Distinguishes replicas that use the same name. Default: random.",
-            callback=check_instance,
-        ),
-    ] = None,
+    instance: Instance = None,
     drain_s: Annotated[
         float | None,
         typer.Option(

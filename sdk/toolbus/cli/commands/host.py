@@ -25,7 +25,7 @@ from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
 from toolbus.cli.flag_groups import takes
-from toolbus.cli.option_values import check_drain, check_instance
+from toolbus.cli.option_values import Instance, check_drain
 from toolbus.cli.record_options import RecordChoices
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.toolkit_references import find_toolkit, logger_names
@@ -192,13 +192,7 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
             autocompletion=complete_installed,
         ),
     ],
-    instance: Annotated[
-        str | None,
-        typer.Option(
-            help="Distinguishes replicas that use the same name. Default: random.",
-            callback=check_instance,
-        ),
-    ] = None,
+    instance: Instance = None,
     private: Annotated[
         bool,
         typer.Option("--private", help="Make the toolkits visible only to you and to --share."),
