@@ -1,0 +1,89 @@
+"""Reads a command line as bash does, without running it: which simple commands it has.
+
+The words are those of the manual of bash: a line is made of simple commands, joined to pipelines
+and lists, or inside compound commands; a simple command has assignments, words and redirections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Assignment", "Reading", "Redirection", "SimpleCommand", "Word", "read_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command."""
+
+    source: str
+    """As it is written."""
+    value: str | None
+    """What the program gets, without quotes; None where it is known only when the line runs."""
+    is_pattern: bool = False
+    """Whether bash may replace it by names of files: it has an unquoted `*`, `?` or `[`."""
+    prefix: str = ""
+    """Where `value` is None: what it begins with, as far as that is known."""
+    is_split: bool = False
+    """Where `value` is None: whether it may become several words, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`NAME=value` before a command, or alone."""
+
+    name: str
+    value: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """One redirection of a command."""
+
+    operator: str
+    """Such as `>`, `>>`, `<`, `&>`, `<<`, `<<<`, `>&`."""
+    target: Word | None
+    """The file; None for a number of a file descriptor, a here-document and a here-string."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it creates or changes its file."""
+        return self.target is not None and ">" in self.operator
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """One simple command."""
+
+    words: tuple[Word, ...]
+    """Its name and its arguments; empty for assignments or redirections alone."""
+    assignments: tuple[Assignment, ...] = ()
+    redirections: tuple[Redirection, ...] = ()
+    source: str = ""
+    """As it is written."""
+    takes_more: bool = False
+    """Whether further words follow that are known only when it runs, as those of xargs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read."""
+
+    commands: tuple[SimpleCommand, ...] = ()
+    """Every simple command of the line in the order of the text, also those in substitutions,
+    functions, loops and subshells."""
+    faults: tuple[str, ...] = ()
+    """Why parts of the line cannot be read, each as a sentence without its full stop."""
+
+
+def read_line(line: str, environment: Mapping[str, str]) -> Reading:
+    """Read a command line.
+
+    Args:
+        line: The text after `bash --noprofile --norc -c`.
+        environment: The variables that it starts with; those that the line itself sets are unknown.
+    """
+    words = tuple(Word(text, text) for text in line.split())
+    if any(mark in line for mark in "'\"\\$`;&|<>(){}[]*?~!#\n="):
+        return Reading(faults=("it has more than plain words",))
+    return Reading((SimpleCommand(words, source=line),))

@@ -1,0 +1,13 @@
+"""Working directories: what lies inside them, and which files need a person's decision.
+
+Toolkits that read and change files of this machine share it. `roots` says what a path names and
+whether that is inside a working directory; `sensitive` knows the files that hold secrets, and those
+that change what other programs do.
+"""
+
+from __future__ import annotations
+
+from toolbus_toolkits.workspace.roots import Roots, resolve
+from toolbus_toolkits.workspace.sensitive import SensitivePaths
+
+__all__ = ["Roots", "SensitivePaths", "resolve"]
