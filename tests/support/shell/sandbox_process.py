@@ -288,6 +288,7 @@ class Inside:
             changed.append("a process that it did not start")
             self._end_witness()
             self._start_witness()
+            self._system = self._system_state()
         system = self._system_state()
         if system != self._system:
             changed.append("the state of the system")
