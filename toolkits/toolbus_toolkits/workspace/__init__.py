@@ -7,7 +7,13 @@ that change what other programs do.
 
 from __future__ import annotations
 
-from toolbus_toolkits.workspace.roots import Roots, resolve
+from toolbus_toolkits.workspace.roots import (
+    Roots,
+    UnresolvedPath,
+    homes,
+    is_same_or_below,
+    resolve,
+)
 from toolbus_toolkits.workspace.sensitive import SensitivePaths
 
-__all__ = ["Roots", "SensitivePaths", "resolve"]
+__all__ = ["Roots", "SensitivePaths", "UnresolvedPath", "homes", "is_same_or_below", "resolve"]
