@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from support.shell.folder import ProjectFolder
 from toolbus import Assessment, Permissions, Rule
@@ -25,7 +25,8 @@ def _call(line: str) -> JudgedCall:
     tool = SimpleNamespace(name=TOOL, own_name=TOOL, owner="", issuer="", alias="")
     agent = SimpleNamespace(name="agent", issuer="", alias="")
     context = SimpleNamespace(caller=agent, on_behalf_of=None, forwarded_for=(), is_hosted=False)
-    return cast(Any, SimpleNamespace(tool=tool, arguments={"command": line}, context=context))
+    call = SimpleNamespace(tool=tool, arguments={"command": line}, context=context)
+    return cast(JudgedCall, call)
 
 
 @dataclass(frozen=True, slots=True)
