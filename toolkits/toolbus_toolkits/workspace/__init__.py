@@ -14,6 +14,15 @@ from toolbus_toolkits.workspace.roots import (
     is_same_or_below,
     resolve,
 )
-from toolbus_toolkits.workspace.sensitive import SensitivePaths, has_wildcard
+from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePaths, has_wildcard
 
-__all__ = ["Roots", "SensitivePaths", "UnresolvedPath", "has_wildcard", "homes", "is_same_or_below", "resolve"]
+__all__ = [
+    "HARMLESS_DEVICES",
+    "Roots",
+    "SensitivePaths",
+    "UnresolvedPath",
+    "has_wildcard",
+    "homes",
+    "is_same_or_below",
+    "resolve",
+]

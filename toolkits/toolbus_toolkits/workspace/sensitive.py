@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from toolbus.settings import home_of
 
-__all__ = ["SensitivePaths", "has_wildcard"]
+__all__ = ["HARMLESS_DEVICES", "SensitivePaths", "has_wildcard"]
 
 _OF_TOOLBUS = "holds keys and records of toolbus"
 SECRETS: Mapping[str, tuple[str, ...]] = {
@@ -123,7 +123,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Files and folders that a person decides about when they are changed, by the reason."""
 
-HARMLESS = frozenset(
+HARMLESS_DEVICES = frozenset(
     f"/dev/{name}"
     for name in ("null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr")
 )
@@ -183,7 +183,7 @@ class SensitivePaths:
         return self._reason(path, writes)
 
     def _find(self, path: str, writes: bool) -> str:
-        if path in HARMLESS:
+        if path in HARMLESS_DEVICES:
             return ""
         entries = self._all if writes else self._secrets
         found = entries.reason(_comparable(path[-_MAX_CHARS:]))
