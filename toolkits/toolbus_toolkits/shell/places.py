@@ -1,0 +1,231 @@
+"""The files that words of one line may name, from every directory it may be in.
+
+Nothing here changes a file. What is looked at is bounded for each line: 10,000 entries of folders,
+for patterns and for folders that are read as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from toolbus_toolkits.shell.reading import Word
+from toolbus_toolkits.workspace import Roots, SensitivePaths, UnresolvedPath, has_wildcard, resolve
+
+__all__ = ["Places", "Target", "TooMuch"]
+
+_MAX_ENTRIES = 10_000
+"""A repository of usual size; some 40 ms."""
+_MAX_TARGETS = 4_096
+"""The most files that all words of one line may name together."""
+_MAX_DIRECTORIES = 16
+"""How many directories a line may be in before they count as unknown."""
+_SETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
+_DESCRIPTORS = re.compile(r"/dev/fd/\d+|/dev/std(?:in|out|err)|/proc/self/fd/\d+")
+"""Files that the command has already."""
+
+
+class TooMuch(Exception):
+    """More has to be looked at than one line may take; why, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file that a word may name."""
+
+    text: str
+    """As it is written, as far as that is known."""
+    path: str | None
+    """Resolved; None where that is not known."""
+    why: str = ""
+    """Why it is not known, as a clause that follows the word."""
+
+
+class Places:
+    """What one line may reach, at the moment when it is assessed.
+
+    Args:
+        directory: Where it starts.
+        home: The home of its user; "" if that is not known.
+        roots: The working directories.
+        sensitive: The files that a person decides about.
+    """
+
+    def __init__(
+        self, directory: str, *, home: str, roots: Roots, sensitive: SensitivePaths
+    ) -> None:
+        self._seen: dict[str, str] = {}
+        self._roots = roots
+        self._sensitive = sensitive
+        self._entries_left = _MAX_ENTRIES
+        self._targets_left = _MAX_TARGETS
+        self._home = self.resolved(home) if home else None
+        self.directories: tuple[str | None, ...] = (self.resolved(directory),)
+        """Where the line may be, resolved; None among them if it may be anywhere."""
+
+    def resolved(self, path: str, directory: str = "/") -> str | None:
+        """Return what a path names; None if it names nothing that can be found."""
+        try:
+            return resolve(path, directory, self._seen)
+        except UnresolvedPath:
+            return None
+
+    def entered(self, word: Word | None) -> tuple[str | None, ...]:
+        """Return the directories that a change of directory may lead to.
+
+        Args:
+            word: The directory; None for the home.
+        """
+        if word is None:
+            return (self._home,)
+        if word.value == "-":
+            return (None,)
+        found: list[str | None] = []
+        for target in self.targets(word):
+            found.append(target.path)
+        if word.value is not None and ".." in word.value.split("/"):
+            # `cd` goes up by names where commands go up by folders: behind a symlink these differ.
+            for directory in self.directories:
+                logical = os.path.normpath(os.path.join(directory or "/", word.value))
+                found.append(self.resolved(logical) if directory else None)
+        return tuple(dict.fromkeys(found)) or (None,)
+
+    def add(self, directories: Iterable[str | None]) -> None:
+        """Let the line be in further directories, and in its earlier ones: a change may fail."""
+        found = tuple(dict.fromkeys((*self.directories, *directories)))
+        self.directories = found if len(found) <= _MAX_DIRECTORIES else (*found[:1], None)
+
+    def targets(
+        self, word: Word, directories: tuple[str | None, ...] | None = None
+    ) -> tuple[Target, ...]:
+        """Return the files that a word may name. Raises `TooMuch`.
+
+        Args:
+            word: The word; nothing for an empty one.
+            directories: Where the command is; where the line may be by default.
+        """
+        if word.value is None:
+            return (Target(word.prefix, None, "is known only when the line runs"),)
+        if not word.value:
+            return ()
+        if _DESCRIPTORS.fullmatch(word.value):
+            return ()
+        found = []
+        for directory in self.directories if directories is None else directories:
+            if directory is None and not word.value.startswith("/"):
+                why = "is in a directory that is known only when the line runs"
+                found.append(Target(word.value, None, why))
+                continue
+            base = directory or "/"
+            texts: Iterable[str] = (word.value,)
+            if word.is_pattern:
+                texts = self._matching(word.value, base)
+            for text in texts:
+                self._targets_left -= 1
+                if self._targets_left < 0:
+                    raise TooMuch("it names too many files to look at each")
+                found.append(self._target(text, base))
+        return tuple(found)
+
+    def _target(self, text: str, directory: str) -> Target:
+        try:
+            return Target(text, resolve(text, directory, self._seen))
+        except UnresolvedPath as error:
+            return Target(text, None, f"cannot be found: {error}")
+
+    def _matching(self, pattern: str, directory: str) -> list[str]:
+        """Return what bash may replace a pattern by; the pattern itself if nothing matches.
+
+        It may be more than bash finds: a quoted `*` counts as one here.
+        """
+        found = [""]
+        for number, name in enumerate(pattern.split("/")):
+            separator = "/" if number else ""
+            if not has_wildcard(name):
+                found = [f"{start}{separator}{name}" for start in found]
+                continue
+            matches = re.compile(_regex_of(name), re.DOTALL).fullmatch
+            next_found = []
+            for start in found:
+                prefix = f"{start}{separator}"
+                for entry in self._entries(os.path.join(directory, prefix) or "/"):
+                    is_hidden = entry.name.startswith(".") and not name.startswith(".")
+                    if not is_hidden and matches(entry.name):
+                        next_found.append(f"{prefix}{entry.name}")
+            found = next_found
+        return found or [pattern]
+
+    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            entries = os.scandir(folder)
+        except (OSError, ValueError):
+            return
+        with entries:
+            for entry in entries:
+                self._entries_left -= 1
+                if self._entries_left < 0:
+                    raise TooMuch("there are too many files to look at each")
+                yield entry
+
+    def below(self, folder: str) -> Iterator[str]:
+        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`."""
+        left = [folder]
+        entered = {folder}
+        while left:
+            for entry in self._entries(left.pop()):
+                path = entry.path
+                yield path
+                if entry.is_symlink():
+                    target = self.resolved(path)
+                    if target is None or target in entered or not os.path.isdir(target):
+                        continue
+                    entered.add(target)
+                    left.append(path)
+                elif entry.is_dir(follow_symlinks=False):
+                    entered.add(path)
+                    left.append(path)
+
+    def sensitive(self, target: Target, *, writes: bool) -> str:
+        """Return why a person decides about a file, as a clause with its name; else empty."""
+        for path in (target.text, target.path):
+            if path and (reason := self._sensitive.reason(path, writes=writes)):
+                return f"`{target.text}` {reason}"
+        return ""
+
+    def sensitive_below(self, folder: str, *, writes: bool) -> str:
+        """Return the same for the first such file below a folder. Raises `TooMuch`."""
+        for path in self.below(folder):
+            found = self.sensitive(Target(path, None), writes=writes)
+            if not found and os.path.islink(path):
+                found = self.sensitive(Target(path, self.resolved(path)), writes=writes)
+            if found:
+                return found
+        return ""
+
+    def is_inside(self, target: Target) -> bool:
+        """Whether a file is for sure inside a working directory."""
+        return target.path is not None and self._roots.contains(target.path)
+
+    def kept(self, path: str) -> str:
+        """Return why nobody should delete a resolved path, to follow "it is"; else empty."""
+        if self._home is not None and f"{self._home}/".startswith(f"{path.rstrip('/')}/"):
+            return "the home of its user, or has it below it"
+        return self._roots.kept(path)
+
+
+def _regex_of(name: str) -> str:
+    """Return a regular expression for all that a name of a pattern may match, and some more."""
+    found = ""
+    at = 0
+    for match in _SETS.finditer(name):
+        found += _wildcards(name[at : match.start()])
+        # A set of characters is one of them; a quoted one stands for itself.
+        found += f"(?:.|{re.escape(match.group())})"
+        at = match.end()
+    return found + _wildcards(name[at:])
+
+
+def _wildcards(text: str) -> str:
+    return re.escape(text).replace(r"\*", ".*").replace(r"\?", ".")
