@@ -1,15 +1,14 @@
-"""Reads a command line as bash does, without running it: which simple commands it has.
-
-The words are those of the manual of bash: a line is made of simple commands, joined to pipelines
-and lists, or inside compound commands; a simple command has assignments, words and redirections.
-"""
+"""The parts that a line is read into."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Assignment", "Reading", "Redirection", "SimpleCommand", "Word", "read_line"]
+__all__ = ["Assignment", "Reading", "Redirection", "SimpleCommand", "UnreadableError", "Word"]
+
+
+class UnreadableError(Exception):
+    """The line cannot be read. Its text is the fault, as a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,8 @@ class Redirection:
     """Such as `>`, `>>`, `<`, `&>`, `<<`, `<<<`, `>&`."""
     target: Word | None
     """The file; None for a number of a file descriptor, a here-document and a here-string."""
+    text: Word | None = None
+    """What a here-document or a here-string gives to the command."""
 
     @property
     def writes(self) -> bool:
@@ -74,16 +75,3 @@ class Reading:
     functions, loops and subshells."""
     faults: tuple[str, ...] = ()
     """Why parts of the line cannot be read, each as a sentence without its full stop."""
-
-
-def read_line(line: str, environment: Mapping[str, str]) -> Reading:
-    """Read a command line.
-
-    Args:
-        line: The text after `bash --noprofile --norc -c`.
-        environment: The variables that it starts with; those that the line itself sets are unknown.
-    """
-    words = tuple(Word(text, text) for text in line.split())
-    if any(mark in line for mark in "'\"\\$`;&|<>(){}[]*?~!#\n="):
-        return Reading(faults=("it has more than plain words",))
-    return Reading((SimpleCommand(words, source=line),))

@@ -1,0 +1,542 @@
+"""Reads a whole command line: the structure with `tree-sitter-bash`, the words with `words`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser, Query, QueryCursor
+
+from toolbus_toolkits.shell.reading.evaluating import (
+    assigned_names,
+    evaluation_fault,
+    is_plain_condition,
+    is_special_name,
+)
+from toolbus_toolkits.shell.reading.functions import without_calls
+from toolbus_toolkits.shell.reading.heredocs import (
+    HereDocument,
+    find_here_documents,
+    without_here_documents,
+)
+from toolbus_toolkits.shell.reading.parts import (
+    Assignment,
+    Reading,
+    Redirection,
+    SimpleCommand,
+    UnreadableError,
+    Word,
+)
+from toolbus_toolkits.shell.reading.words import PLAIN_HERE_DOCUMENT, WordReader
+
+__all__ = ["read_line"]
+
+MAX_LINE_LENGTH = 65_536
+MAX_COMMANDS = 256
+# Each level takes some ten frames of Python, of 1,000.
+MAX_DEPTH = 20
+
+_LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|\Z)")
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TEST_OPERATOR = re.compile(r"(?:&&|\|\||<(?!\()|>(?!\())(?=[ \t])")
+_SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
+_REDIRECTION = re.compile(
+    r"([0-9]*)(<<<|<<-?|<>|<&|>&|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
+)
+# In other locales a byte of a letter may be a blank or a quote.
+_PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
+_LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
+_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+# bash joins lines before it looks for operators and expansions.
+_JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
+
+# Words that begin or end a compound command where a command may begin.
+_RESERVED = frozenset(
+    "if then else elif fi case esac for select while until do done in function time { } ! [[ ]]"
+    " coproc".split()
+)
+_OPERATORS = frozenset(["&&", "||", ";", "&", "|", "|&", "(", ")"])
+# What bash would take with each operator as another one.
+_LONGER = {"&": "&>", "|": "|&", ";": ";&", "(": "("}
+_KEYWORDS = frozenset(
+    "if then else elif fi case esac for select while until do done in { } !".split()
+)
+_SIMPLE = frozenset(
+    "command variable_assignment variable_assignments declaration_command unset_command".split()
+)
+_REDIRECTS = frozenset(["file_redirect", "herestring_redirect"])
+_LISTS = frozenset(["list", "pipeline", "negated_command"])
+_COMPOUND = frozenset(
+    "compound_statement subshell if_statement elif_clause else_clause while_statement"
+    " do_group".split()
+)
+
+
+@cache
+def _grammar() -> tuple[Parser, Query]:
+    language = Language(tree_sitter_bash.language())
+    query = Query(language, "[(command_substitution) (process_substitution)] @substitution")
+    return Parser(language), query
+
+
+class _LineReader:
+    """Reads one text. `_index` is where it is; everything before is understood."""
+
+    def __init__(self, text: str, environment: Mapping[str, str], depth: int = 0) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.faults: list[str] = []
+        self.assigned_names: set[str] = set()
+        # By name: where the commands of its body are among `commands`.
+        self.functions: dict[str, tuple[int, int]] = {}
+        self._text = text
+        self._environment = environment
+        self._depth = depth
+        self._index = 0
+        self._words = WordReader(
+            text,
+            environment,
+            read_commands=self._read_substitution,
+            read_backticks=self._read_backticks,
+        )
+        self.used_names = self._words.used_names
+        self._readers: dict[str, Callable[[Node], None]] = {
+            **dict.fromkeys(_COMPOUND, self._read_compound),
+            "redirected_statement": self._read_redirected,
+            "for_statement": self._read_for,
+            "case_statement": self._read_case,
+            "test_command": self._read_test,
+            "function_definition": self._read_function,
+        }
+        self._here_documents = find_here_documents(text) if "<<" in text else {}
+        # Here-documents whose operator is read, by where their body begins; and in which
+        # substitution that was.
+        self._pending: dict[int, tuple[HereDocument, int]] = {}
+        self._substitution = -1
+        # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
+        source = without_here_documents(text, self._here_documents)
+        parser, query = _grammar()
+        self._root = parser.parse(_LETTERS_ABOVE_ASCII.sub("x", source).encode()).root_node
+        self._substitutions: dict[int, Node] = {}
+        if "$(" in source or "<(" in source or ">(" in source:
+            captures = QueryCursor(query).captures(self._root)
+            self._substitutions = {
+                node.start_byte: node for node in captures.get("substitution", ())
+            }
+
+    def read(self) -> None:
+        """Read all of it."""
+        if self._root.has_error:
+            raise UnreadableError("it is not understood as a command line of bash")
+        self._read_sequence(self._root.children)
+        self._skip_blanks()
+        if self._index != len(self._text):
+            raise self._disagreement()
+        if self._here_documents:
+            raise UnreadableError("a here-document is not understood")
+
+    def _disagreement(self) -> UnreadableError:
+        shown = self._text[self._index : self._index + 20]
+        return UnreadableError(f"it is not understood from `{shown}` on")
+
+    # The text between words.
+
+    def _skip_blanks(self, *, newlines: bool = True) -> None:
+        """Go over blanks, joined lines and comments; with `newlines`, to the next statement."""
+        text = self._text
+        index = self._index
+        while index < len(text):
+            mark = text[index]
+            if mark in " \t":
+                index += 1
+            elif mark == "\\" and text.startswith("\n", index + 1):
+                index += 2
+            elif mark == "\n" and newlines:
+                index = self._skip_bodies(index + 1)
+            elif mark == "#" and (index == 0 or text[index - 1] in " \t\n|&;()<>"):
+                end = text.find("\n", index)
+                index = len(text) if end < 0 else end
+            else:
+                break
+        self._index = index
+
+    def _skip_bodies(self, index: int) -> int:
+        """Go over the bodies of the here-documents that begin at an index."""
+        while index in self._pending:
+            document, substitution = self._pending.pop(index)
+            if substitution != self._substitution:
+                raise UnreadableError("a here-document begins in another substitution")
+            index = document.body_end
+        return index
+
+    def _take(self, node: Node) -> None:
+        """Read an operator or a reserved word."""
+        kind = node.type
+        if kind == "\n":
+            return
+        self._skip_blanks()
+        end = node.end_byte
+        text = self._text
+        if node.start_byte != self._index or text[self._index : end] != kind:
+            raise self._disagreement()
+        following = text[end : end + 1]
+        if kind in _OPERATORS:
+            is_whole = not following or following not in _LONGER.get(kind, "")
+        else:
+            is_whole = kind in _KEYWORDS and (not following or following in " \t\n|&;()<>")
+        if not is_whole:
+            raise UnreadableError(f"`{text[self._index : end + 1]}` is not read")
+        self._index = end
+
+    # Statements.
+
+    def _read_sequence(self, nodes: Sequence[Node]) -> None:
+        # Lists nest once for each of their commands, so they are not read by recursion.
+        waiting = list(reversed(nodes))
+        while waiting:
+            node = waiting.pop()
+            kind = node.type
+            if kind in _LISTS:
+                waiting.extend(reversed(node.children))
+            elif not node.is_named:
+                self._take(node)
+            elif kind != "comment":
+                self._read_statement(node)
+
+    def _read_statement(self, node: Node) -> None:
+        kind = node.type
+        self._skip_blanks()
+        if node.start_byte != self._index:
+            raise self._disagreement()
+        if kind in _SIMPLE or (kind == "test_command" and node.children[0].type == "["):
+            self._read_simple_command()
+        else:
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise UnreadableError("it is nested too deeply")
+            read = self._readers.get(kind)
+            if read is None:
+                raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
+            read(node)
+            self._depth -= 1
+            self._read_redirections()
+        if self._index < node.end_byte:
+            raise self._disagreement()
+
+    def _read_compound(self, node: Node) -> None:
+        self._read_sequence(node.children)
+
+    def _read_redirected(self, node: Node) -> None:
+        body = node.children[0]
+        if body.type in _REDIRECTS:
+            self._read_simple_command()
+        else:
+            self._read_statement(body)
+
+    def _read_for(self, node: Node) -> None:
+        is_listed = False
+        for child in node.children:
+            if child.type == "do_group":
+                self._read_statement(child)
+            elif child.type == "variable_name":
+                self._skip_blanks()
+                name = self._text[self._index : child.end_byte]
+                if child.start_byte != self._index or not _NAME.fullmatch(name):
+                    raise self._disagreement()
+                if is_special_name(name):
+                    raise UnreadableError(f"`{name}` changes how bash reads the line")
+                self.assigned_names.add(name)
+                self._index = child.end_byte
+            elif not child.is_named:
+                self._take(child)
+                if child.type == "in":
+                    is_listed = True
+                    self._read_words()
+            elif not is_listed:
+                raise self._disagreement()
+
+    def _read_case(self, node: Node) -> None:
+        for child in node.children:
+            if child.type == "case_item":
+                self._read_case_item(child)
+            elif not child.is_named:
+                self._take(child)
+            elif child.type != "comment":
+                self._read_word_at(child)
+
+    def _read_case_item(self, node: Node) -> None:
+        is_pattern = True
+        for child in node.children:
+            if child.type in {";;", ";&", ";;&"}:
+                self._skip_blanks()
+                if child.start_byte != self._index:
+                    raise self._disagreement()
+                self._index = child.end_byte
+            elif child.type == "comment":
+                continue
+            elif not child.is_named:
+                self._take(child)
+                is_pattern = is_pattern and child.type != ")"
+            elif is_pattern:
+                self._read_word_at(child)
+            else:
+                self._read_statement(child)
+
+    def _read_word_at(self, node: Node) -> None:
+        """Read a word that begins where a node does; no word may be read in its middle."""
+        if node.end_byte <= self._index:
+            return
+        self._skip_blanks()
+        if node.start_byte != self._index:
+            raise self._disagreement()
+        _, self._index = self._words.read(self._index)
+        if self._index < node.end_byte:
+            raise self._disagreement()
+
+    def _read_test(self, node: Node) -> None:
+        """Read `[[ ... ]]`: tests joined by `&&` and `||`, without parentheses."""
+        text = self._text
+        number = len(self.commands)
+        start = self._index
+        word, self._index = self._words.read(self._index)
+        words = [word]
+        test: list[Word] = []
+        while True:
+            self._skip_blanks(newlines=False)
+            match = _TEST_OPERATOR.match(text, self._index)
+            if match is not None:
+                word = Word(match[0], match[0])
+                self._index = match.end()
+            else:
+                word, self._index = self._words.read(self._index)
+            words.append(word)
+            if word.source not in {"&&", "||", "]]"}:
+                test.append(word)
+                continue
+            if not is_plain_condition(test):
+                raise UnreadableError("`[[` may evaluate its arguments")
+            test = []
+            if word.source == "]]":
+                break
+        if self._index != node.end_byte:
+            raise self._disagreement()
+        # Its words are neither split nor replaced by names of files.
+        unsplit = tuple(replace(word, is_split=False, is_pattern=False) for word in words)
+        self._add(SimpleCommand(unsplit, source=text[start : self._index]), number)
+
+    def _read_function(self, node: Node) -> None:
+        name, _, _, body, *more = node.children
+        if name.type != "word" or body.type != "compound_statement":
+            raise UnreadableError("a function in this form is not read")
+        text = self._text[self._index : name.end_byte]
+        if not _FUNCTION_NAME.fullmatch(text):
+            raise UnreadableError("a function of this name is not read")
+        self._index = name.end_byte
+        self._take(node.children[1])
+        self._take(node.children[2])
+        number = len(self.commands)
+        self._read_statement(body)
+        if any(child.end_byte > self._index for child in more):
+            raise self._disagreement()
+        if text in self.functions:
+            raise UnreadableError(f"the function `{text}` is defined twice")
+        self.functions[text] = (number, len(self.commands))
+
+    # Simple commands.
+
+    def _read_words(self) -> list[Word]:
+        words: list[Word] = []
+        self._skip_blanks(newlines=False)
+        while self._index < len(self._text) and self._text[self._index] not in "\n|&;()":
+            read, self._index = self._words.read_all(self._index)
+            words += read
+            self._skip_blanks(newlines=False)
+        return words
+
+    def _read_simple_command(self) -> None:
+        text = self._text
+        start = self._index
+        number = len(self.commands)
+        words: list[Word] = []
+        assignments: list[Assignment] = []
+        redirections: list[Redirection] = []
+        end = start
+        while self._index < len(text):
+            redirection = self._read_redirection()
+            if redirection is not None:
+                redirections.append(redirection)
+            elif text[self._index] in "\n|&;()":
+                break
+            elif words:
+                read, self._index = self._words.read_all(self._index)
+                words += read
+            elif match := _ASSIGNMENT.match(text, self._index):
+                assignments.append(self._read_assignment(match))
+            elif match := (_TIME.match(text, self._index) if self._index == start else None):
+                # The reserved word measures what follows.
+                self._index = start = match.end()
+            else:
+                words.append(self._read_name())
+            end = self._index
+            self._skip_blanks(newlines=False)
+        # The commands of its substitutions run before it, but it begins before them.
+        source = text[start:end]
+        command = SimpleCommand(tuple(words), tuple(assignments), tuple(redirections), source)
+        fault = evaluation_fault(command)
+        if fault:
+            self.faults.append(fault)
+        self.assigned_names.update(assigned_names(command))
+        self._add(command, number)
+
+    def _read_assignment(self, match: re.Match[str]) -> Assignment:
+        if self._text.startswith("(", match.end()):
+            raise UnreadableError("an array is not read")
+        value, self._index = self._words.read(match.end(), is_assigned=True)
+        if match[2]:
+            value = Word(value.source, None)
+        if is_special_name(match[1]):
+            self.faults.append(f"`{match[1]}` changes how bash reads the line")
+        return Assignment(match[1], value)
+
+    def _read_name(self) -> Word:
+        if _SUBSCRIPT.match(self._text, self._index):
+            raise UnreadableError("a subscript is not read")
+        word, self._index = self._words.read(self._index)
+        if word.source in _RESERVED:
+            raise UnreadableError(f"`{word.source}` is not read here")
+        if word.value is None or word.is_pattern:
+            raise UnreadableError("the name of a command is known only when the line runs")
+        return word
+
+    def _add(self, command: SimpleCommand, number: int) -> None:
+        self.commands.insert(number, command)
+        if len(self.commands) > MAX_COMMANDS:
+            raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
+
+    def _read_redirections(self) -> None:
+        """Read the redirections behind a compound command, as a command of their own."""
+        redirections: list[Redirection] = []
+        self._skip_blanks(newlines=False)
+        start = self._index
+        end = start
+        number = len(self.commands)
+        while self._index < len(self._text):
+            redirection = self._read_redirection()
+            if redirection is None:
+                break
+            redirections.append(redirection)
+            end = self._index
+            self._skip_blanks(newlines=False)
+        if redirections:
+            source = self._text[start:end]
+            self._add(SimpleCommand((), (), tuple(redirections), source), number)
+
+    def _read_redirection(self) -> Redirection | None:
+        match = _REDIRECTION.match(self._text, self._index)
+        if match is None:
+            return None
+        if match[4]:
+            raise UnreadableError("a redirection to a variable is not read")
+        operator = match[2] or match[3]
+        if operator in {"<<", "<<-"}:
+            return self._read_here_document(match.end(1), operator)
+        self._index = match.end()
+        self._skip_blanks(newlines=False)
+        word, self._index = self._words.read(self._index)
+        if operator == "<<<":
+            return Redirection(operator, None, word)
+        if operator in {"<&", ">&"} and _DESCRIPTOR.fullmatch(word.source):
+            return Redirection(operator, None)
+        return Redirection(operator, word)
+
+    def _read_here_document(self, start: int, operator: str) -> Redirection:
+        document = self._here_documents.pop(start, None)
+        if document is None:
+            raise UnreadableError("a here-document is not understood")
+        self._pending[document.body_start] = (document, self._substitution)
+        self._index = document.end
+        body = document.body
+        if document.is_quoted or not any(mark in body for mark in "$`\\"):
+            return Redirection(operator, None, Word(body, body))
+        if not PLAIN_HERE_DOCUMENT.fullmatch(body):
+            raise UnreadableError("a here-document may run commands")
+        return Redirection(operator, None, Word(body, None))
+
+    # Substitutions.
+
+    def _read_substitution(self, start: int) -> int:
+        node = self._substitutions.get(start)
+        if node is None:
+            raise UnreadableError(
+                f"it is not understood from `{self._text[start : start + 20]}` on"
+            )
+        outer = (self._index, self._substitution)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise UnreadableError("it is nested too deeply")
+        self._substitution = start
+        self._index = start + 2
+        self._read_sequence(node.children[1:-1])
+        self._skip_blanks()
+        end = self._index
+        if node.end_byte != end + 1 or self._text[end : end + 1] != ")":
+            raise self._disagreement()
+        self._index, self._substitution = outer
+        self._depth -= 1
+        return end + 1
+
+    def _read_backticks(self, text: str) -> None:
+        inner = _LineReader(text, self._environment, self._depth + 1)
+        inner.read()
+        for command in inner.commands:
+            self._add(command, len(self.commands))
+        self.faults += inner.faults
+        if inner.functions:
+            raise UnreadableError("a function in backticks is not read")
+        self.assigned_names |= inner.assigned_names
+        self.used_names |= inner.used_names
+
+
+def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
+    if len(line) > MAX_LINE_LENGTH:
+        return f"it is longer than {MAX_LINE_LENGTH} characters"
+    # Blanks other than the space, control characters, surrogates, letters without a width and
+    # those that change the direction of text are not printable.
+    if not line.replace("\n", "").replace("\t", "").isprintable():
+        return "it has an invisible character"
+    if _JOINED_OPERATOR.search(line):
+        return "an operator goes on in the next line"
+    if not line.isascii():
+        locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+        if not _PLAIN_LOCALE.fullmatch(locale) or _LOCALE_NAMES.search(line):
+            return "its letters depend on the locale"
+    return ""
+
+
+def read_line(line: str, environment: Mapping[str, str]) -> Reading:
+    """Read a command line.
+
+    Args:
+        line: The text after `bash --noprofile --norc -c`.
+        environment: The variables that it starts with; those that the line itself sets are unknown.
+    """
+    fault = _fault_of_text(line, environment)
+    if fault:
+        return Reading(faults=(fault,))
+    reader = _LineReader(line, environment)
+    try:
+        reader.read()
+        changed = reader.assigned_names
+        if reader.used_names and (reader.used_names & changed or "*" in changed):
+            names = set() if "*" in changed else environment.keys() - changed
+            reader = _LineReader(line, {name: environment[name] for name in names})
+            reader.read()
+        commands = without_calls(reader.commands, reader.functions, environment)
+    except UnreadableError as error:
+        return Reading(tuple(reader.commands), (*reader.faults, str(error)))
+    return Reading(commands, tuple(dict.fromkeys(reader.faults)))

@@ -1,0 +1,298 @@
+"""Reads one word of a command line, with its quotes and expansions, as the manual of bash says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from toolbus_toolkits.shell.reading.braces import expand_braces
+from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
+from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
+
+__all__ = ["PLAIN_HERE_DOCUMENT", "WordReader"]
+
+# A word of these characters alone means itself. What follows must end it.
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=^-]*(?=[ \t\n|&;<>)]|\Z)")
+_UNQUOTED = re.compile(r"[^ \t\n|&;<>()'\"\\$`]+")
+_DOUBLE_QUOTED = re.compile(r'[^"\\$`]+')
+_BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
+_ANSI_C = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_SPECIAL = re.compile(r"\$(?:([0-9@*#?$!-])|\{([0-9]+|[@*#?$!-])\})")
+# What stands after the operator is expanded, or is a pattern: here it may only be plain text, so
+# that nothing in it runs. `@`, `!` and subscripts evaluate values; `:=` and `=` assign.
+_PLAIN_OPERATION = re.compile(
+    r"\$\{(?:#[A-Za-z_][A-Za-z0-9_]*"
+    r"|[A-Za-z_][A-Za-z0-9_]*:[0-9]+(?::[0-9]+)?"
+    r"|(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+)(?::?[-+?]|%%?|##?|//?|\^\^?|,,?)[A-Za-z0-9_./,+*=%:-]*)\}"
+)
+# Without names there is nothing to evaluate. Parentheses are left out, as then the end is certain.
+_PLAIN_ARITHMETIC = re.compile(r"\$\(\([0-9+*/% \t<>=-]*\)\)")
+# Braces are expanded before quotes and variables are looked at: here in words without them.
+_BRACED_WORD = re.compile(
+    r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;<>)]|\Z)"
+)
+_BRACES = re.compile(r"\{.*(?:,|\.\.).*\}", re.DOTALL)
+_PATTERN = re.compile(r"[*?]|\[.*\]", re.DOTALL)
+_TILDE = re.compile(r"^~")
+_ASSIGNED_TILDE = re.compile(r"(^|:)~")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+
+# The body of a here-document whose delimiter is not quoted, if nothing in it runs.
+PLAIN_HERE_DOCUMENT = re.compile(
+    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
+    r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
+)
+
+# A piece of a word: its text, or None where that is known only when the line runs; and whether it
+# is quoted.
+_Piece = tuple[str | None, bool]
+
+
+class WordReader:
+    """Reads the words of one text.
+
+    Args:
+        text: The text.
+        environment: The variables that are known.
+        read_commands: Reads the commands of the substitution that begins at an index, and returns
+            the index after it.
+        read_backticks: Reads the commands of a text.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        environment: Mapping[str, str],
+        *,
+        read_commands: Callable[[int], int],
+        read_backticks: Callable[[str], None],
+    ) -> None:
+        self.used_names: set[str] = set()
+        self._text = text
+        self._environment = environment
+        self._read_commands = read_commands
+        self._read_backticks = read_backticks
+        self._pieces: list[_Piece] = []
+        self._is_split = False
+
+    def read_all(self, start: int) -> tuple[list[Word], int]:
+        """Read the word at an index, which braces may make several words of.
+
+        Raises:
+            UnreadableError: It has something that is not read.
+        """
+        match = _BRACED_WORD.match(self._text, start)
+        if match is None:
+            word, end = self.read(start)
+            return [word], end
+        words = []
+        for text in expand_braces(match[0]):
+            reader = WordReader(
+                text,
+                self._environment,
+                read_commands=self._read_commands,
+                read_backticks=self._read_backticks,
+            )
+            word, _ = reader.read(0)
+            self.used_names |= reader.used_names
+            words.append(replace(word, source=match[0]))
+        return words, match.end()
+
+    def read(self, start: int, *, is_assigned: bool = False) -> tuple[Word, int]:
+        """Read the word at an index. Return it and the index after it.
+
+        Args:
+            start: Where it begins.
+            is_assigned: Whether it is the value of an assignment: it is not split, no pattern,
+                has no braces that expand, and may be empty.
+
+        Raises:
+            UnreadableError: It has something that is not read.
+        """
+        plain = _PLAIN_WORD.match(self._text, start)
+        if plain is not None:
+            return Word(plain[0], plain[0]), plain.end()
+        # Substitutions read words of their own with this reader.
+        outer = (self._pieces, self._is_split)
+        self._pieces = []
+        self._is_split = False
+        end = self._read_unquoted(start)
+        source = self._text[start:end]
+        if not source and not is_assigned:
+            raise UnreadableError("a word is missing")
+        word = self._finish(source, is_assigned=is_assigned)
+        self._pieces, self._is_split = outer
+        return word, end
+
+    def _read_unquoted(self, index: int) -> int:
+        text = self._text
+        while index < len(text):
+            match = _UNQUOTED.match(text, index)
+            if match is not None:
+                self._pieces.append((match[0], False))
+                index = match.end()
+                continue
+            mark = text[index]
+            if mark in " \t\n|&;()":
+                break
+            if mark in "<>":
+                if not text.startswith("(", index + 1):
+                    break
+                index = self._read_commands(index)
+                self._pieces.append((None, True))
+            elif mark == "'":
+                end = text.find("'", index + 1)
+                if end < 0:
+                    raise UnreadableError("a quote is not closed")
+                self._pieces.append((text[index + 1 : end], True))
+                index = end + 1
+            elif mark == '"':
+                index = self._read_double_quoted(index + 1)
+            elif mark == "\\":
+                index = self._read_backslash(index)
+            elif mark == "`":
+                index = self._read_backtick(index, is_quoted=False)
+            else:
+                index = self._read_dollar(index, is_quoted=False)
+        return index
+
+    def _read_double_quoted(self, index: int) -> int:
+        text = self._text
+        self._pieces.append(("", True))
+        while index < len(text):
+            match = _DOUBLE_QUOTED.match(text, index)
+            if match is not None:
+                self._pieces.append((match[0], True))
+                index = match.end()
+                continue
+            mark = text[index]
+            if mark == '"':
+                return index + 1
+            if mark == "\\":
+                escaped = text[index + 1 : index + 2]
+                if escaped != "\n":
+                    piece = escaped if escaped and escaped in '$`"\\' else "\\" + escaped
+                    self._pieces.append((piece, True))
+                index += 2
+            elif mark == "`":
+                index = self._read_backtick(index, is_quoted=True)
+            else:
+                index = self._read_dollar(index, is_quoted=True)
+        raise UnreadableError("a quote is not closed")
+
+    def _read_backslash(self, index: int) -> int:
+        escaped = self._text[index + 1 : index + 2]
+        if not escaped:
+            raise UnreadableError("it ends with a backslash")
+        if escaped == "\n":
+            # bash joins the lines before it looks for words: only before a blank it is certain
+            # that this ends the word.
+            if self._text[index + 2 : index + 3] not in {" ", "\t"}:
+                raise UnreadableError("a word goes on in the next line")
+        else:
+            self._pieces.append((escaped, True))
+        return index + 2
+
+    def _read_backtick(self, index: int, *, is_quoted: bool) -> int:
+        match = _BACKTICKS.match(self._text, index)
+        if match is None:
+            raise UnreadableError("a backtick is not closed")
+        if "\\" in match[1]:
+            # The manual says which backslashes go, but not in double quotes inside and outside.
+            raise UnreadableError("it has a backslash in backticks")
+        self._read_backticks(match[1])
+        self._add_unknown(is_quoted=is_quoted)
+        return match.end()
+
+    def _read_dollar(self, index: int, *, is_quoted: bool) -> int:
+        text = self._text
+        match = _VARIABLE.match(text, index)
+        if match is not None:
+            self._add_variable(match[1] or match[2], is_quoted=is_quoted)
+            return match.end()
+        following = text[index + 1 : index + 2]
+        if following == "(" and not text.startswith("((", index + 1):
+            end = self._read_commands(index)
+            self._add_unknown(is_quoted=is_quoted)
+            return end
+        if following == "'" and not is_quoted:
+            match = _ANSI_C.match(text, index)
+            if match is None:
+                raise UnreadableError("a quote is not closed")
+            self._pieces.append((decode_ansi_c(match[1]), True))
+            return match.end()
+        match = (
+            _SPECIAL.match(text, index)
+            or _PLAIN_OPERATION.match(text, index)
+            or _PLAIN_ARITHMETIC.match(text, index)
+        )
+        if match is not None:
+            # "$@" is several words, or none, even in quotes.
+            self._add_unknown(is_quoted=is_quoted and "@" not in match[0])
+            return match.end()
+        if following and following in '{([$"' and not (is_quoted and following == '"'):
+            shown = text[index : index + 12]
+            raise UnreadableError(f"`{shown}` is not read: it may evaluate what it holds")
+        self._pieces.append(("$", True))
+        return index + 1
+
+    def _add_unknown(self, *, is_quoted: bool) -> None:
+        self._pieces.append((None, is_quoted))
+        self._is_split = self._is_split or not is_quoted
+
+    def _add_variable(self, name: str, *, is_quoted: bool) -> None:
+        value = self._environment.get(name)
+        if value is not None:
+            self.used_names.add(name)
+        if value is None:
+            self._add_unknown(is_quoted=is_quoted)
+        elif is_quoted:
+            self._pieces.append((value, True))
+        elif not value or any(mark in value for mark in " \t\n*?[\\"):
+            self._add_unknown(is_quoted=False)
+        else:
+            # Neither braces nor a tilde of a value are expanded.
+            self._pieces.append((value, True))
+
+    def _finish(self, source: str, *, is_assigned: bool) -> Word:
+        pieces = self._pieces
+        unquoted = "".join("\0" if is_quoted else text or "\0" for text, is_quoted in pieces)
+        if "{" in unquoted and not is_assigned and _BRACES.search(unquoted):
+            raise UnreadableError(f"the braces of `{source[:40]}` are not read")
+        if "~" in unquoted:
+            self._expand_tildes(source, is_assigned=is_assigned)
+        prefix = ""
+        for text, _ in pieces:
+            if text is None:
+                # Of an unknown value in the middle, all that comes later is unknown too.
+                return Word(
+                    source,
+                    None,
+                    is_pattern=not is_assigned and _PATTERN.search(unquoted) is not None,
+                    prefix=prefix,
+                    is_split=self._is_split and not is_assigned,
+                )
+            prefix += text
+        is_pattern = not is_assigned and _PATTERN.search(unquoted) is not None
+        return Word(source, prefix, is_pattern=is_pattern)
+
+    def _expand_tildes(self, source: str, *, is_assigned: bool) -> None:
+        """Replace the tildes that begin a path by the home directory."""
+        # Also a word after the name of the command is expanded behind `NAME=` and its colons.
+        looks_assigned = _ASSIGNED.match(source)
+        begins_at = _ASSIGNED_TILDE if is_assigned else _TILDE
+        for number, (text, is_quoted) in enumerate(self._pieces):
+            if text is None or is_quoted or "~" not in text:
+                continue
+            is_last = number == len(self._pieces) - 1
+            if number == 0 and text[0] == "~" and (text == "~" and is_last or text[1:2] == "/"):
+                home = self._environment.get("HOME")
+                if home is not None and "~" not in text[1:]:
+                    self.used_names.add("HOME")
+                    # No letter of the home directory is a pattern.
+                    self._pieces[:1] = [(home, True), (text[1:], False)]
+                    return
+            if begins_at.search(text) or looks_assigned:
+                self._pieces[number] = (None, True)
