@@ -63,19 +63,10 @@ SECRETS: Mapping[str, tuple[str, ...]] = {
         *("/etc/ssl/private", "/etc/krb5.keytab", "/etc/NetworkManager/system-connections"),
         *("/var/run/secrets", "/run/secrets", "/var/lib/sss"),
     ),
-    # The variables and the memory of any process of this user, and devices with all files.
+    # The variables and the memory of any process of this user.
     "holds the memory of programs": (
         *("/proc/*/environ", "/proc/*/mem", "/proc/*/task/*/environ", "/proc/*/task/*/mem"),
-        *(
-            "/proc/kcore",
-            "/dev/mem",
-            "/dev/kmem",
-            "/dev/sd*",
-            "/dev/nvme*",
-            "/dev/vd*",
-            "/dev/xvd*",
-        ),
-        *("/dev/mapper", "/dev/dm-*", "/dev/loop*", "/dev/disk"),
+        *("/proc/kcore", "/dev/mem", "/dev/kmem"),
     ),
     # What the SDK and its toolkits write to TOOLBUS_HOME; its tokens let join rooms as this user.
     _OF_TOOLBUS: (
@@ -117,6 +108,10 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         *(".config/environment.d", ".local/share/systemd", ".local/bin", ".pam_environment"),
         *("cron.d", "cron.daily", "cron.hourly", "cron.weekly", "cron.monthly"),
         *("authorized_keys", "LaunchAgents", "LaunchDaemons"),
+    ),
+    "is a disk": (
+        *("/dev/sd*", "/dev/hd*", "/dev/nvme*", "/dev/vd*", "/dev/xvd*", "/dev/mmcblk*"),
+        *("/dev/mapper", "/dev/dm-*", "/dev/md*", "/dev/loop*", "/dev/disk", "/dev/block"),
     ),
     # With another rule file an agent would allow itself what it wants: hosts read them again.
     "says what toolbus allows and hosts": (".toolbus", "policy.toml", "rules.toml"),
