@@ -10,11 +10,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL
 from toolbus_toolkits.shell.commands.table import Command
 
-__all__ = ["BUILTINS", "CommandLines", "names_to_try"]
+__all__ = ["BUILTINS", "BuiltLine", "CommandLines", "names_to_try"]
 
 BUILTINS = frozenset({"echo", "printf", "test", "[", "pwd", "cd", "type", "true", "false", ":"})
 
@@ -173,6 +174,14 @@ def names_to_try() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if has[name.split()[0]]))
 
 
+class BuiltLine(NamedTuple):
+    """A line."""
+
+    text: str
+    names: frozenset[str]
+    """The names of its described commands: `sort`, `git log`."""
+
+
 class CommandLines:
     """Builds lines.
 
@@ -184,14 +193,16 @@ class CommandLines:
     def __init__(self, random: Random, names: Sequence[str]) -> None:
         self._random = random
         self._names = names
+        self._used = set[str]()
 
-    def line(self) -> str:
+    def line(self) -> BuiltLine:
         """Build one line."""
+        self._used.clear()
         parts = [self._shaped(2)]
         while len(parts) < 4 and self._happens(3):
             parts.append(self._random.choice(_JOINS))
             parts.append(self._shaped(1))
-        return "".join(parts)
+        return BuiltLine("".join(parts), frozenset(self._used))
 
     def _happens(self, one_in: int) -> bool:
         return self._random.randrange(one_in) == one_in - 1
@@ -207,6 +218,7 @@ class CommandLines:
         if self._happens(40):
             return self._random.choice(_OTHERS)
         name = self._random.choice(self._names)
+        self._used.add(name)
         text = self._spelled(name) + self._words(name)
         if self._happens(8):
             text = self._random.choice(_PREFIXES) + text
