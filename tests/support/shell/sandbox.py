@@ -22,6 +22,9 @@ __all__ = ["Outcome", "Sandbox", "sandbox"]
 
 _UNSHARE = "unshare --user --map-root-user --mount --pid --net --ipc --uts --fork --kill-child"
 
+_TEMPORARY = frozenset({"/tmp", "/var/tmp"})
+"""Their own times are no change: `tac` and `sort` make files there, and delete them again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -41,7 +44,7 @@ class Outcome:
     @property
     def fault(self) -> str:
         """What a line that only reads must not have done; empty if it did nothing of it."""
-        faults = [f"changed {path}" for path in self.changed]
+        faults = [f"changed {path}" for path in self.changed if path not in _TEMPORARY]
         if not self.timed_out:
             faults += [f"left {name} behind" for name in self.left]
         return ", ".join(faults)

@@ -21,7 +21,7 @@ SEEN = {
     "mkfifo src/pipe": "changed {work}/src, changed {work}/src/pipe",
     "touch link/x": "changed {outside}, changed {outside}/x",
     "echo x > /etc/toolbus-proof": "changed /etc, changed /etc/toolbus-proof",
-    "touch /tmp/toolbus-proof": "changed /tmp, changed /tmp/toolbus-proof",
+    "touch /tmp/toolbus-proof": "changed /tmp/toolbus-proof",
     "touch /dev/shm/x": "changed /dev/shm, changed /dev/shm/x",
     "touch /run/x": "changed /run, changed /run/x",
     "mkdir /x": "changed /, changed /x",
@@ -34,6 +34,7 @@ SEEN = {
     "mount -nt tmpfs none src": "changed the state of the system",
 }
 UNSEEN = (
+    "mktemp | xargs rm",
     "ls -lR . | head -3",
     "cat <(ls) a.txt",
     "git log --oneline",

@@ -7,7 +7,23 @@ from collections.abc import Iterable, Mapping
 
 from toolbus_toolkits.launcher import program_environment
 
-__all__ = ["shell_environment"]
+__all__ = ["is_harmless", "shell_environment"]
+
+_HARMLESS = frozenset(
+    {
+        "CI",
+        "CLICOLOR",
+        "COLUMNS",
+        "FORCE_COLOR",
+        "LANG",
+        "LANGUAGE",
+        "LINES",
+        "NO_COLOR",
+        "PYTHONUNBUFFERED",
+        "RUST_BACKTRACE",
+        "TZ",
+    }
+)
 
 _GIT_CONFIG = {
     # The hook of a hostile repository runs with `git status`, as soon as its config names one.
@@ -49,3 +65,8 @@ def shell_environment(
         variables[f"GIT_CONFIG_VALUE_{number}"] = value
     variables["GIT_CONFIG_COUNT"] = str(first + len(_GIT_CONFIG))
     return variables
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a variable changes at most how a command writes what it writes."""
+    return name in _HARMLESS or name.startswith("LC_")
