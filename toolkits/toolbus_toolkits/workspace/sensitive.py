@@ -125,6 +125,9 @@ HARMLESS_DEVICES = frozenset(
 """Devices that keep nothing: to write to them changes no file, and they hold no secret."""
 
 _MAX_CHARS = 4096
+"""Of a longer path the end is compared; nothing can open it."""
+_MAX_PATTERN_CHARS = 512
+"""The longest pattern that is compared with each entry, at each of its names."""
 _WILDCARDS = frozenset("*?[")
 _BRACKETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
 """A set of characters in a pattern of bash."""
@@ -180,6 +183,8 @@ class SensitivePaths:
     def _find(self, path: str, writes: bool) -> str:
         if path in HARMLESS_DEVICES:
             return ""
+        if has_wildcard(path) and len(path) > _MAX_PATTERN_CHARS:
+            return "is a pattern that is too long to judge"
         entries = self._all if writes else self._secrets
         found = entries.reason(_comparable(path[-_MAX_CHARS:]))
         return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found
