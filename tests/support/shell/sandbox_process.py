@@ -44,8 +44,8 @@ FRESH = frozenset({"dev", "proc", "run", "sys", "lost+found"})
 PLACE = "run"
 """Where it mounts its own files: no folder that it shows is around it."""
 MAX_OUTPUT = 100_000
-LEFT_S = 1.0
-"""So long may processes be about to end when their line has ended, as those of `<(...)`."""
+LEFT_S = 0.5
+"""So long may processes go on when their line has ended, as those of `<(...)`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -283,7 +283,7 @@ class Inside:
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Run one line; return its exit status, its output and what it changed."""
         outcome = self._execute(task)
-        left = self._end_processes()
+        left = self._end_processes(outcome.pop("group"))
         changed = self._other_changes()
         is_mounted_anew = False
         for layer in self._layers:
@@ -354,10 +354,13 @@ class Inside:
         os.close(reading)
         os.close(ended)
         text = output.decode(errors="replace")
-        return {"exit": status, "output": text, "timed_out": is_timed_out}
+        return {"exit": status, "output": text, "timed_out": is_timed_out, "group": child}
 
-    def _end_processes(self) -> list[str]:
-        """End what the line left behind; return the names of those that would have gone on."""
+    def _end_processes(self, group: int) -> list[str]:
+        """End what the line left behind; return the names of those that have left its group.
+
+        The others end with their line wherever a shell runs it.
+        """
         deadline = time.monotonic() + LEFT_S
         while self._others() and (rest := deadline - time.monotonic()) > 0:
             self._reap()
@@ -365,7 +368,8 @@ class Inside:
                 signal.sigtimedwait([signal.SIGCHLD], min(rest, 0.05))
         left = []
         for process in self._others():
-            left.append(_name(process))
+            if os.getpgid(process) != group:
+                left.append(_name(process))
             os.kill(process, signal.SIGKILL)
         while self._others():
             signal.sigtimedwait([signal.SIGCHLD], 0.05)
