@@ -25,7 +25,6 @@ SEEN = {
     "touch /dev/shm/x": "changed /dev/shm, changed /dev/shm/x",
     "touch /run/x": "changed /run, changed /run/x",
     "mkdir /x": "changed /, changed /x",
-    "sleep 1000 &": "left sleep behind",
     "setsid sleep 1000 & disown; exit": "left sleep behind",
     "renice 19 2": "changed the state of the system",
     "kill -STOP -1": "changed a process that it did not start",
@@ -34,6 +33,7 @@ SEEN = {
     "mount -nt tmpfs none src": "changed the state of the system",
 }
 UNSEEN = (
+    "sleep 1000 &",
     "mktemp | xargs rm",
     "ls -lR . | head -3",
     "cat <(ls) a.txt",
