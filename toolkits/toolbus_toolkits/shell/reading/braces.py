@@ -20,6 +20,8 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
     Raises:
         UnreadableError: The braces do not close, or make too many words.
     """
+    if depth >= MAX_NESTED:
+        raise UnreadableError("braces are nested too deeply")
     start = text.find("{")
     if start < 0:
         if "}" in text:
@@ -27,17 +29,14 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
         return [text]
     end, commas = _find_end(text, start)
     inner = text[start + 1 : end]
-    if not inner:
-        # `{}` means itself.
-        heads = ["{}"]
-    elif commas:
-        if depth >= MAX_NESTED:
-            raise UnreadableError("braces are nested too deeply")
+    if commas:
         bounds = [start, *commas, end]
         items = [text[bounds[i] + 1 : bounds[i + 1]] for i in range(len(bounds) - 1)]
         heads = [word for item in items for word in expand_braces(item, depth + 1)]
-    else:
+    elif ".." in inner:
         heads = _expand_range(inner)
+    else:
+        heads = ["{" + word + "}" for word in expand_braces(inner, depth + 1)]
     tails = expand_braces(text[end + 1 :], depth)
     if len(heads) * len(tails) > MAX_WORDS:
         raise UnreadableError(f"braces make more than {MAX_WORDS} words")

@@ -57,6 +57,9 @@ def find_here_documents(text: str) -> dict[int, HereDocument]:
         if close is None:
             continue
         body = text[body_end : close.start()]
+        if re.search(rf"^{indent}{re.escape(delimiter)}", body, re.M):
+            # In a substitution bash takes this line as the end if it has a parenthesis.
+            continue
         found[match.start()] = HereDocument(
             match.start(),
             match.end(),

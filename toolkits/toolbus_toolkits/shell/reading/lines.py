@@ -22,6 +22,7 @@ from toolbus_toolkits.shell.reading.heredocs import (
     find_here_documents,
     without_here_documents,
 )
+from toolbus_toolkits.shell.reading.masks import with_plain_words
 from toolbus_toolkits.shell.reading.parts import (
     Assignment,
     Reading,
@@ -47,12 +48,12 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TEST_OPERATOR = re.compile(r"(?:&&|\|\||<(?!\()|>(?!\())(?=[ \t])")
 _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
 _REDIRECTION = re.compile(
-    r"([0-9]*)(<<<|<<-?|<>|<&|>&|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
+    r"([0-9]*)(<<<|<<-?|<>|<&-?|>&-?|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
 )
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
-_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+_DESCRIPTOR = re.compile(r"[0-9]+-?")
 # bash joins lines before it looks for operators and expansions.
 _JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
 
@@ -68,7 +69,8 @@ _KEYWORDS = frozenset(
     "if then else elif fi case esac for select while until do done in { } !".split()
 )
 _SIMPLE = frozenset(
-    "command variable_assignment variable_assignments declaration_command unset_command".split()
+    "command variable_assignment variable_assignments declaration_command unset_command"
+    " file_redirect herestring_redirect".split()
 )
 _REDIRECTS = frozenset(["file_redirect", "herestring_redirect"])
 _LISTS = frozenset(["list", "pipeline", "negated_command"])
@@ -118,10 +120,16 @@ class _LineReader:
         # substitution that was.
         self._pending: dict[int, tuple[HereDocument, int]] = {}
         self._substitution = -1
+        # The operator or reserved word that was read last.
+        self._operator = ""
         # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
         source = without_here_documents(text, self._here_documents)
         parser, query = _grammar()
-        self._root = parser.parse(_LETTERS_ABOVE_ASCII.sub("x", source).encode()).root_node
+        source = _LETTERS_ABOVE_ASCII.sub("x", source)
+        self._root = parser.parse(source.encode()).root_node
+        if self._root.has_error:
+            # The grammar does not know some words that bash knows.
+            self._root = parser.parse(with_plain_words(source).encode()).root_node
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
             captures = QueryCursor(query).captures(self._root)
@@ -177,6 +185,7 @@ class _LineReader:
     def _take(self, node: Node) -> None:
         """Read an operator or a reserved word."""
         kind = node.type
+        self._operator = kind
         if kind == "\n":
             return
         self._skip_blanks()
@@ -236,7 +245,7 @@ class _LineReader:
         if body.type in _REDIRECTS:
             self._read_simple_command()
         else:
-            self._read_statement(body)
+            self._read_sequence([body])
 
     def _read_for(self, node: Node) -> None:
         is_listed = False
@@ -330,15 +339,16 @@ class _LineReader:
         self._add(SimpleCommand(unsplit, source=text[start : self._index]), number)
 
     def _read_function(self, node: Node) -> None:
-        name, _, _, body, *more = node.children
-        if name.type != "word" or body.type != "compound_statement":
+        kinds = [child.type for child in node.children[:4]]
+        if kinds != ["word", "(", ")", "compound_statement"]:
             raise UnreadableError("a function in this form is not read")
+        name, opening, closing, body, *more = node.children
         text = self._text[self._index : name.end_byte]
         if not _FUNCTION_NAME.fullmatch(text):
             raise UnreadableError("a function of this name is not read")
         self._index = name.end_byte
-        self._take(node.children[1])
-        self._take(node.children[2])
+        self._take(opening)
+        self._take(closing)
         number = len(self.commands)
         self._read_statement(body)
         if any(child.end_byte > self._index for child in more):
@@ -366,10 +376,13 @@ class _LineReader:
         assignments: list[Assignment] = []
         redirections: list[Redirection] = []
         end = start
+        # `time` is a reserved word at the start of a pipeline alone; else it is a program.
+        is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
+                is_measured = False
             elif text[self._index] in "\n|&;()":
                 break
             elif words:
@@ -377,9 +390,11 @@ class _LineReader:
                 words += read
             elif match := _ASSIGNMENT.match(text, self._index):
                 assignments.append(self._read_assignment(match))
-            elif match := (_TIME.match(text, self._index) if self._index == start else None):
+                is_measured = False
+            elif match := (_TIME.match(text, self._index) if is_measured else None):
                 # The reserved word measures what follows.
                 self._index = start = match.end()
+                is_measured = False
             else:
                 words.append(self._read_name())
             end = self._index
@@ -446,6 +461,8 @@ class _LineReader:
         if operator in {"<<", "<<-"}:
             return self._read_here_document(match.end(1), operator)
         self._index = match.end()
+        if operator in {"<&-", ">&-"}:
+            return Redirection(operator, None)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)
         if operator == "<<<":
@@ -475,7 +492,8 @@ class _LineReader:
             raise UnreadableError(
                 f"it is not understood from `{self._text[start : start + 20]}` on"
             )
-        outer = (self._index, self._substitution)
+        outer = (self._index, self._substitution, self._operator)
+        self._operator = ""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UnreadableError("it is nested too deeply")
@@ -486,7 +504,7 @@ class _LineReader:
         end = self._index
         if node.end_byte != end + 1 or self._text[end : end + 1] != ")":
             raise self._disagreement()
-        self._index, self._substitution = outer
+        self._index, self._substitution, self._operator = outer
         self._depth -= 1
         return end + 1
 

@@ -13,7 +13,9 @@ from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
 __all__ = ["PLAIN_HERE_DOCUMENT", "WordReader"]
 
 # A word of these characters alone means itself. What follows must end it.
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=^-]*(?=[ \t\n|&;<>)]|\Z)")
+_PLAIN_WORD = re.compile(
+    r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=^-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
+)
 _UNQUOTED = re.compile(r"[^ \t\n|&;<>()'\"\\$`]+")
 _DOUBLE_QUOTED = re.compile(r'[^"\\$`]+')
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
@@ -31,7 +33,7 @@ _PLAIN_OPERATION = re.compile(
 _PLAIN_ARITHMETIC = re.compile(r"\$\(\([0-9+*/% \t<>=-]*\)\)")
 # Braces are expanded before quotes and variables are looked at: here in words without them.
 _BRACED_WORD = re.compile(
-    r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;<>)]|\Z)"
+    r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
 )
 _BRACES = re.compile(r"\{.*(?:,|\.\.).*\}", re.DOTALL)
 _PATTERN = re.compile(r"[*?]|\[.*\]", re.DOTALL)
@@ -84,7 +86,7 @@ class WordReader:
             UnreadableError: It has something that is not read.
         """
         match = _BRACED_WORD.match(self._text, start)
-        if match is None:
+        if match is None or not _BRACES.search(match[0]):
             word, end = self.read(start)
             return [word], end
         words = []
