@@ -164,10 +164,8 @@ def _change_directory(
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
         places.enter((None,))
         is_certain = False
-    word = effect.directory
-    if word is None and len(command.words) > 1:
-        word = next((word for word in command.words[1:] if word.value != "--"), None)
-        word = word if word is None or word.value in (None, "-") else Word(word.source, None)
+    is_home = name == "cd" and len(command.words) == 1
+    word = None if is_home else effect.directory or Word(name, None)
     places.enter(places.entered(word), is_certain=is_certain)
 
 

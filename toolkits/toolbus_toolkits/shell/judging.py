@@ -235,9 +235,6 @@ def _judge_written(verdict: Verdict, targets: Iterable[Target], places: Places) 
 def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
     changes = list(effect.changes or ())
-    if base_name(verdict.command) == "ln" and not _has_option(verdict.command, "s", "--symbolic"):
-        # Another name for the same file: what is written to one is written to the other.
-        changes += effect.reads or ()
     sources = [] if effect.changes is None else list(verdict.reads)
     for word in changes:
         targets = places.targets(word, directories)
