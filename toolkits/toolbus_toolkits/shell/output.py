@@ -1,6 +1,6 @@
-"""What a command writes: kept within bounds while it runs, and shown to who asks for it.
+r"""What a command writes: kept within bounds while it runs, and shown to who asks for it.
 
-Offsets and sizes count characters of the decoded text, in which each line ends with `\\n`. What is
+Offsets and sizes count characters of the decoded text, in which each line ends with `\n`. What is
 shown has its control characters and invisible characters escaped, since models read it; escapes
 count only for the limit of one answer.
 """
@@ -170,8 +170,9 @@ class Excerpt(_Ends):
         left_out = self.size - used - kept
         at = bisect_right(self._pieces, (used, self.size)) - 1
         start, offset = self._pieces[at]
-        note = f"[{left_out:,} characters are left out here; shell.read"
-        return f'{first}\n{note}(job="{job}", offset={offset + used - start}) continues]\n{last}'
+        offset += used - start
+        note = f"[{left_out:,} characters are left out here: `read` job {job} from offset {offset}]"
+        return f"{first}\n{note}\n{last}"
 
 
 def _shown_start(text: str, limit: int) -> tuple[str, int]:
