@@ -30,7 +30,8 @@ class Question:
     arguments: Mapping[str, Any]
     """The values by parameter with which it would run: a copy, after all middlewares."""
     permit: Permit
-    """Why a person is asked; `permit.suggestions` are rules that would have allowed it."""
+    """Why a person is asked; `permit.suggestions` are rules that would have allowed it, or parts of
+    it."""
     assessment: Assessment
     """What the tool says about this input. `reaches` names the tool that the call would reach, if
     it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""

@@ -269,17 +269,18 @@ class Permissions:
 
     def _undecided(self, judged: _Judged) -> str:
         """Return why the mode decides what nothing else decided."""
+        said = judged.assessment
+        lacks = f"No rule allows this call{judged.reach}"
+        if len(said.parts) > 1 and judged.concerning.allow:
+            lacks = f"Not each part of {judged.what} has a rule that allows it"
         if self.mode == "bypass":
             return "The mode bypass allows what no rule forbids."
         if self.mode == "explore":
             words = "The mode explore allows only what changes nothing"
         elif self.mode == "dont_ask":
-            words = f"No rule allows this call{judged.reach}; the mode {self.mode} {_NO_QUESTIONS}"
+            words = f"{lacks}; the mode {self.mode} {_NO_QUESTIONS}"
         else:
-            words = (
-                f"No rule allows this call{judged.reach}, and the mode {self.mode} asks about it"
-            )
-        said = judged.assessment
+            words = f"{lacks}, and the mode {self.mode} asks about it"
         loosens = said.read_only or said.within_workdir or said.behavior == "allow" or said.matches
         if loosens and not judged.is_trusted:
             words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"

@@ -301,6 +301,8 @@ HOSTILE = Assessment(
         (Permissions(rules=[rule(f"allow shell.run {i}") for i in range(9)]), call(),
          Assessment("pass", matches=tuple("012345678"), parts=tuple((i,) for i in "0123456781")),
          'rule allow shell.run "0"', ['allow shell.run "4" and 4 more together allow this call.']),
+        (Permissions(rules=[GIT]), call(), PARTS, "mode default",
+         ["Not each part of this call has a rule that allows it, and the mode default asks"]),
         (Permissions(), call(FORWARD), REACHES, "mode default",
          ["No rule allows this call, which reaches github.delete, and the mode default asks"]),
         (Permissions(), call(EVIL), HOSTILE, "tool",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
@@ -29,16 +28,19 @@ def _call(line: str) -> JudgedCall:
     return cast(JudgedCall, call)
 
 
-@dataclass(frozen=True, slots=True)
 class Judge:
-    """Assesses lines that start in the working directory of a project, its only root."""
+    """Assesses lines that start in the working directory of a project, its only root.
 
-    project: ProjectFolder
+    Args:
+        project: The project.
+    """
 
-    @property
-    def environment(self) -> dict[str, str]:
+    def __init__(self, project: ProjectFolder) -> None:
+        self.project = project
+        self.environment = shell_environment({"HOME": str(project.home)})
         """The variables that its lines start with."""
-        return shell_environment({"HOME": str(self.project.home)})
+        self._roots = Roots([project.work])
+        self._sensitive = SensitivePaths()
 
     def assess(self, line: str, patterns: Iterable[str] = ()) -> Assessment:
         """Return what a line would do."""
@@ -46,8 +48,8 @@ class Judge:
             line,
             directory=str(self.project.work),
             environment=self.environment,
-            roots=Roots([self.project.work]),
-            sensitive=SensitivePaths(),
+            roots=self._roots,
+            sensitive=self._sensitive,
             patterns=tuple(patterns),
         )
 

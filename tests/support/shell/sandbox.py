@@ -22,6 +22,9 @@ __all__ = ["Outcome", "Sandbox", "sandbox"]
 
 _UNSHARE = "unshare --user --map-root-user --mount --pid --net --ipc --uts --fork --kill-child"
 
+_TEMPORARY = frozenset({"/tmp", "/var/tmp"})
+"""Their own times are no change: `tac` and `sort` make files there, and delete them again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -35,15 +38,14 @@ class Outcome:
     changed: tuple[str, ...]
     """Files and folders that were made, deleted or changed: content, mode, owner or time."""
     left: tuple[str, ...]
-    """The names of processes that went on after its end."""
+    """The names of processes that went on after its end, outside of its process group."""
     timed_out: bool
 
     @property
     def fault(self) -> str:
         """What a line that only reads must not have done; empty if it did nothing of it."""
-        faults = [f"changed {path}" for path in self.changed]
-        if not self.timed_out:
-            faults += [f"left {name} behind" for name in self.left]
+        faults = [f"changed {path}" for path in self.changed if path not in _TEMPORARY]
+        faults += [f"left {name} behind" for name in self.left]
         return ", ".join(faults)
 
 

@@ -5,6 +5,10 @@ of them changed.
 folder of the system is the lower layer of an overlay: what a line changes is then in the upper
 layer, wherever it is. It reads JSON lines from stdin and writes JSON lines to stdout. It is the
 first process of its namespace, so that whatever a line leaves behind is its child.
+
+It changes its own root, so that lines are started without a fork of this interpreter, and keeps the
+former root as its current directory: absolute paths are inside of the second root, relative ones
+are those of the system.
 """
 
 from __future__ import annotations
@@ -19,26 +23,29 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
-MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
+SYS_MOUNT_SETATTR = 442
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 0x1
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 FRESH = frozenset({"dev", "proc", "run", "sys", "lost+found"})
 """Folders that are not those of the system: kernel's files, and sockets of its services."""
-PLACE = "/run"
+PLACE = "run"
 """Where it mounts its own files: no folder that it shows is around it."""
 MAX_OUTPUT = 100_000
-LEFT_S = 1.0
-"""So long may processes be about to end when their line has ended, as those of `<(...)`."""
+LEFT_S = 0.5
+"""So long may processes go on when their line has ended, as those of `<(...)`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,6 +63,16 @@ def unmount(target: str) -> None:
     if _libc.umount2(target.encode(), MNT_DETACH) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"umount {target}: {os.strerror(number)}")
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount and all below it read-only, or raise `OSError`."""
+    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    arguments = (AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(attributes), size)
+    if _libc.syscall(SYS_MOUNT_SETATTR, *arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount_setattr {target}: {os.strerror(number)}")
 
 
 class Layer:
@@ -91,7 +108,7 @@ class Layer:
 
     def _paths(self, upper: str, lower: str) -> Iterator[str]:
         if differs(upper, lower):
-            yield lower
+            yield f"/{lower}"
         if not stat.S_ISDIR(os.lstat(upper).st_mode):
             return
         with os.scandir(upper) as entries:
@@ -124,8 +141,7 @@ class Inside:
     """The second root, and what runs there."""
 
     def __init__(self, needed: str) -> None:
-        self._needed = needed
-        self._place = PLACE
+        self._needed = needed.lstrip("/")
         self._root = os.path.join(PLACE, "root")
         self._layers: list[Layer] = []
         self._fresh: dict[str, tuple[int, ...]] = {}
@@ -138,25 +154,25 @@ class Inside:
 
         Raises `OSError` where the machine does not allow it.
         """
+        os.chdir("/")
         mount("", "/", "", MS_REC | MS_PRIVATE)
-        mount("tmpfs", self._place, "tmpfs")
+        # Lines run as the user that runs the tests: whatever leads out of the second root leads to
+        # nothing that could be written.
+        make_read_only("/")
+        mount("tmpfs", PLACE, "tmpfs")
         os.makedirs(self._root)
-        with os.scandir("/") as entries:
+        with os.scandir() as entries:
             folders = sorted(entries, key=lambda entry: entry.name)
         for entry in folders:
-            target = os.path.join(self._root, entry.name)
             if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), target)
-            elif entry.is_dir():
-                if entry.name not in FRESH:
-                    self._add(entry.path)
+                os.symlink(os.readlink(entry.name), os.path.join(self._root, entry.name))
+            elif entry.is_dir() and entry.name not in FRESH:
+                self._add(entry.name)
         for name in ("dev", "proc", "run", "sys"):
             os.makedirs(os.path.join(self._root, name), exist_ok=True)
         self._make_devices()
         mount("proc", os.path.join(self._root, "proc"), "proc", MS_RDONLY)
-        # Lines run as the user that runs the tests: nothing leads out of the second root to a file
-        # that could be written.
-        mount("", "/", "", MS_REMOUNT | MS_BIND | MS_RDONLY)
+        os.chroot(self._root)
         self._start_witness()
         self._fresh = self._fresh_state()
         self._system = self._system_state()
@@ -167,13 +183,13 @@ class Inside:
         The kernel shows no folder that another file system is mounted in. What is left out is an
         empty folder; what lines write there is seen too.
         """
-        target = self._root + lower
+        target = os.path.join(self._root, lower)
         os.makedirs(target, exist_ok=True)
-        layer = Layer(lower, os.path.join(self._place, "layers", str(len(self._layers))), target)
+        layer = Layer(lower, os.path.join(PLACE, "layers", str(len(self._layers))), target)
         try:
             layer.mount()
         except OSError:
-            if lower in ("/usr", "/etc", self._needed):
+            if lower in ("usr", "etc", self._needed):
                 raise
             shutil.rmtree(os.path.dirname(layer.upper))
             shutil.copystat(lower, target)
@@ -204,15 +220,22 @@ class Inside:
         """Start a process that no line may end or stop: it answers each byte with a byte."""
         asked, self._ask = os.pipe()
         self._answer, answered = os.pipe()
-        self._witness = os.fork()
-        if self._witness == 0:
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            os.dup2(asked, 0)
-            os.dup2(answered, 1)
-            os.closerange(3, 64)
-            os.execv("/bin/cat", ["cat"])
+        self._witness = self._spawn(["cat"], {"PATH": os.defpath}, (asked, answered, 2))
         os.close(asked)
         os.close(answered)
+
+    def _spawn(self, command: list[str], variables: dict[str, str], files: Sequence[int]) -> int:
+        """Start a program with these files as stdin, stdout and stderr; return its process id."""
+        actions = [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate(files)]
+        return os.posix_spawnp(
+            command[0],
+            command,
+            variables,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
 
     def _witness_answers(self) -> bool:
         try:
@@ -232,7 +255,7 @@ class Inside:
         """Return what is in the root itself, and in the folders that are not the system's."""
         state = {}
         waiting = [self._root]
-        layered = {self._root + layer.lower for layer in self._layers}
+        layered = {os.path.join(self._root, layer.lower) for layer in self._layers}
         layered.add(os.path.join(self._root, "proc"))
         while waiting:
             folder = waiting.pop()
@@ -260,7 +283,7 @@ class Inside:
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Run one line; return its exit status, its output and what it changed."""
         outcome = self._execute(task)
-        left = self._end_processes()
+        left = self._end_processes(outcome.pop("group"))
         changed = self._other_changes()
         is_mounted_anew = False
         for layer in self._layers:
@@ -297,10 +320,14 @@ class Inside:
 
     def _execute(self, task: dict[str, Any]) -> dict[str, Any]:
         reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            self._become_bash(task, writing)
-        os.close(writing)
+        nothing = os.open("/dev/null", os.O_RDONLY)
+        system = os.open(".", os.O_RDONLY)
+        os.chdir(task["directory"])
+        command = ["bash", "--noprofile", "--norc", "-c", task["line"]]
+        child = self._spawn(command, task["environment"], (nothing, writing, writing))
+        os.fchdir(system)
+        for file in (system, nothing, writing):
+            os.close(file)
         ended = os.pidfd_open(child)
         output = bytearray()
         deadline = time.monotonic() + float(task["timeout_s"])
@@ -327,28 +354,13 @@ class Inside:
         os.close(reading)
         os.close(ended)
         text = output.decode(errors="replace")
-        return {"exit": status, "output": text, "timed_out": is_timed_out}
+        return {"exit": status, "output": text, "timed_out": is_timed_out, "group": child}
 
-    def _become_bash(self, task: dict[str, Any], writing: int) -> None:
-        try:
-            os.setsid()
-            os.chroot(self._root)
-            os.chdir(task["directory"])
-            nothing = os.open("/dev/null", os.O_RDONLY)
-            for number, source in enumerate((nothing, writing, writing)):
-                os.dup2(source, number)
-            os.closerange(3, 64)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            command = ["bash", "--noprofile", "--norc", "-c", task["line"]]
-            os.execve("/bin/bash", command, task["environment"])
-        except BaseException as error:
-            os.write(2, f"cannot start bash: {error}\n".encode())
-        finally:
-            os._exit(127)
+    def _end_processes(self, group: int) -> list[str]:
+        """End what the line left behind; return the names of those that have left its group.
 
-    def _end_processes(self) -> list[str]:
-        """End what the line left behind; return the names of those that would have gone on."""
+        The others end with their line wherever a shell runs it.
+        """
         deadline = time.monotonic() + LEFT_S
         while self._others() and (rest := deadline - time.monotonic()) > 0:
             self._reap()
@@ -356,7 +368,8 @@ class Inside:
                 signal.sigtimedwait([signal.SIGCHLD], min(rest, 0.05))
         left = []
         for process in self._others():
-            left.append(_name(process))
+            if os.getpgid(process) != group:
+                left.append(_name(process))
             os.kill(process, signal.SIGKILL)
         while self._others():
             signal.sigtimedwait([signal.SIGCHLD], 0.05)

@@ -21,11 +21,10 @@ SEEN = {
     "mkfifo src/pipe": "changed {work}/src, changed {work}/src/pipe",
     "touch link/x": "changed {outside}, changed {outside}/x",
     "echo x > /etc/toolbus-proof": "changed /etc, changed /etc/toolbus-proof",
-    "touch /tmp/toolbus-proof": "changed /tmp, changed /tmp/toolbus-proof",
+    "touch /tmp/toolbus-proof": "changed /tmp/toolbus-proof",
     "touch /dev/shm/x": "changed /dev/shm, changed /dev/shm/x",
     "touch /run/x": "changed /run, changed /run/x",
     "mkdir /x": "changed /, changed /x",
-    "sleep 1000 &": "left sleep behind",
     "setsid sleep 1000 & disown; exit": "left sleep behind",
     "renice 19 2": "changed the state of the system",
     "kill -STOP -1": "changed a process that it did not start",
@@ -34,6 +33,8 @@ SEEN = {
     "mount -nt tmpfs none src": "changed the state of the system",
 }
 UNSEEN = (
+    "sleep 1000 &",
+    "mktemp | xargs rm",
     "ls -lR . | head -3",
     "cat <(ls) a.txt",
     "git log --oneline",

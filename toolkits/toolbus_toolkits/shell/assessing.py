@@ -34,6 +34,8 @@ _MAX_SOURCE_CHARS = 80
 _MAX_PREVIEW_LINES = 100
 _REPEATS = re.compile(r"\b(?:for|while|until|select|function|coproc)\b|\(\s*\)")
 """Words of a line that may run a command twice, or elsewhere than where it stands."""
+_ENDS = re.compile(r"[;\n]|\|\||(?<![<>&])&(?![&>])")
+"""What ends a list of commands that run only if all before them succeed."""
 
 
 def assess_line(
@@ -75,9 +77,11 @@ def assess_line(
             if places.directories == before or None in places.directories:
                 break
     verdicts = []
-    for command, effect in commands:
+    leading = 0 if repeats else _leading_changes(line, commands)
+    for number, (command, effect) in enumerate(commands):
         verdicts.append(judged(command, effect, places, environment))
-        _change_directory(command, effect, places, environment)
+        is_certain = number < leading
+        _change_directory(command, effect, places, environment, is_certain=is_certain)
     _judge_links(verdicts, repeats=repeats)
     return _combined(verdicts, patterns, environment)
 
@@ -105,8 +109,30 @@ def _all_commands(
         left += ((started, depth + 1) for started in reversed(effect.runs))
 
 
+def _leading_changes(line: str, commands: Sequence[tuple[SimpleCommand, Effect]]) -> int:
+    """Return how many changes of directory a line begins with, each followed by `&&`.
+
+    What follows runs only if they succeed, unless the list ends before the line does. That is
+    looked for in the text: a quoted `;` costs no more than a question.
+    """
+    count = 0
+    rest = line.strip()
+    for command, _ in commands:
+        after = rest.removeprefix(command.source).lstrip()
+        if base_name(command) != "cd" or after == rest or not after.startswith("&&"):
+            break
+        rest = after[2:].lstrip()
+        count += 1
+    return count if _ENDS.search(rest.replace("&&", "")) is None else 0
+
+
 def _change_directory(
-    command: SimpleCommand, effect: Effect, places: Places, environment: Mapping[str, str]
+    command: SimpleCommand,
+    effect: Effect,
+    places: Places,
+    environment: Mapping[str, str],
+    *,
+    is_certain: bool = False,
 ) -> None:
     name = base_name(command)
     if name == "popd":  # back to one of those where it has been
@@ -114,15 +140,16 @@ def _change_directory(
     if name not in ("cd", "pushd", "chdir"):
         # `env -C folder rm x`, `find folder -execdir rm x`: what it starts is elsewhere.
         if effect.runs and effect.directory is not None:
-            places.add(places.entered(effect.directory))
+            places.enter(places.entered(effect.directory))
         return
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
-        places.add((None,))
+        places.enter((None,))
+        is_certain = False
     word = effect.directory
     if word is None and len(command.words) > 1:
         word = next((word for word in command.words[1:] if word.value != "--"), None)
         word = word if word is None or word.value in (None, "-") else Word(word.source, None)
-    places.add(places.entered(word))
+    places.enter(places.entered(word), is_certain=is_certain)
 
 
 def _judge_links(verdicts: Sequence[Verdict], *, repeats: bool) -> None:

@@ -8,22 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolbus_toolkits.shell.commands import Effect
+from toolbus_toolkits.shell.environment import is_harmless
 from toolbus_toolkits.shell.places import Places, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
 from toolbus_toolkits.workspace import HARMLESS_DEVICES, is_same_or_below
 
 __all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judged"]
 
-_HARMLESS_VARIABLES = re.compile(
-    # How programs write dates, numbers, messages and colors, and how wide. LANGUAGE and LC_* choose
-    # catalogs by a name in which programs accept no `/`.
-    r"LANG|LANGUAGE|LC_[A-Z]+|TZ|COLUMNS|LINES|TERM|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE"
-    # That nobody is there to answer, or that little is to be written.
-    r"|CI|DEBIAN_FRONTEND|NONINTERACTIVE|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONIOENCODING"
-    r"|PYTHONUTF8|PYTHONHASHSEED|RUST_BACKTRACE|RUST_LOG|CARGO_TERM_COLOR|NODE_ENV|BLOCKSIZE"
-    r"|SOURCE_DATE_EPOCH|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|HOMEBREW_NO_AUTO_UPDATE"
-)
-"""Variables that change what a program writes, and neither what it runs nor where it reads."""
 _OWN_VARIABLE = re.compile("[a-z_][a-z0-9_]*")
 """A variable of the line itself: those of bash and of programs are upper-case, but for proxies."""
 _MEANING_IN_LOWER_CASE = re.compile(r"(?:[a-z]+_proxy|histchars|auto_resume|_)")
@@ -98,7 +89,7 @@ def changes_meaning(
         is_own = not command.words and name not in environment and _OWN_VARIABLE.fullmatch(name)
         if is_own and not _MEANING_IN_LOWER_CASE.fullmatch(name):
             continue
-        if not _HARMLESS_VARIABLES.fullmatch(name):
+        if not is_harmless(name):
             found.append(assignment)
     return tuple(found)
 
@@ -127,7 +118,7 @@ def judged(
         verdict.doubts.append(str(error))
         verdict.is_outside = True
     is_file_command = effect.changes is not None or effect.read_only or effect.is_transparent
-    if verdict.doubts or not is_file_command:
+    if verdict.doubts or not is_file_command or (command.takes_more and effect.changes is not None):
         verdict.is_outside = True
     return verdict
 

@@ -92,9 +92,16 @@ class Places:
                 found.append(self.resolved(logical) if directory else None)
         return tuple(dict.fromkeys(found)) or (None,)
 
-    def add(self, directories: Iterable[str | None]) -> None:
-        """Let the line be in further directories, and in its earlier ones: a change may fail."""
-        found = tuple(dict.fromkeys((*self.directories, *directories)))
+    def enter(self, directories: Iterable[str | None], *, is_certain: bool = False) -> None:
+        """Let the line be in directories from now on.
+
+        Args:
+            directories: One of them it is in.
+            is_certain: Whether what follows runs only if the change succeeded; else the line may
+                still be where it was.
+        """
+        before = () if is_certain else self.directories
+        found = tuple(dict.fromkeys((*before, *directories)))
         self.directories = found if len(found) <= _MAX_DIRECTORIES else (*found[:1], None)
 
     def targets(
@@ -141,10 +148,12 @@ class Places:
         It may be more than bash finds: a quoted `*` counts as one here.
         """
         found = [""]
+        is_certain = True
         for number, name in enumerate(pattern.split("/")):
             separator = "/" if number else ""
             if not has_wildcard(name):
                 found = [f"{start}{separator}{name}" for start in found]
+                is_certain = False
                 continue
             matches = re.compile(_regex_of(name), re.DOTALL).fullmatch
             next_found = []
@@ -155,6 +164,9 @@ class Places:
                     if not is_hidden and matches(entry.name):
                         next_found.append(f"{prefix}{entry.name}")
             found = next_found
+            is_certain = True
+        if not is_certain:
+            found = [path for path in found if os.path.lexists(os.path.join(directory, path))]
         return found or [pattern]
 
     def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:

@@ -115,7 +115,7 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
     found = _parsed(pattern)
     name, space, rest = found.chunks[0].partition(" ")
     chunks = (f"{_sure_name(name)}{space}{rest}", *found.chunks[1:])
-    text = " ".join(_SPACES.sub(_INNER_SPACE, word) for word in words)
+    text = " ".join(re.sub(r"\s", _INNER_SPACE, word) for word in words)
     if command.takes_more:
         text += f" {_HOLE}"
     return _is_glob(chunks, text) or (found.may_end and _is_glob((*_more(chunks), ""), text))

@@ -63,19 +63,10 @@ SECRETS: Mapping[str, tuple[str, ...]] = {
         *("/etc/ssl/private", "/etc/krb5.keytab", "/etc/NetworkManager/system-connections"),
         *("/var/run/secrets", "/run/secrets", "/var/lib/sss"),
     ),
-    # The variables and the memory of any process of this user, and devices with all files.
+    # The variables and the memory of any process of this user.
     "holds the memory of programs": (
         *("/proc/*/environ", "/proc/*/mem", "/proc/*/task/*/environ", "/proc/*/task/*/mem"),
-        *(
-            "/proc/kcore",
-            "/dev/mem",
-            "/dev/kmem",
-            "/dev/sd*",
-            "/dev/nvme*",
-            "/dev/vd*",
-            "/dev/xvd*",
-        ),
-        *("/dev/mapper", "/dev/dm-*", "/dev/loop*", "/dev/disk"),
+        *("/proc/kcore", "/dev/mem", "/dev/kmem"),
     ),
     # What the SDK and its toolkits write to TOOLBUS_HOME; its tokens let join rooms as this user.
     _OF_TOOLBUS: (
@@ -118,6 +109,10 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         *("cron.d", "cron.daily", "cron.hourly", "cron.weekly", "cron.monthly"),
         *("authorized_keys", "LaunchAgents", "LaunchDaemons"),
     ),
+    "is a disk": (
+        *("/dev/sd*", "/dev/hd*", "/dev/nvme*", "/dev/vd*", "/dev/xvd*", "/dev/mmcblk*"),
+        *("/dev/mapper", "/dev/dm-*", "/dev/md*", "/dev/loop*", "/dev/disk", "/dev/block"),
+    ),
     # With another rule file an agent would allow itself what it wants: hosts read them again.
     "says what toolbus allows and hosts": (".toolbus", "policy.toml", "rules.toml"),
 }
@@ -130,6 +125,9 @@ HARMLESS_DEVICES = frozenset(
 """Devices that keep nothing: to write to them changes no file, and they hold no secret."""
 
 _MAX_CHARS = 4096
+"""Of a longer path the end is compared; nothing can open it."""
+_MAX_PATTERN_CHARS = 512
+"""The longest pattern that is compared with each entry, at each of its names."""
 _WILDCARDS = frozenset("*?[")
 _BRACKETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
 """A set of characters in a pattern of bash."""
@@ -185,6 +183,8 @@ class SensitivePaths:
     def _find(self, path: str, writes: bool) -> str:
         if path in HARMLESS_DEVICES:
             return ""
+        if has_wildcard(path) and len(path) > _MAX_PATTERN_CHARS:
+            return "is a pattern that is too long to judge"
         entries = self._all if writes else self._secrets
         found = entries.reason(_comparable(path[-_MAX_CHARS:]))
         return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found

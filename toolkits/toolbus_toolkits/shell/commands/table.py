@@ -20,7 +20,16 @@ from typing import Literal
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
-__all__ = ["Arguments", "Command", "Kind", "may_be_several", "read_arguments", "row_effect"]
+__all__ = [
+    "Arguments",
+    "Command",
+    "Kind",
+    "asking",
+    "may_be_several",
+    "read_arguments",
+    "row_effect",
+    "unknown_command",
+]
 
 Kind = Literal["flag", "value", "file", "optional", "asks"]
 """What an option is: without a value; with a value; with a value that is a file which is read; with
@@ -52,6 +61,8 @@ class Command:
     any_option: bool = False
     """Whether no option at all writes, runs others or changes anything, listed here or not. Only
     then may a word that is known when the line runs stand where an option may stand."""
+    any_words: bool = False
+    """Whether it only reads whatever its words are, as echo; then nothing else is described."""
     operands: Literal["paths", "words"] = "paths"
     """What its operands are: files and folders that it reads, or other words."""
     leading: int = 0
@@ -161,6 +172,30 @@ def may_be_several(word: Word) -> bool:
     return word.is_pattern or (word.value is None and word.is_split)
 
 
+def unknown_command(source: str) -> SimpleCommand:
+    """Return a command that is known only when the line runs, so that every deny rule matches it.
+
+    Args:
+        source: Where it comes from.
+    """
+    return SimpleCommand((Word(source, None, is_split=True),), source=source, takes_more=True)
+
+
+def asking(why: str, *, immune: bool = False) -> Callable[[SimpleCommand], Effect]:
+    """Return the function for a command that is asked about whatever its words are.
+
+    Args:
+        why: What it does, as a clause.
+        immune: Whether a person decides whatever the rules allow.
+    """
+
+    def effect(command: SimpleCommand) -> Effect:
+        name = command.words[0].source
+        return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
+
+    return effect
+
+
 def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
     """Return what a command does by its row.
 
@@ -169,6 +204,8 @@ def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
         command: The command.
         start: Where its options begin among its words: behind its name and its sub-command.
     """
+    if row.any_words:
+        return Effect(read_only=True, reads=())
     arguments = read_arguments(row, command, start)
     if row.effect is None:
         effect = Effect(

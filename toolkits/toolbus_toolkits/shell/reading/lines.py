@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
+from toolbus_toolkits.shell.reading.evaluating import (
+    assigned_names,
+    evaluation_fault,
+    is_plain_condition,
+    is_special_name,
+)
+from toolbus_toolkits.shell.reading.functions import without_calls
 from toolbus_toolkits.shell.reading.heredocs import (
     HereDocument,
     find_here_documents,
     without_here_documents,
 )
+from toolbus_toolkits.shell.reading.masks import with_plain_words
 from toolbus_toolkits.shell.reading.parts import (
     Assignment,
     Reading,
@@ -22,23 +31,34 @@ from toolbus_toolkits.shell.reading.parts import (
     UnreadableError,
     Word,
 )
-from toolbus_toolkits.shell.reading.words import WordReader
+from toolbus_toolkits.shell.reading.words import PLAIN_HERE_DOCUMENT, WordReader
 
 __all__ = ["read_line"]
 
 MAX_LINE_LENGTH = 65_536
+# The grammar takes long where it does not understand many of them: 90 ms for 4,096 times `<`.
+# Here-documents have none.
+MAX_MARKS = 4_096
+MAX_WORDS = 4_096
 MAX_COMMANDS = 256
 # Each level takes some ten frames of Python, of 1,000.
 MAX_DEPTH = 20
 
+_MARK = re.compile(r"[^A-Za-z0-9_ \t./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|[<>](?!\()|\Z)")
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TEST_OPERATOR = re.compile(r"(?:&&|\|\||<(?!\()|>(?!\())(?=[ \t])")
 _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
 _REDIRECTION = re.compile(
-    r"([0-9]*)(<<<|<<-?|<>|<&|>&|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
+    r"([0-9]*)(<<<|<<-?|<>|<&-?|>&-?|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
 )
-_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+# In other locales a byte of a letter may be a blank or a quote.
+_PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
+_LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
+_DESCRIPTOR = re.compile(r"[0-9]+-?")
 # bash joins lines before it looks for operators and expansions.
 _JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
 
@@ -48,16 +68,20 @@ _RESERVED = frozenset(
     " coproc".split()
 )
 _OPERATORS = frozenset(["&&", "||", ";", "&", "|", "|&", "(", ")"])
+# What bash would take with each operator as another one.
+_LONGER = {"&": "&>", "|": "|&", ";": ";&", "(": "("}
 _KEYWORDS = frozenset(
     "if then else elif fi case esac for select while until do done in { } !".split()
 )
 _SIMPLE = frozenset(
-    "command variable_assignment variable_assignments declaration_command unset_command".split()
+    "command variable_assignment variable_assignments declaration_command unset_command"
+    " file_redirect herestring_redirect".split()
 )
 _REDIRECTS = frozenset(["file_redirect", "herestring_redirect"])
-_SEQUENCES = frozenset(
-    "list pipeline negated_command compound_statement subshell if_statement elif_clause"
-    " else_clause while_statement do_group".split()
+_LISTS = frozenset(["list", "pipeline", "negated_command"])
+_COMPOUND = frozenset(
+    "compound_statement subshell if_statement elif_clause else_clause while_statement"
+    " do_group".split()
 )
 
 
@@ -73,7 +97,10 @@ class _LineReader:
 
     def __init__(self, text: str, environment: Mapping[str, str], depth: int = 0) -> None:
         self.commands: list[SimpleCommand] = []
+        self.faults: list[str] = []
         self.assigned_names: set[str] = set()
+        # By name: where the commands of its body are among `commands`.
+        self.functions: dict[str, tuple[int, int]] = {}
         self._text = text
         self._environment = environment
         self._depth = depth
@@ -90,10 +117,22 @@ class _LineReader:
         # substitution that was.
         self._pending: dict[int, tuple[HereDocument, int]] = {}
         self._substitution = -1
+        # The operator or reserved word that was read last.
+        self._operator = ""
         # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
-        source = without_here_documents(text, self._here_documents)
+        source = text
+        if "<<" in text:
+            source = without_here_documents(text, self._here_documents)
+        if len(_MARK.findall(source)) > MAX_MARKS:
+            raise UnreadableError(f"it has more than {MAX_MARKS} operators and quotes")
         parser, query = _grammar()
-        self._root = parser.parse(_LETTERS_ABOVE_ASCII.sub("x", source).encode()).root_node
+        source = _LETTERS_ABOVE_ASCII.sub("x", source)
+        self._root = parser.parse(source.encode()).root_node
+        if self._root.has_error:
+            # The grammar does not know some words that bash knows.
+            self._root = parser.parse(with_plain_words(source).encode()).root_node
+            if self._root.has_error:
+                raise UnreadableError("it is not understood as a command line of bash")
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
             captures = QueryCursor(query).captures(self._root)
@@ -103,8 +142,6 @@ class _LineReader:
 
     def read(self) -> None:
         """Read all of it."""
-        if self._root.has_error:
-            raise UnreadableError("it is not understood as a command line of bash")
         self._read_sequence(self._root.children)
         self._skip_blanks()
         if self._index != len(self._text):
@@ -149,6 +186,7 @@ class _LineReader:
     def _take(self, node: Node) -> None:
         """Read an operator or a reserved word."""
         kind = node.type
+        self._operator = kind
         if kind == "\n":
             return
         self._skip_blanks()
@@ -158,20 +196,9 @@ class _LineReader:
             raise self._disagreement()
         following = text[end : end + 1]
         if kind in _OPERATORS:
-            # A longer operator would be another one.
-            is_whole = not (
-                following in "&|;"
-                and following
-                and kind in "&|;"
-                or kind in "(&"
-                and following in "(>"
-            )
-            if kind == "(" and following == "(":
-                is_whole = False
-        elif kind in _KEYWORDS:
-            is_whole = not following or following in " \t\n|&;()<>"
+            is_whole = not following or following not in _LONGER.get(kind, "")
         else:
-            is_whole = False
+            is_whole = kind in _KEYWORDS and (not following or following in " \t\n|&;()<>")
         if not is_whole:
             raise UnreadableError(f"`{text[self._index : end + 1]}` is not read")
         self._index = end
@@ -179,47 +206,47 @@ class _LineReader:
     # Statements.
 
     def _read_sequence(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            if node.is_named:
-                if node.type != "comment":
-                    self._read_statement(node)
-            else:
+        # Lists nest once for each of their commands, so they are not read by recursion.
+        waiting = list(reversed(nodes))
+        while waiting:
+            node = waiting.pop()
+            kind = node.type
+            if kind in _LISTS:
+                waiting.extend(reversed(node.children))
+            elif not node.is_named:
                 self._take(node)
+            elif kind != "comment":
+                self._read_statement(node)
 
     def _read_statement(self, node: Node) -> None:
         kind = node.type
         self._skip_blanks()
         if node.start_byte != self._index:
             raise self._disagreement()
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise UnreadableError("it is nested too deeply")
-        if kind in _SIMPLE:
+        if kind in _SIMPLE or (kind == "test_command" and node.children[0].type == "["):
             self._read_simple_command()
-        elif kind in _SEQUENCES:
-            self._read_sequence(node.children)
-        elif kind == "redirected_statement":
-            self._read_redirected(node)
-        elif kind == "test_command" and node.children[0].type == "[":
-            self._read_simple_command()
-        elif kind == "for_statement":
-            self._read_for(node)
-        elif kind == "case_statement":
-            self._read_case(node)
         else:
-            raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
-        self._depth -= 1
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise UnreadableError("it is nested too deeply")
+            read = _READERS.get(kind)
+            if read is None:
+                raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
+            read(self, node)
+            self._depth -= 1
+            self._read_redirections()
         if self._index < node.end_byte:
             raise self._disagreement()
-        if kind not in _SIMPLE:
-            self._read_redirections()
+
+    def _read_compound(self, node: Node) -> None:
+        self._read_sequence(node.children)
 
     def _read_redirected(self, node: Node) -> None:
         body = node.children[0]
         if body.type in _REDIRECTS:
             self._read_simple_command()
         else:
-            self._read_statement(body)
+            self._read_sequence([body])
 
     def _read_for(self, node: Node) -> None:
         is_listed = False
@@ -231,6 +258,8 @@ class _LineReader:
                 name = self._text[self._index : child.end_byte]
                 if child.start_byte != self._index or not _NAME.fullmatch(name):
                     raise self._disagreement()
+                if is_special_name(name):
+                    raise UnreadableError(f"`{name}` changes how bash reads the line")
                 self.assigned_names.add(name)
                 self._index = child.end_byte
             elif not child.is_named:
@@ -279,14 +308,64 @@ class _LineReader:
         if self._index < node.end_byte:
             raise self._disagreement()
 
+    def _read_test(self, node: Node) -> None:
+        """Read `[[ ... ]]`: tests joined by `&&` and `||`, without parentheses."""
+        text = self._text
+        number = len(self.commands)
+        start = self._index
+        word, self._index = self._words.read(self._index)
+        words = [word]
+        test: list[Word] = []
+        while True:
+            self._skip_blanks(newlines=False)
+            match = _TEST_OPERATOR.match(text, self._index)
+            if match is not None:
+                word = Word(match[0], match[0])
+                self._index = match.end()
+            else:
+                word, self._index = self._words.read(self._index)
+            words.append(word)
+            if word.source not in {"&&", "||", "]]"}:
+                test.append(word)
+                continue
+            if not is_plain_condition(test):
+                raise UnreadableError("`[[` may evaluate its arguments")
+            test = []
+            if word.source == "]]":
+                break
+        if self._index != node.end_byte:
+            raise self._disagreement()
+        # Its words are neither split nor replaced by names of files.
+        unsplit = tuple(replace(word, is_split=False, is_pattern=False) for word in words)
+        self._add(SimpleCommand(unsplit, source=text[start : self._index]), number)
+
+    def _read_function(self, node: Node) -> None:
+        kinds = [child.type for child in node.children[:4]]
+        if kinds != ["word", "(", ")", "compound_statement"]:
+            raise UnreadableError("a function in this form is not read")
+        name, opening, closing, body, *more = node.children
+        text = self._text[self._index : name.end_byte]
+        if not _FUNCTION_NAME.fullmatch(text):
+            raise UnreadableError("a function of this name is not read")
+        self._index = name.end_byte
+        self._take(opening)
+        self._take(closing)
+        number = len(self.commands)
+        self._read_statement(body)
+        if any(child.end_byte > self._index for child in more):
+            raise self._disagreement()
+        if text in self.functions:
+            raise UnreadableError(f"the function `{text}` is defined twice")
+        self.functions[text] = (number, len(self.commands))
+
     # Simple commands.
 
     def _read_words(self) -> list[Word]:
         words: list[Word] = []
         self._skip_blanks(newlines=False)
         while self._index < len(self._text) and self._text[self._index] not in "\n|&;()":
-            word, self._index = self._words.read(self._index)
-            words.append(word)
+            read, self._index = self._words.read_all(self._index)
+            words += read
             self._skip_blanks(newlines=False)
         return words
 
@@ -298,41 +377,64 @@ class _LineReader:
         assignments: list[Assignment] = []
         redirections: list[Redirection] = []
         end = start
+        # `time` is a reserved word at the start of a pipeline alone; else it is a program.
+        is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
+                is_measured = False
             elif text[self._index] in "\n|&;()":
                 break
+            elif words:
+                read, self._index = self._words.read_all(self._index)
+                words += read
+            elif match := _ASSIGNMENT.match(text, self._index):
+                assignments.append(self._read_assignment(match))
+                is_measured = False
+            elif match := (_TIME.match(text, self._index) if is_measured else None):
+                # The reserved word measures what follows.
+                self._index = start = match.end()
+                is_measured = False
             else:
-                match = None if words else _ASSIGNMENT.match(text, self._index)
-                if match is not None:
-                    if text.startswith("(", match.end()):
-                        raise UnreadableError("an array is not read")
-                    value, self._index = self._words.read(match.end(), is_assigned=True)
-                    assignments.append(Assignment(match[1], value))
-                    self.assigned_names.add(match[1])
-                else:
-                    if not words and _SUBSCRIPT.match(text, self._index):
-                        raise UnreadableError("a subscript is not read")
-                    word, self._index = self._words.read(self._index)
-                    if not words and word.source in _RESERVED:
-                        raise UnreadableError(f"`{word.source}` is not read here")
-                    words.append(word)
+                words.append(self._read_name())
             end = self._index
             self._skip_blanks(newlines=False)
-        if words and words[0].value is None:
-            raise UnreadableError("the name of a command is known only when the line runs")
         # The commands of its substitutions run before it, but it begins before them.
-        command = SimpleCommand(
-            tuple(words), tuple(assignments), tuple(redirections), text[start:end]
-        )
+        source = text[start:end]
+        command = SimpleCommand(tuple(words), tuple(assignments), tuple(redirections), source)
+        fault = evaluation_fault(command)
+        if fault:
+            self.faults.append(fault)
+        self.assigned_names.update(assigned_names(command))
         self._add(command, number)
+
+    def _read_assignment(self, match: re.Match[str]) -> Assignment:
+        if self._text.startswith("(", match.end()):
+            raise UnreadableError("an array is not read")
+        value, self._index = self._words.read(match.end(), is_assigned=True)
+        if match[2]:
+            value = Word(value.source, None)
+        if is_special_name(match[1]):
+            self.faults.append(f"`{match[1]}` changes how bash reads the line")
+        return Assignment(match[1], value)
+
+    def _read_name(self) -> Word:
+        if _SUBSCRIPT.match(self._text, self._index):
+            raise UnreadableError("a subscript is not read")
+        word, self._index = self._words.read(self._index)
+        if word.source in _RESERVED:
+            raise UnreadableError(f"`{word.source}` is not read here")
+        if word.value is None or word.is_pattern:
+            raise UnreadableError("the name of a command is known only when the line runs")
+        return word
 
     def _add(self, command: SimpleCommand, number: int) -> None:
         self.commands.insert(number, command)
         if len(self.commands) > MAX_COMMANDS:
             raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
+        if len(command.words) + len(command.assignments) > MAX_WORDS:
+            raise UnreadableError(f"a command has more than {MAX_WORDS} words")
 
     def _read_redirections(self) -> None:
         """Read the redirections behind a compound command, as a command of their own."""
@@ -362,6 +464,8 @@ class _LineReader:
         if operator in {"<<", "<<-"}:
             return self._read_here_document(match.end(1), operator)
         self._index = match.end()
+        if operator in {"<&-", ">&-"}:
+            return Redirection(operator, None)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)
         if operator == "<<<":
@@ -376,9 +480,12 @@ class _LineReader:
             raise UnreadableError("a here-document is not understood")
         self._pending[document.body_start] = (document, self._substitution)
         self._index = document.end
-        if not document.is_quoted and any(mark in document.body for mark in "$`\\"):
-            raise UnreadableError("a here-document with expansions is not read")
-        return Redirection(operator, None, Word(document.body, document.body))
+        body = document.body
+        if document.is_quoted or not any(mark in body for mark in "$`\\"):
+            return Redirection(operator, None, Word(body, body))
+        if not PLAIN_HERE_DOCUMENT.fullmatch(body):
+            raise UnreadableError("a here-document may run commands")
+        return Redirection(operator, None, Word(body, None))
 
     # Substitutions.
 
@@ -388,7 +495,8 @@ class _LineReader:
             raise UnreadableError(
                 f"it is not understood from `{self._text[start : start + 20]}` on"
             )
-        outer = (self._index, self._substitution)
+        outer = (self._index, self._substitution, self._operator)
+        self._operator = ""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UnreadableError("it is nested too deeply")
@@ -399,7 +507,7 @@ class _LineReader:
         end = self._index
         if node.end_byte != end + 1 or self._text[end : end + 1] != ")":
             raise self._disagreement()
-        self._index, self._substitution = outer
+        self._index, self._substitution, self._operator = outer
         self._depth -= 1
         return end + 1
 
@@ -408,11 +516,25 @@ class _LineReader:
         inner.read()
         for command in inner.commands:
             self._add(command, len(self.commands))
+        self.faults += inner.faults
+        if inner.functions:
+            raise UnreadableError("a function in backticks is not read")
         self.assigned_names |= inner.assigned_names
         self.used_names |= inner.used_names
 
 
-def _fault_of_text(line: str) -> str:
+# The compound commands that are understood, by the name that the grammar has for them.
+_READERS: dict[str, Callable[[_LineReader, Node], None]] = {
+    **dict.fromkeys(_COMPOUND, _LineReader._read_compound),
+    "redirected_statement": _LineReader._read_redirected,
+    "for_statement": _LineReader._read_for,
+    "case_statement": _LineReader._read_case,
+    "test_command": _LineReader._read_test,
+    "function_definition": _LineReader._read_function,
+}
+
+
+def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     if len(line) > MAX_LINE_LENGTH:
         return f"it is longer than {MAX_LINE_LENGTH} characters"
     # Blanks other than the space, control characters, surrogates, letters without a width and
@@ -421,6 +543,10 @@ def _fault_of_text(line: str) -> str:
         return "it has an invisible character"
     if _JOINED_OPERATOR.search(line):
         return "an operator goes on in the next line"
+    if not line.isascii():
+        locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+        if not _PLAIN_LOCALE.fullmatch(locale) or _LOCALE_NAMES.search(line):
+            return "its letters depend on the locale"
     return ""
 
 
@@ -431,17 +557,22 @@ def read_line(line: str, environment: Mapping[str, str]) -> Reading:
         line: The text after `bash --noprofile --norc -c`.
         environment: The variables that it starts with; those that the line itself sets are unknown.
     """
-    fault = _fault_of_text(line)
+    fault = _fault_of_text(line, environment)
     if fault:
         return Reading(faults=(fault,))
-    reader = _LineReader(line, environment)
+    commands: Sequence[SimpleCommand] = ()
+    faults: list[str] = []
     try:
+        reader = _LineReader(line, environment)
+        commands = reader.commands
+        faults = reader.faults
         reader.read()
+        changed = reader.assigned_names
+        if reader.used_names and (reader.used_names & changed or "*" in changed):
+            names = set() if "*" in changed else environment.keys() - changed
+            reader = _LineReader(line, {name: environment[name] for name in names})
+            reader.read()
+        commands = without_calls(reader.commands, reader.functions, environment)
     except UnreadableError as error:
-        return Reading(tuple(reader.commands), (str(error),))
-    if reader.used_names & reader.assigned_names:
-        known = {
-            name: value for name, value in environment.items() if name not in reader.assigned_names
-        }
-        return read_line(line, known)
-    return Reading(tuple(reader.commands))
+        faults.append(str(error))
+    return Reading(tuple(commands), tuple(dict.fromkeys(faults)))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from toolbus_toolkits.shell.reading.braces import expand_braces
 from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
 from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
 
-__all__ = ["WordReader"]
+__all__ = ["PLAIN_HERE_DOCUMENT", "WordReader"]
 
 # A word of these characters alone means itself. What follows must end it.
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=^-]*(?=[ \t\n|&;<>)]|\Z)")
+_PLAIN_WORD = re.compile(
+    r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=^-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
+)
 _UNQUOTED = re.compile(r"[^ \t\n|&;<>()'\"\\$`]+")
 _DOUBLE_QUOTED = re.compile(r'[^"\\$`]+')
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
@@ -27,11 +31,21 @@ _PLAIN_OPERATION = re.compile(
 )
 # Without names there is nothing to evaluate. Parentheses are left out, as then the end is certain.
 _PLAIN_ARITHMETIC = re.compile(r"\$\(\([0-9+*/% \t<>=-]*\)\)")
+# Braces are expanded before quotes and variables are looked at: here in words without them.
+_BRACED_WORD = re.compile(
+    r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
+)
 _BRACES = re.compile(r"\{.*(?:,|\.\.).*\}", re.DOTALL)
 _PATTERN = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _TILDE = re.compile(r"^~")
 _ASSIGNED_TILDE = re.compile(r"(^|:)~")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+
+# The body of a here-document whose delimiter is not quoted, if nothing in it runs.
+PLAIN_HERE_DOCUMENT = re.compile(
+    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
+    r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
+)
 
 # A piece of a word: its text, or None where that is known only when the line runs; and whether it
 # is quoted.
@@ -64,6 +78,29 @@ class WordReader:
         self._read_backticks = read_backticks
         self._pieces: list[_Piece] = []
         self._is_split = False
+
+    def read_all(self, start: int) -> tuple[list[Word], int]:
+        """Read the word at an index, which braces may make several words of.
+
+        Raises:
+            UnreadableError: It has something that is not read.
+        """
+        match = _BRACED_WORD.match(self._text, start)
+        if match is None or not _BRACES.search(match[0]):
+            word, end = self.read(start)
+            return [word], end
+        words = []
+        for text in expand_braces(match[0]):
+            reader = WordReader(
+                text,
+                self._environment,
+                read_commands=self._read_commands,
+                read_backticks=self._read_backticks,
+            )
+            word, _ = reader.read(0)
+            self.used_names |= reader.used_names
+            words.append(replace(word, source=match[0]))
+        return words, match.end()
 
     def read(self, start: int, *, is_assigned: bool = False) -> tuple[Word, int]:
         """Read the word at an index. Return it and the index after it.
