@@ -33,6 +33,9 @@ def decoder() -> io.IncrementalNewlineDecoder:
     )
 
 
+_MAX_PIECES = 1_000
+
+
 class Page(NamedTuple):
     """A part of an output."""
 
@@ -75,8 +78,8 @@ class _Ends:
         while self._tail_size - len(self._tails[0]) >= self._tail_chars:
             self._tail_size -= len(self._tails.popleft())
         # Pieces of a few characters each would cost many times what they say.
-        if len(self._tails) > 1_000:
-            self._tails = deque(["".join(self._tails)])
+        if len(self._tails) > _MAX_PIECES:
+            self._join_tails()
 
     def head(self) -> str:
         """Return the beginning."""
@@ -86,9 +89,14 @@ class _Ends:
 
     def tail(self) -> str:
         """Return the end, without what `head` has."""
-        if len(self._tails) > 1:
-            self._tails = deque(["".join(self._tails)])
-        return self._tails[0] if self._tails else ""
+        self._join_tails()
+        return self._tails[0]
+
+    def _join_tails(self) -> None:
+        # Cut, because a piece is left out only as a whole: joined ones would grow for ever.
+        text = "".join(self._tails)[-self._tail_chars :]
+        self._tails = deque([text])
+        self._tail_size = len(text)
 
 
 class Output(_Ends):
