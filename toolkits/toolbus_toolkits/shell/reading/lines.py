@@ -380,6 +380,8 @@ class _LineReader:
         # `time` is a reserved word at the start of a pipeline alone; else it is a program.
         is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
+            if len(words) + len(assignments) + len(redirections) > MAX_WORDS:
+                raise UnreadableError(f"a command has more than {MAX_WORDS} words")
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
@@ -433,8 +435,6 @@ class _LineReader:
         self.commands.insert(number, command)
         if len(self.commands) > MAX_COMMANDS:
             raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
-        if len(command.words) + len(command.assignments) > MAX_WORDS:
-            raise UnreadableError(f"a command has more than {MAX_WORDS} words")
 
     def _read_redirections(self) -> None:
         """Read the redirections behind a compound command, as a command of their own."""
