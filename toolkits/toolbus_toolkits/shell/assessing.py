@@ -17,7 +17,7 @@ from toolbus_toolkits.shell.judging import (
     is_moved_by,
     judged,
 )
-from toolbus_toolkits.shell.places import Places
+from toolbus_toolkits.shell.places import Places, TooManyWords
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import covers, matches_any, suggested
 from toolbus_toolkits.workspace import Roots, SensitivePaths
@@ -61,13 +61,27 @@ def assess_line(
     if reading.faults:
         return _unreadable("; ".join(reading.faults), patterns)
     places = Places(directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive)
-    repeats = _REPEATS.search(line) is not None
     commands = []
     for found in _all_commands(reading.commands):
         if found is None:
             limit = f"more than {_MAX_COMMANDS} commands, or {_MAX_DEPTH} inside of each other"
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
+    try:
+        verdicts = _verdicts(line, commands, places, environment)
+    except TooManyWords:
+        return _unreadable("it has too many words", patterns)
+    return _combined(verdicts, patterns, environment)
+
+
+def _verdicts(
+    line: str,
+    commands: Sequence[tuple[SimpleCommand, Effect]],
+    places: Places,
+    environment: Mapping[str, str],
+) -> list[Verdict]:
+    """Judge the commands of a line, each in all directories where it may run."""
+    repeats = _REPEATS.search(line) is not None
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
@@ -76,14 +90,19 @@ def assess_line(
                 _change_directory(command, effect, places, environment)
             if places.directories == before or None in places.directories:
                 break
-    verdicts = []
     leading = 0 if repeats else _leading_changes(line, commands)
+    verdicts = []
     for number, (command, effect) in enumerate(commands):
         verdicts.append(judged(command, effect, places, environment))
         is_certain = number < leading
         _change_directory(command, effect, places, environment, is_certain=is_certain)
-    _judge_links(verdicts, repeats=repeats)
-    return _combined(verdicts, patterns, environment)
+    # A symlink that one command may put somewhere leads the others away.
+    for placing in verdicts:
+        for other in verdicts:
+            if (repeats or other is not placing) and is_moved_by(placing, other):
+                other.doubts.append("another command of the line may put a symlink in its place")
+                other.is_outside = True
+    return verdicts
 
 
 def _unreadable(why: str, patterns: Sequence[str]) -> Assessment:
@@ -145,22 +164,9 @@ def _change_directory(
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
         places.enter((None,))
         is_certain = False
-    word = effect.directory
-    if word is None and len(command.words) > 1:
-        word = next((word for word in command.words[1:] if word.value != "--"), None)
-        word = word if word is None or word.value in (None, "-") else Word(word.source, None)
+    is_home = name == "cd" and len(command.words) == 1
+    word = None if is_home else effect.directory or Word(name, None)
     places.enter(places.entered(word), is_certain=is_certain)
-
-
-def _judge_links(verdicts: Sequence[Verdict], *, repeats: bool) -> None:
-    """Doubt what is read and written where an earlier command of the line may put a symlink."""
-    for placing in verdicts:
-        if not placing.may_place_links:
-            continue
-        for other in verdicts:
-            if (repeats or other is not placing) and is_moved_by(placing, other):
-                other.doubts.append("another command of the line may put a symlink in its place")
-                other.is_outside = True
 
 
 def _combined(
@@ -192,7 +198,9 @@ def _may_match(pattern: str, verdict: Verdict) -> bool:
     command, effect = verdict.command, verdict.effect
     name = command_name(command) if command.words else None
     is_known = effect.read_only or name in ROWS or name in SPECIAL
-    return matches_any(pattern, command, everywhere=not is_known) or any(
+    # What cannot be told before it runs, as `eval "$X"`, may run anything too.
+    everywhere = not is_known or bool(effect.immune)
+    return matches_any(pattern, command, everywhere=everywhere) or any(
         matches_any(pattern, _writing(word)) for word in verdict.written
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
@@ -30,10 +29,11 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
         Path(), description="The folder that commands start in, and may change files of."
     )
     keep: bool = Field(
-        False, description="Keep the directory and the exported variables between calls of a caller."
+        False,
+        description="Keep directory and exported variables between calls of a caller.",
     )
     env: Annotated[Mapping[str, str], OperatorOnly] = Field(
-        MappingProxyType({}), description="Variables that commands get, beside PATH, HOME and such."
+        default_factory=dict, description="Variables that commands get, beside PATH, HOME and such."
     )
     inherit: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Names of variables of the host that commands get, such as SSH_AUTH_SOCK."

@@ -259,7 +259,7 @@ class Jobs:
         number = len(self._ended)
         chars = sum(other.output.kept_size for other in self._ended)
         for other in self._ended:
-            if number <= _MAX_ENDED and chars <= _MAX_ENDED_CHARS:
+            if other is job or (number <= _MAX_ENDED and chars <= _MAX_ENDED_CHARS):
                 break
             number -= 1
             chars -= other.output.kept_size

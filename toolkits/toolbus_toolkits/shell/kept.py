@@ -11,10 +11,11 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import NamedTuple
 
@@ -41,6 +42,10 @@ class Kept:
     variables: Mapping[str, str]
     changed: frozenset[str] = frozenset()
     """The variables that differ from those of a first command: of other value, new, or removed."""
+
+    def at(self, directory: str) -> Kept:
+        """Return the same in another directory."""
+        return Kept(directory, self.variables, self.changed)
 
 
 class Told(NamedTuple):
@@ -70,17 +75,19 @@ class KeptStates:
 
     def __init__(self, first: Kept) -> None:
         self._first = first
+        self._lock = threading.Lock()  # commands are judged on other threads than they are run on
         self._by_asker = OrderedDict[Asker, _Own]()
         self._env = shutil.which("env", path=first.variables.get("PATH")) or "/usr/bin/env"
 
     def judged(self, asker: Asker, command: str) -> Kept:
         """Return what a command would start with, which is judged now."""
-        own = self._own(asker)
-        own.judged[command] = own.state
-        own.judged.move_to_end(command)
-        if len(own.judged) > _MAX_JUDGED:
-            own.judged.popitem(last=False)
-        return own.state
+        with self._lock:
+            own = self._own(asker)
+            own.judged[command] = own.state
+            own.judged.move_to_end(command)
+            if len(own.judged) > _MAX_JUDGED:
+                own.judged.popitem(last=False)
+            return own.state
 
     def begin(self, asker: Asker, command: str) -> Kept:
         """Return what a command starts with.
@@ -88,42 +95,49 @@ class KeptStates:
         Raises `ToolFailed` if another one has changed that since this one was judged: in another
         directory it would be another command; and if the directory does not exist any more.
         """
-        own = self._own(asker)
-        if own.judged.get(command, own.state) != own.state:
-            del own.judged[command]
-            text = f"another command has changed the directory to {own.state.directory}, or the"
-            text += " variables, since this one was judged: nothing was run, call it again"
-            raise ToolFailed(text, retryable=True, details={"reason": "changed"})
-        if not os.path.isdir(own.state.directory):
-            gone, own.state = own.state, self._first
-            text = f"the directory {gone.directory} does not exist any more: nothing was run,"
-            text += f" and the next command starts in {self._first.directory}"
-            raise ToolFailed(text, details={"reason": "no_directory"})
-        return own.state
+        with self._lock:
+            own = self._own(asker)
+            state = own.state
+            if own.judged.get(command, state) != state:
+                del own.judged[command]
+                text = f"another command has changed the directory to {state.directory}, or the"
+                text += " variables, since this one was judged: nothing was run, call it again"
+                raise ToolFailed(text, retryable=True, details={"reason": "changed"})
+            if not os.path.isdir(state.directory):
+                own.state = self._first
+                text = f"the directory {state.directory} does not exist any more: nothing was run,"
+                text += f" and the next command starts in {self._first.directory}"
+                raise ToolFailed(text, details={"reason": "no_directory"})
+            return state
 
     @contextmanager
     def telling(self, command: str) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
         with tempfile.NamedTemporaryFile(prefix="toolbus-shell-") as file:
-            told = f"{{ pwd -P; printf '\\0'; {quote(self._env)} -0; }} >{quote(file.name)} 2>&-"
+            env = f"{quote(self._env)} -0"
+            told = f"{{ pwd -P; printf '\\0'; {env} && printf '\\0'; }} >{quote(file.name)} 2>&-"
             # The first line is read and run before the command is looked at.
             yield Told(f"trap {quote(told)} EXIT\n{command}", file.name)
 
-    def keep(self, asker: Asker, told: Told) -> str:
+    def keep(self, asker: Asker, told: Told) -> list[str]:
         """Keep what a command told that has ended by itself.
 
         Returns:
-            Why its variables are not kept, if it told of too many; else nothing.
+            Why its variables are not kept, if it told of too many.
         """
         with open(told.path, "rb") as file:
-            directory, mark, variables = file.read(2 * _MAX_BYTES + 1).partition(b"\n\0")
-        own = self._own(asker)
+            directory, mark, variables = file.read(2 * _MAX_BYTES).partition(b"\n\0")
         if not mark:  # it ended without its trap
-            return ""
+            return []
         where = os.fsdecode(directory)
-        if len(variables) > _MAX_BYTES:
-            own.state = replace(own.state, directory=where)
-            return f"the exported variables are not kept: they have more than {_MAX_BYTES} bytes"
+        # Of more than the system passes on to a program, `env` could not tell.
+        is_whole = variables.endswith(b"\0\0") and len(variables) <= _MAX_BYTES
+        with self._lock:
+            own = self._own(asker)
+            own.state = self._state(where, variables) if is_whole else own.state.at(where)
+        return [] if is_whole else [f"variables are not kept: they have over {_MAX_BYTES:,} bytes"]
+
+    def _state(self, directory: str, variables: bytes) -> Kept:
         found = {
             os.fsdecode(name): os.fsdecode(value)
             for name, _, value in (each.partition(b"=") for each in variables.split(b"\0"))
@@ -135,9 +149,9 @@ class KeptStates:
         found |= {name: first[name] for name in first if not _NAME.fullmatch(os.fsencode(name))}
         for name in _OF_BASH:
             found.pop(name, None)
-        changed = {name for name in found.keys() | first.keys() if found.get(name) != first.get(name)}
-        own.state = Kept(where, found, frozenset(changed - _OF_BASH))
-        return ""
+        names = (found.keys() | first.keys()) - _OF_BASH
+        changed = frozenset(name for name in names if found.get(name) != first.get(name))
+        return Kept(directory, found, changed)
 
     def _own(self, asker: Asker) -> _Own:
         own = self._by_asker.get(asker)

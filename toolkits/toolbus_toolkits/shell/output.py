@@ -1,6 +1,6 @@
-"""What a command writes: kept within bounds while it runs, and shown to who asks for it.
+r"""What a command writes: kept within bounds while it runs, and shown to who asks for it.
 
-Offsets and sizes count characters of the decoded text, in which each line ends with `\\n`. What is
+Offsets and sizes count characters of the decoded text, in which each line ends with `\n`. What is
 shown has its control characters and invisible characters escaped, since models read it; escapes
 count only for the limit of one answer.
 """
@@ -31,6 +31,9 @@ def decoder() -> io.IncrementalNewlineDecoder:
     return io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("replace"), translate=True
     )
+
+
+_MAX_PIECES = 1_000
 
 
 class Page(NamedTuple):
@@ -75,8 +78,8 @@ class _Ends:
         while self._tail_size - len(self._tails[0]) >= self._tail_chars:
             self._tail_size -= len(self._tails.popleft())
         # Pieces of a few characters each would cost many times what they say.
-        if len(self._tails) > 1_000:
-            self._tails = deque(["".join(self._tails)])
+        if len(self._tails) > _MAX_PIECES:
+            self._join_tails()
 
     def head(self) -> str:
         """Return the beginning."""
@@ -86,9 +89,14 @@ class _Ends:
 
     def tail(self) -> str:
         """Return the end, without what `head` has."""
-        if len(self._tails) > 1:
-            self._tails = deque(["".join(self._tails)])
-        return self._tails[0] if self._tails else ""
+        self._join_tails()
+        return self._tails[0]
+
+    def _join_tails(self) -> None:
+        # Cut, because a piece is left out only as a whole: joined ones would grow for ever.
+        text = "".join(self._tails)[-self._tail_chars :]
+        self._tails = deque([text])
+        self._tail_size = len(text)
 
 
 class Output(_Ends):
@@ -170,8 +178,9 @@ class Excerpt(_Ends):
         left_out = self.size - used - kept
         at = bisect_right(self._pieces, (used, self.size)) - 1
         start, offset = self._pieces[at]
-        note = f"[{left_out:,} characters are left out here; shell.read"
-        return f'{first}\n{note}(job="{job}", offset={offset + used - start}) continues]\n{last}'
+        offset += used - start
+        note = f"[{left_out:,} characters are left out here: `read` job {job} from offset {offset}]"
+        return f"{first}\n{note}\n{last}"
 
 
 def _shown_start(text: str, limit: int) -> tuple[str, int]:

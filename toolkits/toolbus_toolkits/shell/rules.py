@@ -42,6 +42,8 @@ _HOLE = "\0"
 _INNER_SPACE = "\x1f"
 """A space inside of a word, where it must not count as one between words."""
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
+_MAY_BE_MORE = re.compile(r"[\s\0]")
+"""A word with one of these may be a command with its words, or more than is known."""
 _MAX_SUGGESTIONS = 5
 """As many as one assessment may have."""
 _MAX_EXACT_CHARS = 200
@@ -58,6 +60,8 @@ class _Pattern:
     """Its text between its wildcards; one chunk is a text without any."""
     may_end: bool
     """Whether further words may follow (`:*` and ` *` at the end, which are not in `chunks`)."""
+    name: str
+    """The name of the program without its folder; "" if a wildcard is in it."""
 
 
 @lru_cache(maxsize=512)  # the rules of an operator: the same for each line
@@ -72,7 +76,9 @@ def _parsed(pattern: str) -> _Pattern:
             chunks.append("")
         else:
             chunks[-1] += token
-    return _Pattern(tuple(chunks), may_end)
+    first, space, _ = chunks[0].partition(" ")
+    is_whole = bool(space) or len(chunks) == 1
+    return _Pattern(tuple(chunks), may_end, first.rpartition("/")[2] if is_whole else "")
 
 
 def _tokens(pattern: str) -> Iterator[str | None]:
@@ -149,7 +155,10 @@ def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = Fals
 def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:
     if words[0].value is None or words[0].is_pattern:
         return True
-    texts = [words[0].value.rpartition("/")[2], *(_text_of(word) for word in words[1:])]
+    base = words[0].value.rpartition("/")[2]
+    if found.name and found.name != base and not _MAY_BE_MORE.search(words[0].value):
+        return False
+    texts = [base, *(_text_of(word) for word in words[1:])]
     if takes_more:
         texts.append(_HOLE)
     name, space, rest = found.chunks[0].partition(" ")

@@ -170,8 +170,6 @@ class ShellTools:
         asker = asker_of(context)
         kept = self._kept
         begun = self._first if kept is None else kept.begin(asker, command)
-        if kept is None and not os.path.isdir(begun.directory):
-            raise ToolFailed(f"the directory {begun.directory} does not exist any more")
         if background:
             return await self._run_as_job(asker, command, begun)
         job = Job(command, _MAX_OUTPUT_BYTES)
@@ -187,7 +185,7 @@ class ShellTools:
             if job.is_killed_for_output:
                 notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
             elif kept is not None and told is not None and not timed_out:
-                notes += [note] if (note := kept.keep(asker, told)) else []
+                notes += kept.keep(asker, told)
         return self._result(asker, job, timed_out, notes)
 
     async def _run_job(self, job: Job, begun: Kept, seconds: float, line: str) -> bool:
@@ -356,9 +354,7 @@ class _Progress:
     def _emit(self) -> None:
         self._timer = None
         streams = {"stdout": self._job.stdout, "stderr": self._job.stderr}
-        self._context.emit(
-            {name: stream.last(_PROGRESS_CHARS) for name, stream in streams.items()}
-        )
+        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams.items()})
 
     def end(self) -> None:
         """Emit nothing more."""
@@ -378,10 +374,7 @@ def _check(command: str) -> None:
         raise ToolFailed("the command is empty")
     if "\0" in command:
         raise ToolFailed("the command contains a NUL, which no program can be given")
-    try:
-        size = len(command.encode())
-    except UnicodeEncodeError:
-        raise ToolFailed("the command contains half of a surrogate pair, which is no text") from None
+    size = len(command.encode())
     if size > _MAX_COMMAND_BYTES:
         text = f"the command has {size:,} bytes, at most {_MAX_COMMAND_BYTES:,} can be given to"
         raise ToolFailed(f"{text} bash: write it into a file, and run that")

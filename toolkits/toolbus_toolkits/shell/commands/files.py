@@ -17,8 +17,8 @@ __all__ = ["ROWS", "SPECIAL"]
 
 _COREUTILS = "GNU coreutils 9.1"
 
-_OPEN_TO_ALL = re.compile(r"[0-7]*[0-7][0-7][2367]")
-_OPENS_TO_ALL = re.compile(r"(?:[ugoa]*[-+=][rwxXstugo]*,)*(?:[uga]*[oa][uga]*)?[+=][rxXst]*w.*")
+_OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
+_OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
 _ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
 
 

@@ -9,7 +9,7 @@ from toolbus_toolkits.shell.reading.parts import UnreadableError
 __all__ = ["expand_braces"]
 
 MAX_WORDS = 64
-MAX_NESTED = 8
+MAX_BRACES = 16
 
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
@@ -20,8 +20,8 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
     Raises:
         UnreadableError: The braces do not close, or make too many words.
     """
-    if depth >= MAX_NESTED:
-        raise UnreadableError("braces are nested too deeply")
+    if text.count("{") > MAX_BRACES:
+        raise UnreadableError(f"a word has more than {MAX_BRACES} braces")
     start = text.find("{")
     if start < 0:
         if "}" in text:
@@ -48,7 +48,7 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
 def _find_end(text: str, start: int) -> tuple[int, list[int]]:
     """Return where the brace closes, and where its own commas are."""
     depth = 0
-    commas = []
+    commas: list[int] = []
     for index in range(start, len(text)):
         mark = text[index]
         if mark == "{":

@@ -36,14 +36,19 @@ from toolbus_toolkits.shell.reading.words import PLAIN_HERE_DOCUMENT, WordReader
 __all__ = ["read_line"]
 
 MAX_LINE_LENGTH = 65_536
+# The grammar takes long where it does not understand many of them: 90 ms for 4,096 times `<`.
+# Here-documents have none.
+MAX_MARKS = 4_096
+MAX_WORDS = 4_096
 MAX_COMMANDS = 256
 # Each level takes some ten frames of Python, of 1,000.
 MAX_DEPTH = 20
 
+_MARK = re.compile(r"[^A-Za-z0-9_ \t./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|\Z)")
+_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|[<>](?!\()|\Z)")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TEST_OPERATOR = re.compile(r"(?:&&|\|\||<(?!\()|>(?!\())(?=[ \t])")
 _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
@@ -107,14 +112,6 @@ class _LineReader:
             read_backticks=self._read_backticks,
         )
         self.used_names = self._words.used_names
-        self._readers: dict[str, Callable[[Node], None]] = {
-            **dict.fromkeys(_COMPOUND, self._read_compound),
-            "redirected_statement": self._read_redirected,
-            "for_statement": self._read_for,
-            "case_statement": self._read_case,
-            "test_command": self._read_test,
-            "function_definition": self._read_function,
-        }
         self._here_documents = find_here_documents(text) if "<<" in text else {}
         # Here-documents whose operator is read, by where their body begins; and in which
         # substitution that was.
@@ -123,13 +120,19 @@ class _LineReader:
         # The operator or reserved word that was read last.
         self._operator = ""
         # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
-        source = without_here_documents(text, self._here_documents)
+        source = text
+        if "<<" in text:
+            source = without_here_documents(text, self._here_documents)
+        if len(_MARK.findall(source)) > MAX_MARKS:
+            raise UnreadableError(f"it has more than {MAX_MARKS} operators and quotes")
         parser, query = _grammar()
         source = _LETTERS_ABOVE_ASCII.sub("x", source)
         self._root = parser.parse(source.encode()).root_node
         if self._root.has_error:
             # The grammar does not know some words that bash knows.
             self._root = parser.parse(with_plain_words(source).encode()).root_node
+            if self._root.has_error:
+                raise UnreadableError("it is not understood as a command line of bash")
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
             captures = QueryCursor(query).captures(self._root)
@@ -139,8 +142,6 @@ class _LineReader:
 
     def read(self) -> None:
         """Read all of it."""
-        if self._root.has_error:
-            raise UnreadableError("it is not understood as a command line of bash")
         self._read_sequence(self._root.children)
         self._skip_blanks()
         if self._index != len(self._text):
@@ -228,10 +229,10 @@ class _LineReader:
             self._depth += 1
             if self._depth > MAX_DEPTH:
                 raise UnreadableError("it is nested too deeply")
-            read = self._readers.get(kind)
+            read = _READERS.get(kind)
             if read is None:
                 raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
-            read(node)
+            read(self, node)
             self._depth -= 1
             self._read_redirections()
         if self._index < node.end_byte:
@@ -379,6 +380,8 @@ class _LineReader:
         # `time` is a reserved word at the start of a pipeline alone; else it is a program.
         is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
+            if len(words) + len(assignments) + len(redirections) > MAX_WORDS:
+                raise UnreadableError(f"a command has more than {MAX_WORDS} words")
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
@@ -520,6 +523,17 @@ class _LineReader:
         self.used_names |= inner.used_names
 
 
+# The compound commands that are understood, by the name that the grammar has for them.
+_READERS: dict[str, Callable[[_LineReader, Node], None]] = {
+    **dict.fromkeys(_COMPOUND, _LineReader._read_compound),
+    "redirected_statement": _LineReader._read_redirected,
+    "for_statement": _LineReader._read_for,
+    "case_statement": _LineReader._read_case,
+    "test_command": _LineReader._read_test,
+    "function_definition": _LineReader._read_function,
+}
+
+
 def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     if len(line) > MAX_LINE_LENGTH:
         return f"it is longer than {MAX_LINE_LENGTH} characters"
@@ -546,8 +560,12 @@ def read_line(line: str, environment: Mapping[str, str]) -> Reading:
     fault = _fault_of_text(line, environment)
     if fault:
         return Reading(faults=(fault,))
-    reader = _LineReader(line, environment)
+    commands: Sequence[SimpleCommand] = ()
+    faults: list[str] = []
     try:
+        reader = _LineReader(line, environment)
+        commands = reader.commands
+        faults = reader.faults
         reader.read()
         changed = reader.assigned_names
         if reader.used_names and (reader.used_names & changed or "*" in changed):
@@ -556,5 +574,5 @@ def read_line(line: str, environment: Mapping[str, str]) -> Reading:
             reader.read()
         commands = without_calls(reader.commands, reader.functions, environment)
     except UnreadableError as error:
-        return Reading(tuple(reader.commands), (*reader.faults, str(error)))
-    return Reading(commands, tuple(dict.fromkeys(reader.faults)))
+        faults.append(str(error))
+    return Reading(tuple(commands), tuple(dict.fromkeys(faults)))

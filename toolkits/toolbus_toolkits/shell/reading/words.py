@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from toolbus_toolkits.shell.reading.braces import expand_braces
+from toolbus_toolkits.shell.reading.evaluating import is_special_name
 from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
 from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
 
@@ -47,6 +49,9 @@ PLAIN_HERE_DOCUMENT = re.compile(
     r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
 )
 
+# bash gives them a value of its own, whatever it starts with.
+_SET_BY_BASH = frozenset(["_", "SHLVL", "OLDPWD", "IFS", "SHELL"])
+
 # A piece of a word: its text, or None where that is known only when the line runs; and whether it
 # is quoted.
 _Piece = tuple[str | None, bool]
@@ -78,6 +83,14 @@ class WordReader:
         self._read_backticks = read_backticks
         self._pieces: list[_Piece] = []
         self._is_split = False
+        # By the character that they begin with.
+        self._unquoted_readers: dict[str, Callable[[int], int]] = {
+            "'": self._read_single_quoted,
+            '"': self._read_double_quoted,
+            "\\": self._read_backslash,
+            "`": partial(self._read_backtick, is_quoted=False),
+            "$": partial(self._read_dollar, is_quoted=False),
+        }
 
     def read_all(self, start: int) -> tuple[list[Word], int]:
         """Read the word at an index, which braces may make several words of.
@@ -137,31 +150,26 @@ class WordReader:
                 index = match.end()
                 continue
             mark = text[index]
-            if mark in " \t\n|&;()":
-                break
-            if mark in "<>":
-                if not text.startswith("(", index + 1):
-                    break
+            if mark in "<>" and text.startswith("(", index + 1):
                 index = self._read_commands(index)
                 self._pieces.append((None, True))
-            elif mark == "'":
-                end = text.find("'", index + 1)
-                if end < 0:
-                    raise UnreadableError("a quote is not closed")
-                self._pieces.append((text[index + 1 : end], True))
-                index = end + 1
-            elif mark == '"':
-                index = self._read_double_quoted(index + 1)
-            elif mark == "\\":
-                index = self._read_backslash(index)
-            elif mark == "`":
-                index = self._read_backtick(index, is_quoted=False)
-            else:
-                index = self._read_dollar(index, is_quoted=False)
+                continue
+            read = self._unquoted_readers.get(mark)
+            if read is None:
+                break
+            index = read(index)
         return index
+
+    def _read_single_quoted(self, index: int) -> int:
+        end = self._text.find("'", index + 1)
+        if end < 0:
+            raise UnreadableError("a quote is not closed")
+        self._pieces.append((self._text[index + 1 : end], True))
+        return end + 1
 
     def _read_double_quoted(self, index: int) -> int:
         text = self._text
+        index += 1
         self._pieces.append(("", True))
         while index < len(text):
             match = _DOUBLE_QUOTED.match(text, index)
@@ -246,6 +254,8 @@ class WordReader:
 
     def _add_variable(self, name: str, *, is_quoted: bool) -> None:
         value = self._environment.get(name)
+        if name in _SET_BY_BASH or is_special_name(name):
+            value = None
         if value is not None:
             self.used_names.add(name)
         if value is None:
@@ -289,7 +299,7 @@ class WordReader:
             if text is None or is_quoted or "~" not in text:
                 continue
             is_last = number == len(self._pieces) - 1
-            if number == 0 and text[0] == "~" and (text == "~" and is_last or text[1:2] == "/"):
+            if number == 0 and text[0] == "~" and ((text == "~" and is_last) or text[1:2] == "/"):
                 home = self._environment.get("HOME")
                 if home is not None and "~" not in text[1:]:
                     self.used_names.add("HOME")
