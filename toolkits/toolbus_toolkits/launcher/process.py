@@ -200,18 +200,6 @@ class OutputPipe(asyncio.ReadTransport):
         return len(data)
 
 
-class _Input(asyncio.StreamReaderProtocol):
-    """What `StreamWriter` needs of the pipe to a process."""
-
-    def __init__(self) -> None:
-        super().__init__(asyncio.StreamReader())
-        self.is_lost = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True  # its transport must not be used any more
-        super().connection_lost(exc)
-
-
 class StartedProcess:
     """A process, the leader of a group of its own, from its start to the end of all of it.
 
@@ -227,7 +215,6 @@ class StartedProcess:
         self.closed = asyncio.Event()
         """Set when nothing of it is left, and its output was read."""
         self.stdin: asyncio.StreamWriter | None = None
-        self._input: _Input | None = None
         self._mark = mark
         self._started_at = time.monotonic()
         self._host = os.getpid()
@@ -312,8 +299,10 @@ class StartedProcess:
         if not has_stdin:
             pipe.close()
             return
-        transport, self._input = await self._loop.connect_write_pipe(_Input, pipe)
-        self.stdin = asyncio.StreamWriter(transport, self._input, None, self._loop)
+        transport, protocol = await self._loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
+        )
+        self.stdin = asyncio.StreamWriter(transport, protocol, None, self._loop)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its group, unless nothing of it is left."""
@@ -419,8 +408,11 @@ class StartedProcess:
             os.close(self._pidfd)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
-        if self.stdin is not None and self._input is not None and not self._input.is_lost:
-            self.stdin.transport.abort()
+        if self.stdin is not None:
+            transport = self.stdin.transport
+            # One that closes waits for its reader, which may be a process that was left behind.
+            if not transport.is_closing() or transport.get_write_buffer_size():
+                transport.abort()
         self._rest = self._loop.call_later(_KILLED_S, self._give_up)
         self._end_marked()
 
