@@ -81,7 +81,9 @@ def _verdicts(
     environment: Mapping[str, str],
 ) -> list[Verdict]:
     """Judge the commands of a line, each in all directories where it may run."""
-    repeats = _REPEATS.search(line) is not None
+    # What `trap` is given runs at the end, wherever the line is then.
+    has_trap = any(base_name(command) == "trap" for command, _ in commands)
+    repeats = has_trap or _REPEATS.search(line) is not None
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
