@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-from toolbus_toolkits.shell.commands import coreutils, finding, text, wrappers
+from toolbus_toolkits.shell.commands import coreutils, finding, git, text, wrappers
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Command, row_effect
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["FOLDERS", "MODULES", "ROWS", "SPECIAL", "command_name", "effect_of"]
 
-MODULES: tuple[ModuleType, ...] = (coreutils, text, finding, wrappers)
+MODULES: tuple[ModuleType, ...] = (coreutils, text, finding, wrappers, git)
 """The modules of descriptions."""
 
 FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/", "/usr/local/sbin/")
