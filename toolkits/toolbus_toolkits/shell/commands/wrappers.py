@@ -267,7 +267,7 @@ def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
             runs.append(unknown_command(word.source))
         else:
             runs.extend(run_text(word.value, word.source)[0])
-    if len(texts) > _MOST_TAILS:
+    if len(texts) > _MOST_TAILS or command.takes_more:
         runs.append(unknown_command(command.source))
     return tuple(runs)
 
