@@ -26,6 +26,7 @@ __all__ = ["Kept", "KeptStates", "Told"]
 _MAX_BYTES = 64 * 1024
 """Of the variables of one caller: each command gets them beside its line, for which the system has
 at least 128 KiB, on Linux 2 MiB."""
+_IN_MEMORY = "/dev/shm"
 _MAX_ASKERS = 1_000
 _MAX_JUDGED = 64
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -85,6 +86,8 @@ class KeptStates:
         self._first = first
         self._lock = threading.Lock()  # commands are judged on other threads than they are run on
         self._by_asker = OrderedDict[Asker, _Own]()
+        # A disk takes milliseconds to delete a file, in which the event loop would stand still.
+        self._folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
     def judged(self, asker: Asker, command: str) -> Kept:
         """Return what a command would start with, which is judged now."""
@@ -120,7 +123,7 @@ class KeptStates:
     @contextmanager
     def telling(self, command: str) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
-        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-") as file:
+        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-", dir=self._folder) as file:
             # Only builtins: `env` would cost as much as all the rest of a short command.
             told = f"{{ pwd -P; printf '\\0'; export -p; printf '\\0'; }} >{quote(file.name)} 2>&-"
             # The first line is read and run before the command is looked at.
