@@ -21,8 +21,8 @@ from toolbus_toolkits.launcher.marks import MARKS
 __all__ = ["HOST_WATCH", "HostWatch", "Kind"]
 
 Kind = Literal["command", "program"]
-"""How what is watched ends: a command at once. A program has seen the end of its stdin, and gets the
-time that `RunningProgram.stop` gives it."""
+"""How what is watched ends: a command at once. A program has seen the end of its stdin, and gets
+the time that `RunningProgram.stop` gives it."""
 
 _SHELL = "/bin/sh"
 # The groups are kept as names of variables: each line costs the same however many there are. A
@@ -41,14 +41,13 @@ while read -r kind group; do
   esac
 done
 signal command KILL
-round=0
-while [ $round -lt 20 ] &&
-  found=$(grep -ls "^Max realtime timeout  *$1" /proc/[0-9]*/limits); do
+for round in 1 2 3 4 5 6 7 8 9 10; do
+  found=$(grep -ls "^Max realtime timeout  *$1" /proc/[0-9]*/limits)
+  [ -n "$found" ] || break
   for file in $found; do
     pid=${file#/proc/}
     kill -KILL "${pid%/limits}"
   done
-  round=$((round + 1))
 done
 set | grep -q '^program_[0-9]' || exit
 sleep 1

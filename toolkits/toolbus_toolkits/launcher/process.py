@@ -44,8 +44,6 @@ _LONGEST_REST_S = 1.0
 """Nor is read for longer than this: what a process writes that was left behind is nobody's."""
 _KILLED_S = 1.0
 """So long is waited until what was killed has ended; one that waits for a disk ends later."""
-_RECENT_S = 1.0
-"""In this time the ids of processes do not go round: that takes 32,768 new processes at least."""
 _UNKNOWN_STATUS = 255  # as asyncio has it
 # A command waits for a line before it becomes what it is to be: by then it has its limits and its
 # mark, and is watched, so that nothing of it can come before them.
@@ -200,18 +198,6 @@ class OutputPipe(asyncio.ReadTransport):
         return len(data)
 
 
-class _Input(asyncio.StreamReaderProtocol):
-    """What `StreamWriter` needs of the pipe to a process."""
-
-    def __init__(self) -> None:
-        super().__init__(asyncio.StreamReader())
-        self.is_lost = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True  # its transport must not be used any more
-        super().connection_lost(exc)
-
-
 class StartedProcess:
     """A process, the leader of a group of its own, from its start to the end of all of it.
 
@@ -227,7 +213,6 @@ class StartedProcess:
         self.closed = asyncio.Event()
         """Set when nothing of it is left, and its output was read."""
         self.stdin: asyncio.StreamWriter | None = None
-        self._input: _Input | None = None
         self._mark = mark
         self._started_at = time.monotonic()
         self._host = os.getpid()
@@ -271,16 +256,18 @@ class StartedProcess:
         """
         path = _find(program, environment)
         mark = MARKS.new() if kind == "command" else None
+        # /bin/sh may drop variables whose names it cannot use: then the program is started at once,
+        # and marked a moment later.
+        is_held = mark is not None and all(map(_is_name, environment))
         argv = [path, *program.args]
-        if mark is not None:
+        if is_held:
             script = _AT_THE_DOOR if has_stdin else f"{_AT_THE_DOOR} </dev/null"
             argv = [_SHELL, "-c", script, "sh", *argv]
-        has_pipe = has_stdin or mark is not None
         try:
             # As asyncio does, this waits for a millisecond until the program is executed.
             popen = subprocess.Popen(  # noqa: ASYNC220
                 argv,
-                stdin=subprocess.PIPE if has_pipe else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if has_stdin or is_held else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -298,22 +285,23 @@ class StartedProcess:
         program.limits.apply(popen.pid)
         started = cls(popen, mark, on_output)
         try:
-            if popen.stdin is not None:
-                await started._open_stdin(popen.stdin, has_stdin)
+            if is_held and popen.stdin is not None:
+                with contextlib.suppress(OSError):  # it was killed
+                    popen.stdin.write(b"\n")
+            if has_stdin:
+                await started._open_stdin(popen.stdin)
+            elif popen.stdin is not None:
+                popen.stdin.close()
         except BaseException:  # as a rule this task was cancelled
             await to_the_end(started.end())
             raise
         return started
 
-    async def _open_stdin(self, pipe: Any, has_stdin: bool) -> None:
-        if self._mark is not None:
-            with contextlib.suppress(OSError):  # it was killed
-                pipe.write(b"\n")
-        if not has_stdin:
-            pipe.close()
-            return
-        transport, self._input = await self._loop.connect_write_pipe(_Input, pipe)
-        self.stdin = asyncio.StreamWriter(transport, self._input, None, self._loop)
+    async def _open_stdin(self, pipe: Any) -> None:
+        transport, protocol = await self._loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
+        )
+        self.stdin = asyncio.StreamWriter(transport, protocol, None, self._loop)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its group, unless nothing of it is left."""
@@ -419,8 +407,11 @@ class StartedProcess:
             os.close(self._pidfd)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
-        if self.stdin is not None and self._input is not None and not self._input.is_lost:
-            self.stdin.transport.abort()
+        if self.stdin is not None:
+            transport = self.stdin.transport
+            # One that closes waits for its reader, which may be a process that was left behind.
+            if not transport.is_closing() or transport.get_write_buffer_size():
+                transport.abort()
         self._rest = self._loop.call_later(_KILLED_S, self._give_up)
         self._end_marked()
 
@@ -442,8 +433,7 @@ class StartedProcess:
     def _kill_marked(self) -> list[int]:
         if self._mark is None:
             return []
-        is_recent = time.monotonic() < self._started_at + _RECENT_S
-        return MARKS.kill(self._mark, self.pid, is_recent=is_recent)
+        return MARKS.kill(self._mark, self.pid, time.monotonic() - self._started_at)
 
     def _give_up(self) -> None:
         _logger.warning("%d processes of pid %d do not end", len(self._dying), self.pid)
@@ -477,6 +467,10 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and text.isascii()
 
 
 def _find(program: Program, environment: Mapping[str, str]) -> str:
