@@ -19,9 +19,16 @@ PATTERNS = ("rm:*", "touch:*", "make:*", "> *", "*")
 def work(tmp_path: Path) -> Path:
     """A working directory with symlinks, beside a home."""
     place = tmp_path.resolve()
-    for folder in ("work/src/deep", "work/docs", "work/empty", "home/.ssh", "other"):
+    for folder in ("work/src/deep", "work/docs", "work/conf", "work/empty", "home/.ssh", "other"):
         (place / folder).mkdir(parents=True)
-    for name in ("work/a.txt", "work/src/b.py", "work/.env", "home/.ssh/id_rsa", "other/c.txt"):
+    for name in (
+        "work/a.txt",
+        "work/src/b.py",
+        "work/.env",
+        "work/conf/.env",
+        "home/.ssh/id_rsa",
+        "other/c.txt",
+    ):
         (place / name).write_text("x")
     (place / "work/docs/secret.txt").symlink_to("../.env")
     (place / "work/out").symlink_to("../other")
@@ -61,6 +68,8 @@ KINDS = {
         LC_ALL=C sort a.txt
         cd src && cat b.py
         grep -r x src
+        rg x src
+        rg x conf
         ls .env docs ~/.ssh
     """,
     "edit": """
@@ -127,10 +136,15 @@ KINDS = {
         cat *x* .env
         cat ~/.ssh/$X
         cat "$X" .env
+        cat "$X/.env"
+        cat ~root/.ssh/x
+        rg --hidden x
+        rg -uu x
         cat < .env
         sort a.txt < docs/secret.txt
         grep -r x .
         grep -r x docs
+        grep -r x conf
         grep -r x ~
         cp -r docs copy
         no-such-command --file=.env

@@ -224,11 +224,14 @@ def _writing(word: Word) -> SimpleCommand:
 
 
 def _suggestions(verdicts: Sequence[Verdict], environment: Mapping[str, str]) -> tuple[Rule, ...]:
-    return suggested(
-        (command, verdict.effect)
-        for verdict in verdicts
-        for command in _asked_about(verdict, environment)
-    )
+    found = []
+    for verdict in verdicts:
+        effect = verdict.effect
+        # What deletes or changes files by its words is not allowed for all files at once.
+        by_words = effect.changes is not None or effect.deletes or effect.runs or verdict.doubts
+        for command in _asked_about(verdict, environment):
+            found.append((command, bool(by_words)))
+    return suggested(found)
 
 
 def _reasons(verdict: Verdict) -> list[str]:
@@ -269,5 +272,8 @@ def _preview(verdicts: Sequence[Verdict]) -> str:
 
 
 def _shown(command: SimpleCommand) -> str:
-    text = command.source or " ".join(word.source for word in command.words)
+    text = command.source.strip()
+    if not text:
+        assigned = [f"{entry.name}={entry.value.source}" for entry in command.assignments]
+        text = " ".join((*assigned, *(word.source for word in command.words)))
     return one_line(text, _MAX_SOURCE_CHARS)

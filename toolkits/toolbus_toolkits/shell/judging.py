@@ -72,6 +72,8 @@ class Verdict:
     def may_place_links(self) -> bool:
         """Whether a symlink may be where it has written."""
         name = base_name(self.command)
+        if self.effect.read_only:
+            return False  # its redirections make plain files
         if name == "cp" and not _has_option(self.command, "rRPda", ""):
             return False  # of a symlink it copies the file
         return bool(self.edits) and name not in _PLACES_NO_LINK
@@ -185,6 +187,11 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
     # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
     copies = effect.changes is not None and base_name(verdict.command) != "ln"
     is_recursive = effect.is_recursive or copies
+    # ripgrep leaves out what begins with a dot; the second `-u` changes that.
+    reads_hidden = base_name(verdict.command) != "rg" or (
+        _has_option(verdict.command, "u.", "--hidden")
+        or _has_option(verdict.command, "", "--unrestricted")
+    )
     for target in targets:
         verdict.reads.append(target)
         if secret := places.sensitive(target, writes=False):
@@ -192,9 +199,9 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
         elif target.path is None:
             # What a program that is asked about anyhow reads is no further question.
             if effect.read_only or effect.changes is not None:
-                verdict.doubts.append(f"`{word.source}` {target.why}")
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
         elif is_recursive and os.path.isdir(target.path):
-            if secret := places.sensitive_below(target.path, writes=False):
+            if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
 
@@ -215,7 +222,7 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Place
             if secret := places.sensitive(target, writes=False):
                 verdict.immune.append(secret)
             elif target.path is None:
-                verdict.doubts.append(f"`{word.source}` {target.why}")
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
         return
     if targets:
         verdict.written.append(word)
@@ -275,10 +282,8 @@ def _judge_deletion(
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
         if _is_recursive_deletion(verdict.command):
-            shown = word.source or "it"
-            verdict.immune.append(
-                f"what `{shown}` deletes, with all below it, is known only when the line runs"
-            )
+            what = f"{_shown(word)}, which it deletes with all below it,"
+            verdict.immune.append(f"{what} is known only when the line runs")
         return
     if word.is_pattern:
         folder, slash, name = word.value.rstrip("/").rpartition("/")
@@ -293,6 +298,10 @@ def _judge_deletion(
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
         elif kept := places.kept(target.path):
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {kept}")
+
+
+def _shown(word: Word) -> str:
+    return f"`{word.source}`" if word.source else "a word that is added when it runs"
 
 
 def _is_recursive_deletion(command: SimpleCommand) -> bool:

@@ -23,6 +23,7 @@ _MAX_WORDS = 20_000
 _MAX_DIRECTORIES = 16
 """How many directories a line may be in before they count as unknown."""
 _SETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
+_WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 _DESCRIPTORS = re.compile(r"/dev/fd/\d+|/dev/std(?:in|out|err)|/proc/self/fd/\d+")
 """Files that the command has already."""
 
@@ -120,7 +121,10 @@ class Places:
         Raises `TooMuch` for a pattern with too many files, and `TooManyWords`.
         """
         if word.value is None:
-            return (Target(word.prefix, None, "is known only when the line runs"),)
+            # What is written of it may tell enough: `"$X/.env"`, `.ssh/$X`.
+            written = word.source.translate(_WITHOUT_QUOTES)
+            why = "is known only when the line runs"
+            return tuple(Target(text, None, why) for text in {written, word.prefix})
         if not word.value:
             return ()
         if _DESCRIPTORS.fullmatch(word.value):
@@ -187,12 +191,19 @@ class Places:
                     raise TooMuch("there are too many files to look at each")
                 yield entry
 
-    def below(self, folder: str) -> Iterator[str]:
-        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`."""
+    def below(self, folder: str, *, hidden: bool = True) -> Iterator[str]:
+        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`.
+
+        Args:
+            folder: The folder, resolved.
+            hidden: Whether names that begin with a dot count.
+        """
         left = [folder]
         entered = {folder}
         while left:
             for entry in self._entries(left.pop()):
+                if entry.name.startswith(".") and not hidden:
+                    continue
                 path = entry.path
                 yield path
                 if entry.is_symlink():
@@ -212,12 +223,12 @@ class Places:
                 return f"`{target.text}` {reason}"
         return ""
 
-    def sensitive_below(self, folder: str, *, writes: bool) -> str:
-        """Return the same for the first such file below a folder. Raises `TooMuch`."""
-        for path in self.below(folder):
-            found = self.sensitive(Target(path, None), writes=writes)
+    def secret_below(self, folder: str, *, hidden: bool = True) -> str:
+        """Return the same for the first file below a folder that is read. Raises `TooMuch`."""
+        for path in self.below(folder, hidden=hidden):
+            found = self.sensitive(Target(path, None), writes=False)
             if not found and os.path.islink(path):
-                found = self.sensitive(Target(path, self.resolved(path)), writes=writes)
+                found = self.sensitive(Target(path, self.resolved(path)), writes=False)
             if found:
                 return found
         return ""

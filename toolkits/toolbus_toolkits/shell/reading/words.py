@@ -23,16 +23,15 @@ _DOUBLE_QUOTED = re.compile(r'[^"\\$`]+')
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _ANSI_C = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
-_SPECIAL = re.compile(r"\$(?:([0-9@*#?$!-])|\{([0-9]+|[@*#?$!-])\})")
+_SPECIAL = re.compile(r"\$(?:([0-9@*!-])|\{([0-9]+|[@*!-])\})")
 # What stands after the operator is expanded, or is a pattern: here it may only be plain text, so
 # that nothing in it runs. `@`, `!` and subscripts evaluate values; `:=` and `=` assign.
 _PLAIN_OPERATION = re.compile(
-    r"\$\{(?:#[A-Za-z_][A-Za-z0-9_]*"
-    r"|[A-Za-z_][A-Za-z0-9_]*:[0-9]+(?::[0-9]+)?"
+    r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*:[0-9]+(?::[0-9]+)?"
     r"|(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+)(?::?[-+?]|%%?|##?|//?|\^\^?|,,?)[A-Za-z0-9_./,+*=%:-]*)\}"
 )
 # Without names there is nothing to evaluate. Parentheses are left out, as then the end is certain.
-_PLAIN_ARITHMETIC = re.compile(r"\$\(\([0-9+*/% \t<>=-]*\)\)")
+_NUMBER = re.compile(r"\$(?:[?#$]|\{[?#$]\}|\{#[A-Za-z_][A-Za-z0-9_]*\}|\(\([0-9+*/% \t<>=-]*\)\))")
 # Braces are expanded before quotes and variables are looked at: here in words without them.
 _BRACED_WORD = re.compile(
     r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
@@ -45,7 +44,7 @@ _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
 # The body of a here-document whose delimiter is not quoted, if nothing in it runs.
 PLAIN_HERE_DOCUMENT = re.compile(
-    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
+    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_NUMBER.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
     r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
 )
 
@@ -233,11 +232,13 @@ class WordReader:
                 raise UnreadableError("a quote is not closed")
             self._pieces.append((decode_ansi_c(match[1]), True))
             return match.end()
-        match = (
-            _SPECIAL.match(text, index)
-            or _PLAIN_OPERATION.match(text, index)
-            or _PLAIN_ARITHMETIC.match(text, index)
-        )
+        match = _NUMBER.match(text, index)
+        if match is not None:
+            # Digits are not split, unless the line says so: then no variable is known.
+            self.used_names.add("IFS")
+            self._add_unknown(is_quoted=is_quoted or bool(self._environment))
+            return match.end()
+        match = _SPECIAL.match(text, index) or _PLAIN_OPERATION.match(text, index)
         if match is not None:
             # "$@" is several words, or none, even in quotes.
             self._add_unknown(is_quoted=is_quoted and "@" not in match[0])
@@ -306,5 +307,6 @@ class WordReader:
                     # No letter of the home directory is a pattern.
                     self._pieces[:1] = [(home, True), (text[1:], False)]
                     return
-            if begins_at.search(text) or looks_assigned:
+            is_first = number == 0 or is_assigned
+            if looks_assigned or (is_first and begins_at.search(text)):
                 self._pieces[number] = (None, True)
