@@ -123,9 +123,10 @@ def test_listed_lines_that_only_read_change_nothing(judge: Judge, inside: Sandbo
 def test_a_wrong_description_is_found(
     judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Command(name="split", source="a mistake: it writes")
-    monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "split": row})
-    with pytest.raises(AssertionError, match=r"'split a.txt': changed .*/work/xaa"):
-        Proof(judge, inside).examine(
-            [BuiltLine("ls", frozenset()), BuiltLine("split a.txt", frozenset())]
-        )
+    row = Command(name="tee", source="a mistake: it writes")
+    monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "tee": row})
+    special = {name: read for name, read in registry.SPECIAL.items() if name != "tee"}
+    monkeypatch.setattr(registry, "SPECIAL", special)
+    lines = [BuiltLine(line, frozenset()) for line in ("ls", "tee < a.txt", "ls | tee found")]
+    with pytest.raises(AssertionError, match=r"'ls | tee found': changed .*/work/found"):
+        Proof(judge, inside).examine(lines)
