@@ -89,9 +89,10 @@ def examine_built_lines(judge: Judge, inside: Sandbox, runs: int, *, same: bool)
     )
     @given(st.randoms(use_true_random=False))
     def examine(random: Random) -> None:
+        lines = CommandLines(random, weighted)
+        built = [lines.line() for _ in range(BATCH)]
         if proof.run < runs:
-            lines = CommandLines(random, weighted)
-            proof.examine([lines.line() for _ in range(BATCH)])
+            proof.examine(built)
 
     examine()
     assert proof.run >= runs, f"only {proof.run} of {proof.built} lines are read-only"
