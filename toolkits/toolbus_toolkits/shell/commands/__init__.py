@@ -7,6 +7,7 @@ unknown: then the command is asked about.
 
 from __future__ import annotations
 
-from toolbus_toolkits.shell.commands.effects import Effect, effect_of
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.registry import effect_of
 
 __all__ = ["Effect", "effect_of"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
-__all__ = ["Effect", "effect_of"]
+__all__ = ["Effect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,3 @@ class Effect:
     """Whether it does nothing but start `runs`, as `time` does: no rule has to cover it itself."""
     directory: Word | None = None
     """The directory that it changes to (`cd`), or that its words are relative to (`git -C`)."""
-
-
-def effect_of(command: SimpleCommand) -> Effect:
-    """Return what a command does. It has at least one word."""
-    name = command.words[0].value
-    if name == "ls":
-        return Effect(read_only=True, reads=command.words[1:])
-    return Effect(why=f"{name} is not known")

@@ -1,0 +1,319 @@
+"""Commands that create, change, move and delete files.
+
+Source: their manual pages and `--help`, GNU coreutils 9.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.table import Arguments, Command, asking, may_be_several
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
+
+__all__ = ["ROWS", "SPECIAL"]
+
+_COREUTILS = "GNU coreutils 9.1"
+
+_OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
+_OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
+_MOST_LINKS = 20
+_ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
+
+
+def _below(folder: Word, path: Word) -> Word:
+    """Return where a file arrives that is put into a folder: `cp a/b folder` writes `folder/b`."""
+    source = f"{folder.source}/{path.source}"
+    name = None if path.value is None else path.value.rstrip("/").rpartition("/")[2]
+    if folder.value is None or folder.is_pattern or name in (None, "", ".", ".."):
+        prefix = folder.prefix if folder.value is None else f"{folder.value}/"
+        return Word(source, None, prefix=prefix)
+    return Word(source, f"{folder.value}/{name}", is_pattern=path.is_pattern)
+
+
+def _changes(why: str, *, deletes: bool = False) -> Callable[[Arguments], Effect]:
+    def effect(arguments: Arguments) -> Effect:
+        operands = arguments.operands
+        return Effect(
+            why=why,
+            reads=arguments.paths(),
+            changes=operands,
+            deletes=operands if deletes else (),
+        )
+
+    return effect
+
+
+def _sources(arguments: Arguments) -> tuple[Sequence[Word], Sequence[Word]]:
+    """Return the sources of cp and mv, and every path that they may write."""
+    operands = arguments.operands
+    targets = arguments.values("-t --target-directory")[-1:]
+    if targets:
+        sources = operands
+    else:
+        sources, targets = operands[:-1], operands[-1:]
+    if arguments.has("-T --no-target-directory"):
+        return sources, targets
+    # The target may be a folder: `cp x/.bashrc ~` writes `~/.bashrc`.
+    return sources, (
+        *targets,
+        *(_below(target, source) for target in targets for source in sources),
+    )
+
+
+def _copy(arguments: Arguments) -> Effect:
+    sources, written = _sources(arguments)
+    return Effect(
+        why="it copies files",
+        reads=tuple(sources),
+        is_recursive=arguments.is_recursive(),
+        changes=tuple(written),
+    )
+
+
+def _move(arguments: Arguments) -> Effect:
+    sources, written = _sources(arguments)
+    return Effect(
+        why="it moves files",
+        reads=tuple(sources),
+        changes=(*sources, *written),
+        deletes=tuple(sources),
+    )
+
+
+def _link(arguments: Arguments) -> Effect:
+    operands = arguments.operands
+    if len(operands) == 1 and not arguments.has("-t --target-directory"):
+        operands = (*operands, Word(".", "."))
+    sources, written = _sources(replace(arguments, operands=operands))
+    # What a link leads to counts as changed: later it is written through the link. A relative
+    # symlink leads on from the folder of the link.
+    if len(sources) > _MOST_LINKS:
+        return Effect(why="it makes many links", reads=tuple(sources))
+    led_to = tuple(_from_link(link, source) for link in written for source in sources)
+    return Effect(why="it makes links", reads=tuple(sources), changes=(*sources, *written, *led_to))
+
+
+def _from_link(link: Word, source: Word) -> Word:
+    text = f"{link.source} -> {source.source}"
+    if link.value is None or source.value is None:
+        return Word(text, None)
+    if source.value.startswith("/"):
+        return source
+    folder = link.value.rstrip("/").rpartition("/")[0] if "/" in link.value else "."
+    return Word(text, f"{folder or '/'}/{source.value}", is_pattern=source.is_pattern)
+
+
+def _tee(arguments: Arguments) -> Effect:
+    if not arguments.operands:
+        return Effect(read_only=True, reads=())
+    return Effect(why="it writes files", reads=(), changes=arguments.operands)
+
+
+def _chmod(command: SimpleCommand) -> Effect:
+    # The mode may begin with `-`: `chmod -w f`. So words are looked at, not options.
+    words = command.words[1:]
+    values = [word.value for word in words if word.value is not None]
+    letters = {letter for value in values if re.fullmatch(r"-[A-Za-z]+", value) for letter in value}
+    is_recursive = "R" in letters or "--recursive" in values
+    opens = any(_OPEN_TO_ALL.fullmatch(value) or _OPENS_TO_ALL.fullmatch(value) for value in values)
+    why = "it changes who may read, write and run files"
+    if is_recursive and opens:
+        return Effect(why=why, immune="it lets everybody write all files of a folder")
+    if is_recursive and any(_ROOT.fullmatch(value) for value in values if value):
+        return Effect(why=why, immune="it changes all files of a folder of the system")
+    return Effect(why=why)
+
+
+def _chown(command: SimpleCommand) -> Effect:
+    values = [word.value for word in command.words[1:] if word.value]
+    is_recursive = any(re.fullmatch(r"-[A-Za-z]*R[A-Za-z]*|--recursive", each) for each in values)
+    why = "it changes to whom files belong"
+    if is_recursive and any(_ROOT.fullmatch(value) for value in values):
+        return Effect(why=why, immune="it changes all files of a folder of the system")
+    return Effect(why=why)
+
+
+_DD_WORDS = re.compile(
+    r"(?:bs|cbs|conv|count|ibs|iflag|iseek|obs|oflag|oseek|seek|skip|status)=.*", re.DOTALL
+)
+_DD_DEVICES = re.compile(r"/dev/(?:null|stdout|stderr|fd/[0-9]+)")
+
+
+def _dd(command: SimpleCommand) -> Effect:
+    reads: list[Word] = []
+    changes: list[Word] = []
+    fault = "a word is added when it runs" if command.takes_more else ""
+    for word in command.words[1:]:
+        text = word.prefix if word.value is None else word.value
+        name, _, path = text.partition("=")
+        if may_be_several(word) and not text.startswith("if="):
+            fault = fault or f"`{word.source}` may become an operand of `dd`"
+        if name in ("if", "of"):
+            value = None if word.value is None else path
+            found = replace(word, source=path or word.source, value=value, prefix=path)
+            (reads if name == "if" else changes).append(found)
+        elif word.value is None or not _DD_WORDS.fullmatch(text):
+            fault = fault or f"`{word.source}` of `dd` is not known"
+    for target in changes:
+        path = target.value or target.prefix
+        if path.startswith("/dev/") and not _DD_DEVICES.fullmatch(path):
+            return Effect(why="it writes to a device", immune=f"it writes to the device `{path}`")
+    if fault:
+        return Effect(why=fault)
+    if changes:
+        return Effect(why="`of=` writes a file", reads=tuple(reads), changes=tuple(changes))
+    return Effect(read_only=True, reads=tuple(reads))
+
+
+_SHRED_DEVICE = "/dev/"
+
+
+def _shred(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    texts = [word.value or word.prefix for word in words]
+    files = tuple(word for word, text in zip(words, texts, strict=True) if not text.startswith("-"))
+    is_device = any(text.startswith(_SHRED_DEVICE) for text in texts)
+    return Effect(
+        why="it overwrites files",
+        immune="it overwrites a device" if is_device else "",
+        deletes=files,
+    )
+
+
+def _removes(arguments: Arguments) -> Effect:
+    return Effect(
+        why="it deletes files",
+        reads=(),
+        changes=arguments.operands,
+        deletes=arguments.operands,
+    )
+
+
+ROWS: tuple[Command, ...] = (
+    Command(
+        name="mkdir",
+        source=f"mkdir(1), {_COREUTILS}",
+        flags="-p --parents -v --verbose -Z --help --version",
+        valued="-m --mode",
+        optional="--context",
+        operands="words",
+        effect=_changes("it makes folders"),
+    ),
+    Command(
+        name="touch",
+        source=f"touch(1), {_COREUTILS}",
+        flags="-a -c --no-create -f -h --no-dereference -m --help --version",
+        valued="-d --date -t --time",
+        files="-r --reference",
+        operands="words",
+        effect=_changes("it makes files, or sets their times"),
+    ),
+    Command(
+        name="truncate",
+        source=f"truncate(1), {_COREUTILS}",
+        flags="-c --no-create -o --io-blocks --help --version",
+        valued="-s --size",
+        files="-r --reference",
+        operands="words",
+        effect=_changes("it cuts files"),
+    ),
+    Command(
+        name="rm",
+        source=f"rm(1), {_COREUTILS}",
+        flags="-f --force -i -I --one-file-system -r -R --recursive -d --dir -v --verbose --help"
+        " --version",
+        optional="--interactive --preserve-root",
+        asks={"--no-preserve-root": "lets it delete the root of the system"},
+        effect=_removes,
+    ),
+    Command(
+        name="rmdir",
+        source=f"rmdir(1), {_COREUTILS}",
+        flags="--ignore-fail-on-non-empty -v --verbose --help --version",
+        asks={"-p --parents": "deletes the folders above too"},
+        effect=_removes,
+    ),
+    Command(
+        name="unlink",
+        source=f"unlink(1), {_COREUTILS}",
+        flags="--help --version",
+        effect=_removes,
+    ),
+    Command(
+        name="mv",
+        source=f"mv(1), {_COREUTILS}",
+        flags="-b -f --force -i --interactive -n --no-clobber --strip-trailing-slashes -T"
+        " --no-target-directory -u --update -v --verbose -Z --context --help --version",
+        valued="-t --target-directory",
+        optional="--backup",
+        effect=_move,
+    ),
+    Command(
+        name="cp",
+        source=f"cp(1), {_COREUTILS}",
+        flags="-a --archive --attributes-only -b --copy-contents -d -f --force -i --interactive -H"
+        " -L --dereference -n --no-clobber -P --no-dereference -p -R -r --recursive"
+        " --remove-destination --strip-trailing-slashes -T --no-target-directory -u --update -v"
+        " --verbose -x --one-file-system -Z --help --version",
+        valued="--no-preserve --sparse -t --target-directory",
+        optional="--backup --preserve --reflink --context",
+        asks={
+            "-l --link -s --symbolic-link": "makes links",
+            "--parents": "makes folders",
+            "-S --suffix": "names further files",
+        },
+        recursive="-R -r --recursive -a --archive",
+        effect=_copy,
+    ),
+    Command(
+        name="ln",
+        source=f"ln(1), {_COREUTILS}",
+        flags="-b -f --force -i --interactive -L --logical -n --no-dereference -P --physical -r"
+        " --relative -s --symbolic -T --no-target-directory -v --verbose --help --version",
+        valued="-t --target-directory",
+        optional="--backup",
+        asks={"-d -F --directory": "links folders", "-S --suffix": "names further files"},
+        effect=_link,
+    ),
+    Command(
+        name="install",
+        source=f"install(1), {_COREUTILS}",
+        flags="-b -c -C --compare -p --preserve-timestamps -T --no-target-directory -v --verbose"
+        " --help --version",
+        valued="-m --mode -t --target-directory",
+        optional="--backup",
+        asks={
+            "-s --strip --strip-program": "runs a program",
+            "-o --owner -g --group": "changes to whom files belong",
+            "-d --directory -D": "makes folders",
+        },
+        effect=_copy,
+    ),
+    Command(
+        name="tee",
+        source=f"tee(1), {_COREUTILS}",
+        flags="-a --append -i --ignore-interrupts -p --help --version",
+        optional="--output-error",
+        effect=_tee,
+    ),
+)
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "chmod": _chmod,
+    "chown": _chown,
+    "chgrp": _chown,
+    "dd": _dd,
+    "shred": _shred,
+    "split": asking("writes files"),
+    "csplit": asking("writes files"),
+    "mktemp": asking("makes a file"),
+    "mkfifo": asking("makes a named pipe"),
+    "mknod": asking("makes a special file"),
+    "link": asking("makes a link"),
+    "rsync": asking("copies files, and may delete them"),
+    "patch": asking("changes files"),
+    "sync": asking("writes what the system has not written yet"),
+}

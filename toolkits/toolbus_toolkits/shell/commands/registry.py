@@ -1,0 +1,111 @@
+"""Which command is described where, and `effect_of`, which asks the description.
+
+Each module of descriptions has `ROWS`, its `Command` rows, and may have `SPECIAL`: functions for
+commands whose words follow rules of their own, by the name of the command. A command with
+sub-commands is a special one that finds its sub-command and then asks the row of `git log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+from toolbus_toolkits.shell.commands import (
+    administration,
+    archives,
+    coreutils,
+    files,
+    finding,
+    git,
+    interpreters,
+    packages,
+    processes,
+    scripts,
+    services,
+    shell_builtins,
+    systems,
+    text,
+    wrappers,
+)
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.table import Command, row_effect
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = ["FOLDERS", "MODULES", "ROWS", "SPECIAL", "command_name", "effect_of"]
+
+MODULES: tuple[ModuleType, ...] = (
+    administration,
+    archives,
+    coreutils,
+    files,
+    finding,
+    git,
+    interpreters,
+    packages,
+    processes,
+    scripts,
+    services,
+    shell_builtins,
+    systems,
+    text,
+    wrappers,
+)
+"""The modules of descriptions."""
+
+FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/", "/usr/local/sbin/")
+"""Where a command of a path is the one of that name; anywhere else it may be any program."""
+
+
+def _rows() -> dict[str, Command]:
+    rows: dict[str, Command] = {}
+    for module in MODULES:
+        described: Sequence[Command] = module.ROWS
+        for row in described:
+            if row.name in rows:
+                raise ValueError(f"{row.name} is described twice")
+            rows[row.name] = row
+    return rows
+
+
+def _special() -> dict[str, Callable[[SimpleCommand], Effect]]:
+    special: dict[str, Callable[[SimpleCommand], Effect]] = {}
+    for module in MODULES:
+        functions: Mapping[str, Callable[[SimpleCommand], Effect]] = getattr(module, "SPECIAL", {})
+        for name, function in functions.items():
+            if name in special:
+                raise ValueError(f"{name} is described twice")
+            special[name] = function
+    return special
+
+
+ROWS: Mapping[str, Command] = _rows()
+"""Every row by the name of its command."""
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = _special()
+"""The functions for commands of their own rules, by the name of the command. They go first."""
+
+
+def command_name(command: SimpleCommand) -> str | None:
+    """Return the name of a command without a folder of `FOLDERS`; None where it is not known."""
+    word = command.words[0]
+    if word.value is None or word.is_pattern:
+        return None
+    folder, slash, name = word.value.rpartition("/")
+    return name if folder + slash in FOLDERS else word.value
+
+
+def effect_of(command: SimpleCommand) -> Effect:
+    """Return what a command does. It has at least one word."""
+    name = command_name(command)
+    if name is None:
+        return Effect(
+            why="its name is known only when the line runs",
+            immune=f"`{command.words[0].source}` names a command only when the line runs",
+        )
+    if special := SPECIAL.get(name):
+        return special(command)
+    if row := ROWS.get(name):
+        return row_effect(row, command)
+    if special := interpreters.interpreter(name):
+        return special(command)
+    return Effect(why=f"`{name}` is not known")

@@ -1,0 +1,368 @@
+"""How a command is described, and how its words are read by that description.
+
+A command is one row, a `Command`: which of its options only read, which take a value, which write
+or run others, and what its operands are. A row is an allow-list: an option that is not on it, an
+abbreviated long option and a value where none is described make the command unknown, so that a
+person is asked. `Command.kinds` has every option of a row by its name, for whatever else reads the
+rows.
+
+Words are read as getopt of GNU does: `-no` is `-n -o`, `-k1` is `-k 1`, `--key=1` is `--key 1`,
+`--` ends the options, and options may follow operands. A word that bash replaces when the line runs
+(`"$x"`, `*`) may become an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
+
+__all__ = [
+    "Arguments",
+    "Command",
+    "Kind",
+    "asking",
+    "may_be_several",
+    "read_arguments",
+    "row_effect",
+    "unknown_command",
+]
+
+Kind = Literal["flag", "value", "file", "optional", "asks"]
+"""What an option is: without a value; with a value; with a value that is a file which is read; with
+a value that only follows at once (`--color=auto`, `-i4`); or one that asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Command:
+    """What is known about one command.
+
+    Options are written as they are given, with spaces between them: `-r -R --recursive`. Raises
+    `ValueError` if an option is described twice, or does not begin with `-`.
+    """
+
+    name: str
+    """Such as `sort`, or with its sub-command `git log`."""
+    source: str
+    """Where it is described: `sort(1), GNU coreutils 9.1`."""
+    flags: str = ""
+    """The options without a value that are understood."""
+    valued: str = ""
+    """Those with a value that is no file."""
+    files: str = ""
+    """Those whose value is a file that is read."""
+    optional: str = ""
+    """Those with a value that may be left out, and that only follows at once."""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """Those that write or run others, with what they do: `{"-o --output": "writes a file"}`."""
+    any_option: bool = False
+    """Whether no option at all writes, runs others or changes anything, listed here or not. Only
+    then may a word that is known when the line runs stand where an option may stand."""
+    any_words: bool = False
+    """Whether it only reads whatever its words are, as echo; then nothing else is described."""
+    operands: Literal["paths", "words"] = "paths"
+    """What its operands are: files and folders that it reads, or other words."""
+    leading: int = 0
+    """How many of the first operands are other words, as the pattern of grep."""
+    leading_given_by: str = ""
+    """The options that give what `leading` counts, so that all operands are paths: `-e -f`."""
+    at_most: int | None = None
+    """How many operands it may have."""
+    beyond: str = "it has more operands than are known"
+    """What a further operand would be, as a clause for a person."""
+    permutes: bool = True
+    """Whether options may follow operands. False for commands that read a command of their own,
+    and for builtins of bash."""
+    ends_options: bool = True
+    """Whether `--` ends the options."""
+    single_dash: bool = False
+    """Whether a word that begins with `-` is one option (`-json`), not several letters."""
+    digits: bool = False
+    """Whether `-5` is an option."""
+    plus: str = ""
+    """What a word does that begins with `+`, if it asks: `runs a command of less`."""
+    recursive: str = ""
+    """The options with which it reads all files below a folder; `*` if it always does."""
+    effect: Callable[[Arguments], Effect] | None = None
+    """What it does with its arguments; None if it reads its operands and changes nothing."""
+    kinds: Mapping[str, Kind] = field(init=False)
+    """Every option by its name. Made from the others."""
+    clauses: Mapping[str, str] = field(init=False)
+    """What each option of `asks` does, by its name. Made from the others."""
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, Kind] = {}
+        clauses = {name: clause for names, clause in self.asks.items() for name in names.split()}
+        groups: tuple[tuple[Kind, str], ...] = (
+            ("flag", self.flags),
+            ("value", self.valued),
+            ("file", self.files),
+            ("optional", self.optional),
+            ("asks", " ".join(self.asks)),
+        )
+        for kind, names in groups:
+            for name in names.split():
+                if name in kinds or len(name) < 2 or name[0] not in "-+":
+                    raise ValueError(f"{self.name}: {name} is described twice, or is no option")
+                kinds[name] = kind
+        if self.any_option and (clauses or self.plus):
+            raise ValueError(f"{self.name}: an option that asks is not any option")
+        object.__setattr__(self, "kinds", kinds)
+        object.__setattr__(self, "clauses", clauses)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The words of a command, as its row describes them."""
+
+    row: Command
+    command: SimpleCommand
+    options: tuple[tuple[str, Word | None], ...]
+    """Its options in their order, each with its value."""
+    operands: tuple[Word, ...]
+    """The other words; the last one is unknown where the command takes more."""
+    first_operand: int
+    """Where the first operand stands among the words of the command, or where it would."""
+    fault: str = ""
+    """Why the command is not understood, or what an option of `Command.asks` does, as a clause."""
+
+    def has(self, names: str) -> bool:
+        """Whether one of some options is given."""
+        wanted = names.split()
+        return any(name in wanted for name, _ in self.options)
+
+    def values(self, names: str) -> tuple[Word, ...]:
+        """Return the values of some options in their order."""
+        wanted = names.split()
+        return tuple(value for name, value in self.options if name in wanted and value is not None)
+
+    def count_is_known(self) -> bool:
+        """Whether no operand may become several, or none, when the line runs."""
+        return not any(may_be_several(word) for word in self.operands)
+
+    def paths(self) -> tuple[Word, ...]:
+        """Return the files and folders that the command is given."""
+        given = tuple(
+            value
+            for name, value in self.options
+            if value is not None and self.row.kinds.get(name) == "file"
+        )
+        if self.row.operands == "words":
+            return given
+        leading = 0 if self.has(self.row.leading_given_by) else self.row.leading
+        operands = self.operands[leading:] if self._leading_is_known(leading) else self.operands
+        if self.is_recursive() and not operands:
+            operands = (Word(".", "."),)
+        return given + operands
+
+    def is_recursive(self) -> bool:
+        """Whether the command reads all files below its folders."""
+        return self.row.recursive == "*" or self.has(self.row.recursive)
+
+    def _leading_is_known(self, leading: int) -> bool:
+        # `grep $x file`: if x is empty, `file` is the pattern; if x is `a b`, then b is a path.
+        return not any(may_be_several(word) for word in self.operands[:leading])
+
+
+def may_be_several(word: Word) -> bool:
+    """Whether bash may replace a word by several words, or by none."""
+    return word.is_pattern or (word.value is None and word.is_split)
+
+
+def unknown_command(source: str) -> SimpleCommand:
+    """Return a command that is known only when the line runs, so that every deny rule matches it.
+
+    Args:
+        source: Where it comes from.
+    """
+    return SimpleCommand((Word(source, None, is_split=True),), source=source, takes_more=True)
+
+
+def asking(why: str, *, immune: bool = False) -> Callable[[SimpleCommand], Effect]:
+    """Return the function for a command that is asked about whatever its words are.
+
+    Args:
+        why: What it does, as a clause.
+        immune: Whether a person decides whatever the rules allow.
+    """
+
+    def effect(command: SimpleCommand) -> Effect:
+        name = command.words[0].source
+        return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
+
+    return effect
+
+
+def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
+    """Return what a command does by its row.
+
+    Args:
+        row: Its description.
+        command: The command.
+        start: Where its options begin among its words: behind its name and its sub-command.
+    """
+    if row.any_words:
+        return Effect(read_only=True, reads=())
+    arguments = read_arguments(row, command, start)
+    if row.effect is None:
+        effect = Effect(
+            read_only=True, reads=arguments.paths(), is_recursive=arguments.is_recursive()
+        )
+    else:
+        effect = row.effect(arguments)
+    if not arguments.fault:
+        return effect
+    # What it deletes and runs is kept: a deny rule and the roots are looked at in any case.
+    return replace(effect, read_only=False, why=arguments.fault, reads=None, changes=None)
+
+
+def read_arguments(row: Command, command: SimpleCommand, start: int = 1) -> Arguments:
+    """Read the words of a command by its row; see `row_effect`.
+
+    It reads to the end in any case: after a fault, an option that is not known counts as one
+    without a value.
+    """
+    return _Reader(row, command, start).read()
+
+
+class _Reader:
+    def __init__(self, row: Command, command: SimpleCommand, start: int) -> None:
+        self._row = row
+        self._command = command
+        self._words: Iterator[tuple[int, Word]] = iter(
+            [(i, word) for i, word in enumerate(command.words) if i >= start]
+        )
+        self._options: list[tuple[str, Word | None]] = []
+        self._operands: list[Word] = []
+        self._first_operand = len(command.words)
+        self._fault = ""
+        self._is_open = True
+        """Whether options may still follow."""
+
+    def read(self) -> Arguments:
+        for position, word in self._words:
+            if self._is_open and self._read_option(word):
+                continue
+            if not self._operands:
+                self._first_operand = position
+            self._add_operand(word)
+        if self._command.takes_more:
+            more = Word("", None, is_split=True)
+            if self._is_open:
+                self._may_be_option(more)
+            self._operands.append(more)
+        self._check_count()
+        return Arguments(
+            self._row,
+            self._command,
+            tuple(self._options),
+            tuple(self._operands),
+            self._first_operand,
+            self._fault,
+        )
+
+    def _add_operand(self, word: Word) -> None:
+        text = word.prefix if word.value is None else word.value
+        if self._row.plus and text.startswith("+"):
+            self._note(f"`{word.source}` {self._row.plus}")
+        self._operands.append(word)
+        if not self._row.permutes:
+            self._is_open = False
+
+    def _check_count(self) -> None:
+        row = self._row
+        if row.at_most is None:
+            return
+        is_known = not any(may_be_several(word) for word in self._operands)
+        if len(self._operands) > row.at_most or not is_known:
+            self._note(row.beyond)
+
+    def _note(self, fault: str) -> None:
+        self._fault = self._fault or fault
+
+    def _may_be_option(self, word: Word) -> None:
+        if not self._row.any_option:
+            shown = f"`{word.source}`" if word.source else "a word that is added when it runs"
+            self._note(f"{shown} may become an option of `{self._row.name}`")
+
+    def _read_option(self, word: Word) -> bool:
+        """Whether a word is an option, or the `--` behind the options."""
+        if word.value == "--" and self._row.ends_options:
+            self._is_open = False
+            return True
+        text = word.prefix if word.value is None else word.value
+        if word.value is None and (not text or word.is_split):
+            self._may_be_option(word)
+        elif word.is_pattern and text[:1] in ("*", "?", "[", ""):
+            # A file of the folder may be named `-o`.
+            self._may_be_option(word)
+        if not text.startswith("-") or word.value == "-":
+            return False
+        if self._row.digits and word.value is not None and text[1:].isdecimal():
+            self._options.append((text, None))
+        elif text.startswith("--") or self._row.single_dash:
+            self._read_long(word, text)
+        else:
+            self._read_letters(word, text)
+        return True
+
+    def _read_long(self, word: Word, text: str) -> None:
+        name, equals, attached = text.partition("=")
+        if word.value is None and not equals:
+            self._may_be_option(word)
+            return
+        kind = self._row.kinds.get(name)
+        if kind == "flag" and equals:
+            kind = None
+        if kind is None or kind == "asks":
+            self._note_kind(name)
+            self._options.append((name, None))
+        elif equals:
+            self._options.append((name, _rest(word, attached)))
+        else:
+            self._options.append((name, self._next_value(kind)))
+
+    def _read_letters(self, word: Word, text: str) -> None:
+        for position, letter in enumerate(text[1:], 2):
+            name = f"-{letter}"
+            kind = self._row.kinds.get(name)
+            if kind is None or kind == "asks":
+                self._note_kind(name)
+                self._options.append((name, None))
+                continue
+            is_last = position == len(text) and word.value is not None
+            if kind == "flag":
+                self._options.append((name, None))
+                continue
+            value = self._next_value(kind) if is_last else _rest(word, text[position:])
+            self._options.append((name, value))
+            return
+        if word.value is None:
+            self._may_be_option(word)
+
+    def _note_kind(self, name: str) -> None:
+        clause = self._row.clauses.get(name)
+        self._note(f"`{name}` {clause or f'of `{self._row.name}` is not known'}")
+
+    def _next_value(self, kind: Kind) -> Word | None:
+        if kind in ("flag", "optional"):
+            return None
+        following = next(self._words, None)
+        if following is None:
+            if not self._command.takes_more:
+                self._note(f"an option of `{self._row.name}` has no value")
+            return Word("", None)
+        _, word = following
+        if may_be_several(word):
+            self._may_be_option(word)
+        return word
+
+
+def _rest(word: Word, text: str) -> Word:
+    """Return the value behind an option in the same word."""
+    if word.value is None:
+        return replace(word, prefix=text)
+    return replace(word, source=text, value=text)

@@ -1,0 +1,505 @@
+"""Commands that run another command, and what they run: `env`, `xargs`, `sudo`, `sh -c`.
+
+What a wrapper runs is `Effect.runs`. Where its options are not understood, the command may begin at
+any of its words: then `runs` has one for each of them, so that a deny rule finds it.
+
+Source: the manual pages of GNU coreutils 9.1, findutils 4.9, util-linux 2.38, bash 5.2, procps 4.0,
+sudo 1.9 and strace 6.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.table import Arguments, Command, row_effect, unknown_command
+from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read_line
+
+__all__ = ["ROWS", "SPECIAL", "run_text", "tails"]
+
+_MOST_TAILS = 40
+"""So many words of a wrapper that is not understood are taken as a command; with more of them, one
+that is not known stands for all."""
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+
+
+def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
+    """Return every command that the words of a wrapper may be, if it is not known where it begins.
+
+    Args:
+        command: The wrapper.
+        start: The first word that may be the name of a command.
+    """
+    begins = [
+        position
+        for position, word in enumerate(command.words[start:], start)
+        if not (word.prefix if word.value is None else word.value).startswith("-")
+    ]
+    if len(begins) > _MOST_TAILS:
+        return (unknown_command(command.source),)
+    found = tuple(_from(command, position) for position in begins)
+    # `xargs env --frob`: the words that are added may be the command.
+    return (*found, unknown_command(command.source)) if command.takes_more else found
+
+
+def run_text(text: str, source: str) -> tuple[tuple[SimpleCommand, ...], str]:
+    """Return the commands of a text that bash runs, and why it cannot be read, if so."""
+    # The variables that the text starts with are not known here: it may have got others.
+    reading = read_line(text, {})
+    if reading.faults:
+        return (*reading.commands, unknown_command(source)), "; ".join(reading.faults)
+    return reading.commands, ""
+
+
+def _from(command: SimpleCommand, position: int) -> SimpleCommand:
+    words = command.words[position:]
+    return SimpleCommand(
+        words,
+        source=" ".join(word.source for word in words),
+        takes_more=command.takes_more,
+    )
+
+
+def _with_assignments(command: SimpleCommand) -> SimpleCommand:
+    """Take `NAME=value` words before the name of a command as assignments."""
+    assignments: list[Assignment] = []
+    for word in command.words:
+        text = word.prefix if word.value is None else word.value
+        match = _ASSIGNMENT.match(text)
+        if match is None:
+            break
+        value = replace(word, source=word.source, prefix="")
+        if word.value is not None:
+            value = replace(word, value=text[match.end() :])
+        assignments.append(Assignment(match[1], value))
+    return replace(command, words=command.words[len(assignments) :], assignments=tuple(assignments))
+
+
+def _runs_operands(arguments: Arguments) -> Effect:
+    """Run the words behind the options, and behind `leading` other words."""
+    command = arguments.command
+    start = arguments.first_operand + arguments.row.leading
+    leading = command.words[arguments.first_operand : start]
+    if arguments.fault or any(word.value is None and word.is_split for word in leading):
+        return Effect(why=f"`{arguments.row.name}` is not understood", runs=tails(command))
+    inner = _with_assignments(_from(command, start))
+    if inner.words and "=" in inner.words[0].source:
+        # env sets variables of any name: `BASH_FUNC_ls%%=...` is a function of bash.
+        return Effect(why=f"`{inner.words[0].source}` is not understood", runs=tails(command))
+    if not inner.words and not inner.assignments and not inner.takes_more:
+        return Effect(read_only=True, reads=(), is_transparent=True)
+    if not inner.words and inner.takes_more:
+        inner = unknown_command(command.source)
+    return Effect(
+        read_only=True,
+        reads=arguments.values(" ".join(arguments.row.files.split())),
+        runs=(inner,),
+        is_transparent=True,
+    )
+
+
+def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
+    def effect(arguments: Arguments) -> Effect:
+        inner = _runs_operands(arguments)
+        return replace(inner, read_only=False, why=why, reads=None, is_transparent=False)
+
+    return effect
+
+
+def _env(arguments: Arguments) -> Effect:
+    effect = _runs_operands(arguments)
+    # To take a variable away is a change as another value is: git is told by one to write nothing.
+    unset = tuple(
+        Assignment(word.value or word.prefix, Word("", ""))
+        for word in arguments.values("-u --unset")
+    )
+    if unset and effect.runs:
+        inner = effect.runs[0]
+        changed = replace(inner, assignments=(*unset, *inner.assignments))
+        effect = replace(effect, runs=(changed, *effect.runs[1:]))
+    directories = arguments.values("-C --chdir")
+    return replace(effect, directory=directories[-1]) if directories else effect
+
+
+def _env_split(command: SimpleCommand) -> Effect:
+    """`env -S TEXT` makes words of TEXT, with `$NAME` and escapes of its own."""
+    effect = row_effect(_ENV, command)
+    if not effect.read_only and any("S" in word.source for word in command.words):
+        return replace(effect, runs=(*tails(command), unknown_command(command.source)))
+    return effect
+
+
+def _command(arguments: Arguments) -> Effect:
+    if arguments.has("-v -V"):
+        return Effect(read_only=True, reads=())
+    return _runs_operands(arguments)
+
+
+def _xargs(arguments: Arguments) -> Effect:
+    if arguments.fault:
+        return Effect(why=arguments.fault, runs=tails(replace(arguments.command, takes_more=True)))
+    command = arguments.command
+    inner = _from(replace(command, takes_more=True), arguments.first_operand)
+    if not inner.words:
+        inner = replace(inner, words=(Word("echo", "echo"),))
+    replaced = _replaced(arguments)
+    if replaced is not None:
+        words = tuple(_with_input(word, replaced) for word in inner.words)
+        inner = replace(inner, words=words, takes_more=command.takes_more)
+    return Effect(
+        read_only=True,
+        reads=arguments.values("-a --arg-file"),
+        runs=(inner,),
+        is_transparent=True,
+    )
+
+
+def _replaced(arguments: Arguments) -> str | None:
+    """Return the text that xargs replaces in its words; empty if that is not known."""
+    found: str | None = None
+    for name, value in arguments.options:
+        if name in ("-i", "--replace") and value is None:
+            found = "{}"
+        elif name in ("-I", "-i", "--replace"):
+            found = (value.value if value is not None else None) or ""
+    return found
+
+
+def _with_input(word: Word, replaced: str) -> Word:
+    if word.value is None or not replaced:
+        # Where the text is not known, it may stand anywhere.
+        return replace(word, value=None, prefix="")
+    before, found, _ = word.value.partition(replaced)
+    return replace(word, value=None, prefix=before) if found else word
+
+
+def _watch(arguments: Arguments) -> Effect:
+    words = arguments.operands
+    if arguments.fault or arguments.has("-x --exec"):
+        return _runs_operands(arguments)
+    return _joined(arguments.command, words, "watch", is_bash=False)
+
+
+def _joined(
+    command: SimpleCommand, words: Sequence[Word], name: str, *, is_bash: bool = True
+) -> Effect:
+    """Run words that are joined with spaces and read again, as those of eval."""
+    texts = [word.value for word in words if word.value is not None and not word.is_pattern]
+    if len(texts) < len(words) or command.takes_more:
+        return Effect(
+            why=f"`{name}` runs code that is known only when the line runs",
+            immune=f"`{name}` runs code that is known only when the line runs",
+            runs=(unknown_command(command.source), *tails(command)),
+        )
+    text = " ".join(texts)
+    commands, fault = run_text(text, command.source)
+    why = fault
+    if not is_bash and any(mark in text for mark in _NOT_SH):
+        why = fault or f"`{name}` may read its text in another way than bash"
+    return Effect(
+        read_only=not why,
+        why=why,
+        immune=fault,
+        reads=(),
+        runs=commands,
+        is_transparent=not why,
+    )
+
+
+def _eval(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    if words and words[0].value == "--":
+        words = words[1:]
+    return _joined(command, words, "eval")
+
+
+def _trap(arguments: Arguments) -> Effect:
+    words = arguments.operands
+    # `trap SIGNAL` and `trap - SIGNAL` set the signal back; with `-p` and `-l` it only shows.
+    is_reset = not words or words[0].value in ("", "-") or (words[0].value or "").isdecimal()
+    if arguments.has("-l -p") or is_reset or (len(words) == 1 and words[0].value is not None):
+        return Effect(read_only=True, reads=())
+    return _joined(arguments.command, words[:1], "trap")
+
+
+_NOT_SH = (
+    *("$'", '$"', "&>", "|&", "((", "[[", "<<", "<(", ">(", "{", "=~", ";&", "function"),
+    *("export", "readonly", "local"),
+)
+"""What bash reads in another way than another shell of POSIX: `ls &> f` runs `ls` and empties f."""
+
+_SHELL = Command(
+    name="bash",
+    source="bash(1), GNU bash 5.2",
+    flags="-c -e -u -x -v -n -f -C -s --norc --noprofile --posix --verbose --help --version",
+    asks={
+        "-l --login": "runs the profile",
+        "-i": "runs the start file",
+        "--rcfile --init-file": "runs a file",
+    },
+    operands="words",
+    permutes=False,
+    plus="is an option that is not known",
+    effect=lambda arguments: _shell(arguments),
+)
+
+
+def _shell(arguments: Arguments) -> Effect:
+    name = arguments.row.name
+    command = arguments.command
+    words = arguments.operands
+    if arguments.has("--help --version"):
+        return Effect(read_only=True, reads=())
+    if arguments.fault:
+        # The text of `-c` may be any word.
+        return Effect(why=arguments.fault, runs=_texts_and_tails(command))
+    if arguments.has("-c") and words:
+        inner = replace(command, takes_more=False)
+        return _joined(inner, words[:1], f"{name} -c", is_bash=name == "bash")
+    if words and not arguments.has("-s") and not command.takes_more:
+        return Effect(why=f"`{name}` runs a script")
+    why = f"`{name}` runs what it reads"
+    return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+
+
+def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
+    texts = [word for word in command.words[1:] if word.value is None or " " in word.value]
+    runs = list(tails(command))
+    for word in texts[:_MOST_TAILS]:
+        if word.value is None:
+            runs.append(unknown_command(word.source))
+        else:
+            runs.extend(run_text(word.value, word.source)[0])
+    if len(texts) > _MOST_TAILS or command.takes_more:
+        runs.append(unknown_command(command.source))
+    return tuple(runs)
+
+
+def _other_shell(command: SimpleCommand) -> Effect:
+    why = f"`{command.words[0].source}` runs code of a language that is not read"
+    unknown = [word for word in command.words[1:] if word.value is None]
+    if len(command.words) == 1 or unknown or command.takes_more:
+        return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+    return Effect(why=why, runs=_texts_and_tails(command))
+
+
+def _unread(command: SimpleCommand) -> Effect:
+    """Look at every word of a wrapper whose options are not described."""
+    return Effect(why="it runs other commands", runs=_texts_and_tails(command))
+
+
+def _parallel(command: SimpleCommand) -> Effect:
+    # It makes command lines of its input, which bash reads again.
+    why = "`parallel` runs commands that are known only when the line runs"
+    return Effect(why=why, immune=why, runs=(unknown_command(command.source), *tails(command)))
+
+
+def _source_file(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    why = "it runs the commands of a file"
+    if any(word.value is None or word.is_pattern for word in words[:1]):
+        immune = "it runs the commands of a file that is known only when the line runs"
+        return Effect(why=why, immune=immune, runs=(unknown_command(command.source),))
+    return Effect(why=why, reads=words)
+
+
+_ENV = Command(
+    name="env",
+    source="env(1), GNU coreutils 9.1",
+    flags="-0 --null --list-signal-handling -v --debug --help --version",
+    valued="-u --unset -C --chdir",
+    optional="--block-signal --default-signal --ignore-signal",
+    asks={
+        "-S --split-string": "makes words of a text",
+        "-i --ignore-environment": "takes away what keeps commands from writing",
+    },
+    operands="words",
+    permutes=False,
+    effect=_env,
+)
+
+ROWS: tuple[Command, ...] = (
+    _ENV,
+    Command(
+        name="xargs",
+        source="xargs(1), GNU findutils 4.9",
+        flags="-0 --null -o --open-tty -p --interactive -r --no-run-if-empty --show-limits -t"
+        " --verbose -x --exit --help --version",
+        valued="-d --delimiter -E -I -L --max-lines -n --max-args -P --max-procs -s --max-chars",
+        files="-a --arg-file",
+        optional="-e --eof -i --replace -l",
+        asks={"--process-slot-var": "sets a variable of what it runs"},
+        operands="words",
+        permutes=False,
+        effect=_xargs,
+    ),
+    Command(
+        name="nice",
+        source="nice(1), GNU coreutils 9.1",
+        flags="--help --version",
+        valued="-n --adjustment",
+        digits=True,
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="ionice",
+        source="ionice(1), util-linux 2.38",
+        flags="-t --ignore -h --help -V --version",
+        valued="-c --class -n --classdata",
+        asks={"-p --pid -P --pgid -u --uid": "changes a process"},
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        # As a word of bash it has only `-p`.
+        name="time",
+        source="time(1), GNU time 1.9; bash(1), GNU bash 5.2",
+        flags="-p --portability -q --quiet -v --verbose",
+        valued="-f --format",
+        asks={"-o --output -a --append": "writes a file"},
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="timeout",
+        source="timeout(1), GNU coreutils 9.1",
+        flags="--preserve-status --foreground -v --verbose --help --version",
+        valued="-k --kill-after -s --signal",
+        operands="words",
+        leading=1,
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        # It writes nohup.out only where its output is a terminal; here it is none.
+        name="nohup",
+        source="nohup(1), GNU coreutils 9.1",
+        flags="--help --version",
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="stdbuf",
+        source="stdbuf(1), GNU coreutils 9.1",
+        flags="--help --version",
+        valued="-i --input -o --output -e --error",
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="setsid",
+        source="setsid(1), util-linux 2.38",
+        flags="-f --fork -w --wait -h --help -V --version",
+        asks={"-c --ctty": "takes the terminal"},
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="command",
+        source="bash(1), GNU bash 5.2",
+        flags="-p -v -V",
+        operands="words",
+        permutes=False,
+        effect=_command,
+    ),
+    Command(
+        name="builtin",
+        source="bash(1), GNU bash 5.2",
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="exec",
+        source="bash(1), GNU bash 5.2",
+        flags="-c -l",
+        valued="-a",
+        operands="words",
+        permutes=False,
+        effect=_runs_operands,
+    ),
+    Command(
+        name="trap",
+        source="bash(1), GNU bash 5.2",
+        flags="-l -p",
+        operands="words",
+        permutes=False,
+        effect=_trap,
+    ),
+    *(
+        Command(
+            name=name,
+            source="sudo(8), sudo 1.9; doas(1), OpenDoas 6.8",
+            flags="-n --non-interactive -S --stdin -E --preserve-env -H --set-home -b"
+            " --background -k --reset-timestamp -A --askpass -P --preserve-groups -B --bell",
+            valued="-u --user -g --group -p --prompt -C --close-from -h --host -T"
+            " --command-timeout -r --role -t --type",
+            asks={
+                "-e --edit": "edits files",
+                "-s --shell -i --login": "runs a shell",
+                "-D --chdir -R --chroot": "runs in another folder",
+            },
+            operands="words",
+            permutes=False,
+            effect=_runs_as_other("it runs a command as another user"),
+        )
+        for name in ("sudo", "doas")
+    ),
+    Command(
+        name="chroot",
+        source="chroot(8), GNU coreutils 9.1",
+        flags="--skip-chdir --help --version",
+        valued="--groups --userspec",
+        operands="words",
+        leading=1,
+        permutes=False,
+        effect=_runs_as_other("it runs a command in another root folder"),
+    ),
+    Command(
+        name="watch",
+        source="watch(1), procps-ng 4.0",
+        flags="-b --beep -c --color -e --errexit -g --chgexit -p --precise -t --no-title -w"
+        " --no-wrap -x --exec -h --help -v --version",
+        valued="-q --equexit -n --interval",
+        optional="-d --differences",
+        operands="words",
+        permutes=False,
+        effect=_watch,
+    ),
+    _SHELL,
+    *(
+        replace(_SHELL, name=name, source=f"{name}(1), dash 0.5.12")
+        for name in ("sh", "dash", "ash")
+    ),
+)
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "env": _env_split,
+    "eval": _eval,
+    ".": _source_file,
+    "source": _source_file,
+    "parallel": _parallel,
+    **dict.fromkeys(("zsh", "ksh", "mksh", "fish", "csh", "tcsh", "rbash", "pwsh"), _other_shell),
+    **dict.fromkeys(
+        (
+            *("su", "runuser", "pkexec", "setpriv", "sg", "newgrp", "flock", "strace", "ltrace"),
+            *("busybox", "toybox", "unshare", "nsenter", "taskset", "chrt", "numactl", "prlimit"),
+            *("systemd-run", "script", "expect", "unbuffer", "entr", "xvfb-run", "fakeroot"),
+            *("valgrind", "gdb", "perf", "bwrap", "firejail", "proot", "start-stop-daemon"),
+            *("run-parts", "caffeinate", "hyperfine", "setarch", "linux64", "linux32", "coproc"),
+            *("catchsegv", "dbus-run-session", "ld.so", "chpst", "cpulimit", "tmux", "screen"),
+            *("rlwrap", "socat", "ssh-agent", "logsave", "sem", "chronic", "ifne", "ts"),
+        ),
+        _unread,
+    ),
+}
