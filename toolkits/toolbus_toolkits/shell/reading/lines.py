@@ -92,6 +92,24 @@ def _grammar() -> tuple[Parser, Query]:
     return Parser(language), query
 
 
+def _structure(source: str) -> Node:
+    """Return the tree of a text in ASCII.
+
+    Raises:
+        UnreadableError: The grammar does not understand it.
+    """
+    parser, _ = _grammar()
+    # The grammar ends some of `$'...'` too late, and does not know some words that bash knows.
+    if "$'" not in source:
+        root = parser.parse(source.encode()).root_node
+        if not root.has_error:
+            return root
+    root = parser.parse(with_plain_words(source).encode()).root_node
+    if root.has_error:
+        raise UnreadableError("it is not understood as a command line of bash")
+    return root
+
+
 class _LineReader:
     """Reads one text. `_index` is where it is; everything before is understood."""
 
@@ -125,16 +143,11 @@ class _LineReader:
             source = without_here_documents(text, self._here_documents)
         if len(_MARK.findall(source)) > MAX_MARKS:
             raise UnreadableError(f"it has more than {MAX_MARKS} blanks, operators and quotes")
-        parser, query = _grammar()
         source = _LETTERS_ABOVE_ASCII.sub("x", source)
-        self._root = parser.parse(source.encode()).root_node
-        if self._root.has_error:
-            # The grammar does not know some words that bash knows.
-            self._root = parser.parse(with_plain_words(source).encode()).root_node
-            if self._root.has_error:
-                raise UnreadableError("it is not understood as a command line of bash")
+        self._root = _structure(source)
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
+            _, query = _grammar()
             captures = QueryCursor(query).captures(self._root)
             self._substitutions = {
                 node.start_byte: node for node in captures.get("substitution", ())
