@@ -232,6 +232,13 @@ OPENAPI = Leg(
     "YAML, and bodies that each reach 50 schemas, which refer to one another",
     ("caller",),
 )
+SHELL = Leg(
+    "shell",
+    "bench.toolkits.shell_leg",
+    "one process: a shell judges 32 command lines in turn, runs `true`, and ends a cancelled tree "
+    "of 20 processes, one in a session of its own; or bash alone runs `true`",
+    ("caller",),
+)
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
 GROUPS = (
@@ -348,6 +355,20 @@ GROUPS = (
             )
         ),
         (MADE,),
+        rounds=2,
+    ),
+    Group(
+        "shell",
+        tuple(
+            Contender(SHELL, label, "caller", {"what": what}, ("caller",))
+            for label, what in (
+                ("`true` by a shell", "tool"),
+                ("by bash alone", "bare"),
+                ("a decision about a line", "decide"),
+                ("the end of a tree", "cancel"),
+            )
+        ),
+        (ALONE,),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

@@ -90,7 +90,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
 ) -> None:
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stderr == ""
-    assert completed.stdout.count("✓ result") == 13
+    assert completed.stdout.count("✓ result") == 14
     assert "✗" not in completed.stdout
 
 
@@ -104,6 +104,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "approved sql.query No rule allows this call",
         "tool_result: ok clock.now",
         "done after 2 replies; for the diary permission_denied, executed: no: /tools/0",
+        "done: 3 commands without a question, 1 with one: test_mean_of_none_is_zero fails",
         "deadline_exceeded, executed: maybe, retryable: no",
         "the caller went on after",
         "host_lost, executed: maybe, retryable: yes",
@@ -111,7 +112,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "host_lost, executed: maybe after",
         "then executed: yes on sql-3",
         "4 spans from 3 processes: caller",
-        "all 13 scenes had the expected result",
+        "all 14 scenes had the expected result",
     ],
 )
 def test_demo_shows(completed: subprocess.CompletedProcess[str], fact: str) -> None:

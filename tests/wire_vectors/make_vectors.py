@@ -270,6 +270,7 @@ ASSESSMENT = {
     "preview": "-sun\n+rain\n",
     "suggestions": [{"behavior": "allow", "tool": "weather.forecast", "match": "Oslo:*"}],
     "matches": ["Oslo:*"],
+    "parts": [[0], []],
     "from_the_future": [1],
 }
 

@@ -22,7 +22,7 @@ from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule import Rule
 from toolbus.tools.middleware import ToolCall
 
-__all__ = ["Asking", "checked_answer", "checked_rule"]
+__all__ = ["Asking", "checked_answer", "checked_rules"]
 
 _logger = bounded_logger(__name__)
 # An `ask` that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a call.
@@ -148,9 +148,14 @@ def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
         raise _mistake("the scope of its Answer is neither once nor state")
     if not isinstance(answer.arguments, Mapping | None):
         raise _mistake("the arguments of its Answer are not one mapping")
-    rule = answer.rule
-    if rule is None:
-        return
+    if answer.rule == ():
+        raise _mistake("its Answer grants an empty tuple of rules")
+    for rule in answer.rules:
+        _check_rule(rule, call, reaches)
+
+
+def _check_rule(rule: Any, call: ToolCall, reaches: str) -> None:
+    """Raise `PermissionDenied` for a rule that is beyond the call that was asked about."""
     if not isinstance(rule, Rule):
         raise _mistake(f"the rule of its Answer is {type(rule).__name__}")
     target = reaches or call.tool.name
@@ -163,22 +168,22 @@ def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
         raise _mistake(f"it granted the rule {rule}, which does not cover this call")
 
 
-def checked_rule(
+def checked_rules(
     answer: Answer, call: ToolCall, reaches: str, *, has_input: bool
-) -> GrantedRule | None:
-    """Return what an answer grants for the state; None for what no rule can cover.
+) -> list[GrantedRule]:
+    """Return what an answer grants for the state; nothing for what no rule can cover.
 
-    Raises `PermissionDenied` if its rule is not about a call, whose arguments it may have changed.
+    Raises `PermissionDenied` if a rule is not about a call, whose arguments it may have changed.
     """
     checked_answer(answer, call, reaches)
     if answer.rule is None and has_input:
-        return None  # arguments do not say what else it sends
+        return []  # arguments do not say what else it sends
     try:
         if answer.rule is not None:
-            return granted_for(call, reaches, answer.rule.match, "")
-        return granted_for(call, reaches, None, arguments_digest(call.arguments))
+            return [granted_for(call, reaches, rule.match, "") for rule in answer.rules]
+        return [granted_for(call, reaches, None, arguments_digest(call.arguments))]
     except ValueError:
-        return None  # the tool says that it reaches what is no name of a tool
+        return []  # the tool says that it reaches what is no name of a tool
 
 
 def _mistake(what: str) -> PermissionDenied:

@@ -30,7 +30,8 @@ class Question:
     arguments: Mapping[str, Any]
     """The values by parameter with which it would run: a copy, after all middlewares."""
     permit: Permit
-    """Why a person is asked; `permit.suggestions` are rules that would have allowed it."""
+    """Why a person is asked; `permit.suggestions` are rules that would have allowed it, or parts of
+    it."""
     assessment: Assessment
     """What the tool says about this input. `reaches` names the tool that the call would reach, if
     it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""
@@ -44,8 +45,9 @@ class Answer:
     """Whether the call may run."""
     scope: AnswerScope = "once"
     """Whether it holds for this call or for the state of the agent."""
-    rule: Rule | None = None
-    """The rule that is granted with the scope "state"; None stands for exactly this call."""
+    rule: Rule | tuple[Rule, ...] | None = None
+    """What is granted with the scope "state": a rule, or several for the parts of one input; None
+    stands for exactly this call."""
     arguments: Mapping[str, Any] | None = None
     """The arguments to run it with in place of those asked about."""
     reason: str = ""
@@ -55,7 +57,7 @@ class Answer:
     def allow(
         cls,
         scope: AnswerScope = "once",
-        rule: Rule | None = None,
+        rule: Rule | tuple[Rule, ...] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Self:
         """Return the answer that the call may run.
@@ -64,16 +66,26 @@ class Answer:
             scope: "once" is for this call. "state" is for all calls of this principal with the
                 same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
                 with exactly these arguments.
-            rule: One of `Question.permit.suggestions`, or another allow rule of this tool alone.
+            rule: One of `Question.permit.suggestions`, all of them, or another allow rule of this
+                tool alone. An input of several parts needs a rule for each, to be allowed later.
             arguments: Changed arguments. They are validated and judged before the call runs.
 
-        Raises `ValueError` for an unknown scope, and for a rule with the scope "once".
+        Raises `ValueError` for an unknown scope, a rule with the scope "once", and an empty tuple.
         """
         if scope not in _SCOPES:
             raise ValueError(f'scope must be "once" or "state", not {scope!r}')
         if rule is not None and scope != "state":
             raise ValueError('a rule is granted with scope="state"')
+        if rule == ():
+            raise ValueError("an empty tuple of rules grants nothing")
         return cls(True, scope, rule, arguments)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that are granted; none stands for exactly this call."""
+        if self.rule is None:
+            return ()
+        return self.rule if isinstance(self.rule, tuple) else (self.rule,)
 
     @classmethod
     def deny(cls, reason: str = "") -> Self:

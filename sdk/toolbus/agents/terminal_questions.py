@@ -245,8 +245,12 @@ class _Dialog:
         rules = [] if self._edited is not None else list(permit.suggestions)
         for number, rule in enumerate(rules, 1):
             self._quote(str(number), _covers(rule), None)  # its pattern may be long, to fake a line
+        if len(rules) > 1:  # as for the parts of one input, which need a rule each
+            self._terminal.write("  a: all of these\n")
         self._terminal.write("  x: exactly these arguments of this tool\n")
         key = await self._key("allow always, or any other key to go back: ")
+        if key == "a" and len(rules) > 1:
+            return Answer.allow("state", rule=tuple(rules))
         if key == "x":
             return Answer.allow("state", arguments=self._edited)
         if key.isascii() and key.isdigit() and 0 < int(key) <= len(rules):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Never
 
-from toolbus.agents.call_questions import Asking, checked_answer, checked_rule
+from toolbus.agents.call_questions import Asking, checked_answer, checked_rules
 from toolbus.agents.granted_rules import GrantedRule, GrantedRules, arguments_digest, bond_of
 from toolbus.agents.questions import Answer, Question
 from toolbus.agents.tool_use import ToolUse
@@ -381,11 +381,10 @@ class CallJudge:
         if answer.scope == "state":
             reaches, has_input = judged_again.assessment.reaches, call.options.has_input
             try:
-                granted = checked_rule(answer, judged_again.call, reaches, has_input=has_input)
+                granted = checked_rules(answer, judged_again.call, reaches, has_input=has_input)
             except PermissionDenied as error:
                 self._deny(call, error, judged.permit.by)
-            if granted is not None:
-                approval.granted.append(granted)
+            approval.granted += granted
         return judged_again
 
     def _let_through(

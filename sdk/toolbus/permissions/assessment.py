@@ -32,7 +32,12 @@ class Assessment:
     suggestions: tuple[Rule, ...] = ()
     """Up to five rules that would cover calls of the same kind."""
     matches: tuple[str, ...] = ()
-    """Those of the asked patterns that match this input."""
+    """Those of the asked patterns that match this input, or any part of it."""
+    parts: tuple[tuple[str, ...], ...] = ()
+    """For an input of several parts, such as the commands of one line: for each part that rules
+    have to allow, those of the asked patterns that match it. Patterns allow the call only if each
+    part has one that does; `((),)` says that none can. If empty, `matches` alone decides. Beyond
+    256 different parts no pattern allows the call."""
     source: Literal["tool", "manifest"] = "tool"
     """Who says it: the tool, or its published flags where its host cannot be asked. Of the
     latter no pattern is known to match, so that every deny and ask pattern counts as a match."""

@@ -28,6 +28,7 @@ from toolbus.untrusted_text import json_text, one_line
 __all__ = ["Permissions"]
 
 _MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
+_MAX_NAMED_RULES = 5
 _NO_QUESTIONS = "denies what it would ask"
 
 
@@ -230,10 +231,10 @@ class Permissions:
             yield _Finding("immune ask", words, "tool")
         if judged.is_trusted:
             yield from self._loosened_by_tool(judged)
-        allowed = judged.allow_rule(self._index, people)
-        if allowed is not None:
-            words = f"The rule {allowed} allows {judged.call}"
-            yield _Finding("allow rule", words, "rule", allowed)
+        allowing = judged.allow_rules(self._index, people)
+        if allowing:
+            words = f"{_listed(allowing)} {judged.call}"
+            yield _Finding("allow rule", words, "rule", allowing[0])
         yield _Finding("undecided", "", "mode")
 
     def _loosened_by_tool(self, judged: _Judged) -> Iterator[_Finding]:
@@ -268,17 +269,18 @@ class Permissions:
 
     def _undecided(self, judged: _Judged) -> str:
         """Return why the mode decides what nothing else decided."""
+        said = judged.assessment
+        lacks = f"No rule allows this call{judged.reach}"
+        if len(said.parts) > 1 and judged.concerning.allow:
+            lacks = f"Not each part of {judged.what} has a rule that allows it"
         if self.mode == "bypass":
             return "The mode bypass allows what no rule forbids."
         if self.mode == "explore":
             words = "The mode explore allows only what changes nothing"
         elif self.mode == "dont_ask":
-            words = f"No rule allows this call{judged.reach}; the mode {self.mode} {_NO_QUESTIONS}"
+            words = f"{lacks}; the mode {self.mode} {_NO_QUESTIONS}"
         else:
-            words = (
-                f"No rule allows this call{judged.reach}, and the mode {self.mode} asks about it"
-            )
-        said = judged.assessment
+            words = f"{lacks}, and the mode {self.mode} asks about it"
         loosens = said.read_only or said.within_workdir or said.behavior == "allow" or said.matches
         if loosens and not judged.is_trusted:
             words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"
@@ -328,7 +330,7 @@ class _Judged(NamedTuple):
 
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
         if self.is_trusted and self.assessment.source == "tool":
-            found = self._matching(groups)
+            found = self._matching(groups, self.assessment.matches)
             asked = None if found else self.concerning.limited()
             if asked is None:
                 return found, ""
@@ -351,8 +353,8 @@ class _Judged(NamedTuple):
             unknown += islice(rules, 1)
         return min(unknown, key=rule_order, default=None), why
 
-    def allow_rule(self, index: RuleIndex, people: People) -> Rule | None:
-        """Return a rule that allows the call, or what it reaches.
+    def allow_rules(self, index: RuleIndex, people: People) -> tuple[Rule, ...]:
+        """Return the rules that allow the call, or what it reaches; empty if it is not allowed.
 
         A tool that forwards decides what it reaches. From an owner that is not trusted both its
         own name and the reached one have to be allowed.
@@ -361,24 +363,36 @@ class _Judged(NamedTuple):
         if not reaches:
             return self._allowing(self.concerning.allow)
         found = self._allowing(index.of(reaches).concerning(people)["allow"])
-        if found is None or self.is_trusted:
+        if not found or self.is_trusted:
             return found
-        return self._allowing(index.of(tool).concerning(people)["allow"]) and found
+        return found if self._allowing(index.of(tool).concerning(people)["allow"]) else ()
 
-    def _allowing(self, groups: Sequence[RuleGroup]) -> Rule | None:
+    def _allowing(self, groups: Sequence[RuleGroup]) -> tuple[Rule, ...]:
         wholes = [group.whole for group in groups if group.whole is not None]
         found = min(wholes, key=rule_order, default=None)
-        if found is None and self.is_trusted and self.assessment.source == "tool":
-            return self._matching(groups, self.concerning.limited())
-        return found
+        if found is not None:
+            return (found,)
+        if not self.is_trusted or self.assessment.source != "tool":
+            return ()
+        said, limited = self.assessment, self.concerning.limited()
+        allowing: dict[Rule, None] = {}
+        for matches in said.parts or (said.matches,):
+            found = self._matching(groups, matches, limited)
+            if found is None:  # one part that no rule allows is enough
+                return ()
+            allowing[found] = None
+        return tuple(allowing)
 
     def _matching(
-        self, groups: Sequence[RuleGroup], asked: frozenset[str] | None = None
+        self,
+        groups: Sequence[RuleGroup],
+        matches: Sequence[str],
+        asked: frozenset[str] | None = None,
     ) -> Rule | None:
-        """Return the first rule with a pattern that matches, of those that were asked if given."""
+        """Return the first rule with one of these patterns, of those that were asked if given."""
         matching = (
             group.by_match[match]
-            for match in self.assessment.matches
+            for match in matches
             if asked is None or match in asked
             for group in groups
             if match in group.by_match
@@ -391,17 +405,22 @@ class _Judged(NamedTuple):
         Those that allow this tool, or the one that it reaches, and nothing else. They get the name
         of the tool in the turn, and its owner, so that they cover no other toolkit of that name;
         for whom they hold is for whoever grants them. A pattern of an owner that is not trusted
-        never matches, so that it is of no use.
+        never matches, so that it is of no use; nor is one that a rule for another part has.
         """
         tool = self.tool
         name = {tool.name: tool.name, self.assessment.reaches: self.assessment.reaches}
         name.setdefault(tool.own_name, tool.name)
         owner = full_name(tool.owner, tool.alias) if tool.owner else None
+        has: set[str | None] = set()
+        if self.assessment.parts and not self.assessment.reaches:
+            has.update(*(group.by_match for group in self.concerning.allow))
+            has &= set(self.assessment.matches)
         return tuple(
             Rule(behavior="allow", tool=name[rule.tool], match=rule.match, owner=owner)
             for rule in self.assessment.suggestions[:MAX_SUGGESTIONS]
             if rule.behavior == "allow"
             and rule.tool in name
+            and rule.match not in has
             and (self.is_trusted or rule.match is None)
         )
 
@@ -412,6 +431,16 @@ class _Judged(NamedTuple):
             return words
         speaker = "it" if self.is_trusted else f"{_owner(self.tool)} (not trusted)"
         return f"{words}; {speaker} says: {_quoted(message)}"
+
+
+def _listed(allowing: Sequence[Rule]) -> str:
+    """Return the rules that allow a call, one for each of its parts, at the start of a clause."""
+    if len(allowing) == 1:
+        return f"The rule {allowing[0]} allows"
+    named = [str(rule) for rule in allowing[:_MAX_NAMED_RULES]]
+    if len(allowing) > _MAX_NAMED_RULES:
+        named.append(f"{len(allowing) - _MAX_NAMED_RULES} more")
+    return f"The rules {', '.join(named[:-1])} and {named[-1]} together allow"
 
 
 def _name(tool: JudgedTool) -> str:

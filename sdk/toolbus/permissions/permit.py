@@ -87,7 +87,8 @@ class Permit:
     source: PermitSource = "mode"
     """What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
     suggestions: tuple[Rule, ...] = ()
-    """Rules that would have allowed it, with an ask, and with a denial in place of an ask."""
+    """Rules that would have allowed it, or parts of it, with an ask, and with a denial in place of
+    an ask."""
     mode: str = ""
     """The mode in which it was decided; empty where a person decided."""
 

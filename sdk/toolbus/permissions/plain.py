@@ -20,6 +20,7 @@ __all__ = [
     "MAX_MATCHES",
     "MAX_MATCHES_BYTES",
     "MAX_MESSAGE_CHARS",
+    "MAX_PARTS",
     "MAX_PREVIEW_BYTES",
     "MAX_REACHES_CHARS",
     "MAX_SUGGESTIONS",
@@ -40,6 +41,8 @@ MAX_MATCHES = 64
 """The most patterns that one question has, and so its answer."""
 MAX_MATCHES_BYTES = 16 * 1024
 """Of all these patterns together, in UTF-8."""
+MAX_PARTS = 256
+"""The most parts of one input: each names up to 64 patterns, in 16 KiB by their places."""
 MAX_ASSESSMENT_BYTES = 256 * 1024
 """The most bytes of one packed assessment: all that it may contain is less than that."""
 MAX_ASSESS_S = 5.0
@@ -93,6 +96,12 @@ def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
         plain["suggestions"] = [rule_to_plain(rule) for rule in assessment.suggestions]
     if assessment.matches:
         plain["matches"] = list(assessment.matches)
+    if assessment.parts:
+        # By their places in `matches`: 256 times the text of 64 patterns is more than may be sent.
+        places = {pattern: place for place, pattern in enumerate(assessment.matches)}
+        plain["parts"] = [
+            [places[pattern] for pattern in part if pattern in places] for part in assessment.parts
+        ]
     return plain
 
 
@@ -113,6 +122,7 @@ def assessment_from_plain(value: object) -> Assessment:
     preview = _text(value, "preview", MAX_PREVIEW_BYTES)
     if len(preview.encode()) > MAX_PREVIEW_BYTES:
         raise ValueError(f"preview has over {MAX_PREVIEW_BYTES} bytes")
+    matches = _matches(value.get("matches", []))
     return Assessment(
         behavior,
         read_only=_flag(value, "read_only"),
@@ -121,7 +131,8 @@ def assessment_from_plain(value: object) -> Assessment:
         message=_text(value, "message", MAX_MESSAGE_CHARS),
         preview=preview,
         suggestions=_suggestions(value.get("suggestions", [])),
-        matches=_matches(value.get("matches", [])),
+        matches=matches,
+        parts=_parts(value.get("parts", []), matches),
         source=source,
         reaches=_text(value, "reaches", MAX_REACHES_CHARS),
         refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),
@@ -162,3 +173,15 @@ def _matches(values: object) -> tuple[str, ...]:
     if sum(len(pattern.encode()) for pattern in values) > MAX_MATCHES_BYTES:
         raise ValueError(f"matches have over {MAX_MATCHES_BYTES} bytes")
     return tuple(values)
+
+
+def _parts(values: object, matches: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Read parts. None is ever left out: fewer parts allow more."""
+    if not isinstance(values, list) or len(values) > MAX_PARTS:
+        raise ValueError(f"parts must be a list of at most {MAX_PARTS}")
+    for part in values:
+        if not isinstance(part, list) or len(part) > len(matches):
+            raise ValueError("each of parts must be a list, not longer than matches")
+        if not all(type(place) is int and 0 <= place < len(matches) for place in part):
+            raise ValueError("each of parts must have places in matches")
+    return tuple(tuple(matches[place] for place in part) for part in values)

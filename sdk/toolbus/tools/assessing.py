@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, cast, get_args
 
 from toolbus.bounded_logging import bounded_logger
@@ -21,6 +22,7 @@ from toolbus.permissions.assessment import AssessedBehavior, Assessment, assessm
 from toolbus.permissions.plain import (
     MAX_ASSESS_S,
     MAX_MESSAGE_CHARS,
+    MAX_PARTS,
     MAX_PREVIEW_BYTES,
     MAX_REACHES_CHARS,
     MAX_SUGGESTIONS,
@@ -32,7 +34,7 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 
-__all__ = ["assessed"]
+__all__ = ["assessed", "of_patterns"]
 
 _logger = bounded_logger(__name__)
 
@@ -201,12 +203,17 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         raise _NoAssessment(
             "assess returned an Assessment whose suggestions or matches are no list"
         )
+    if not isinstance(said.parts, (tuple, list)) or not all(
+        isinstance(part, (tuple, list)) for part in said.parts
+    ):
+        raise _NoAssessment("assess returned an Assessment whose parts are no lists")
     if said.source not in ("tool", "manifest"):
         raise _NoAssessment("assess returned an Assessment with another source")
     # What it reaches may forward too, and then said itself whom: that is the last of them.
     reaches = said.reaches[:MAX_REACHES_CHARS] or reaches
-    asked = frozenset(patterns)
-    return Assessment(
+    # What matches a part matches the input, so that no denial misses it.
+    matches = dict.fromkeys(chain(said.matches, *said.parts))
+    bounded = Assessment(
         said.behavior,
         read_only=said.read_only,
         within_workdir=said.within_workdir,
@@ -214,11 +221,29 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         message=printable(said.message[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
         preview=_cut_preview(said.preview),
         suggestions=_usable(said.suggestions, name, reaches),
-        matches=tuple(match for match in dict.fromkeys(said.matches) if match in asked),
+        matches=tuple(matches),
+        parts=tuple(map(tuple, said.parts)),
         source=said.source,
         reaches=reaches,
         refusal=printable(said.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
     )
+    return of_patterns(bounded, patterns)
+
+
+def of_patterns(said: Assessment, patterns: Sequence[str]) -> Assessment:
+    """Return an assessment with no other patterns than these, and with each of its parts.
+
+    Parts with the same patterns need the same rules, and are one. Of more than are allowed none
+    is left out, which would allow more: then no pattern allows the call.
+    """
+    asked = frozenset(patterns)
+    matches = tuple(match for match in said.matches if match in asked)
+    parts = tuple(
+        dict.fromkeys(
+            tuple(match for match in dict.fromkeys(part) if match in asked) for part in said.parts
+        )
+    )
+    return replace(said, matches=matches, parts=((),) if len(parts) > MAX_PARTS else parts)
 
 
 def _cut_preview(text: str) -> str:

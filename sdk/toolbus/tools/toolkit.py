@@ -37,7 +37,7 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.permissions.assessment import Assessment
-from toolbus.tools.assessing import assessed
+from toolbus.tools.assessing import assessed, of_patterns
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import SentErrors, checked_errors, described
@@ -384,8 +384,8 @@ class Toolkit:
         call = ToolCall(info, arguments, context, run.call_id)
         inquiry = Inquiry(chosen, call, checked, policies)
         said = await inquiry.ask(patterns)
-        matches = tuple(match for match in said.matches if match in patterns)
-        return replace(said, matches=matches, refusal=await refusal_of(policies, inquiry))
+        refusal = await refusal_of(policies, inquiry)
+        return replace(of_patterns(said, patterns), refusal=refusal)
 
     async def _recorded(
         self,

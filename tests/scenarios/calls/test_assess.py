@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -91,11 +92,15 @@ class Shell(Toolkit):
             raise RAISED[command]
         if command == "large":
             return Assessment("pass", preview="x" * 2**20)
-        matches = [each for each in patterns if command.startswith(each.removesuffix(":*"))]
+        parts = [
+            tuple(each for each in patterns if part.startswith(each.removesuffix(":*")))
+            for part in command.split(" && ")
+        ]
         return Assessment(
             "pass",
             read_only=command == "ls",
-            matches=tuple(matches),
+            matches=tuple(chain(*parts)),
+            parts=tuple(parts) if len(parts) > 1 else (),
             refusal="rule deny shell.run" if command == "rm" else "",
         )
 
@@ -230,7 +235,7 @@ async def test_an_answer_that_is_no_assessment_is_an_error(server: TestServer) -
 
 
 async def test_a_tool_that_passes_calls_on_passes_the_question_on(server: TestServer) -> None:
-    """CALL-29, ASSESS-5: it is asked for the caller, in whose name it is refused too."""
+    """CALL-29, ASSESS-5, ASSESS-8: it is asked for the caller, in whose name it is refused too."""
     denied = ApiScope(agents=AgentsGrant(call=True, deny=["shell"]))
     async with shell(server) as (_, ann, toolkit), server.room("hub") as hub:
         async with hub.host(relay_of("relay")), server.room("bob", api=denied) as bob:
@@ -238,6 +243,9 @@ async def test_a_tool_that_passes_calls_on_passes_the_question_on(server: TestSe
             found = await ann.assess("relay.call", asked, patterns=["ls:*"])
             assert (found.reaches, found.matches) == ("shell.run", ("ls:*",))
             assert toolkit.asked == [("run", "hub", "ann", {"command": "ls"})]
+            line = asked | {"arguments": {"command": "make && rm && ls"}}
+            found = await ann.assess("relay.call", line, patterns=["rm:*", "ls:*"])
+            assert found.parts == ((), ("rm:*",), ("ls:*",))
             with pytest.raises(PermissionDenied, match=r"no grant to call shell\.run"):
                 await bob.assess("relay.call", asked)
 

@@ -24,7 +24,8 @@ PROGRAM = textwrap.dedent(
 
     facts = json.loads(sys.argv[1])
     arguments = facts.get("arguments", {"command": "ls"})
-    rule = Rule(behavior="allow", tool="shell.run", match=facts.get("match", "ls:*"))
+    matches = facts.get("matches", ["ls:*"])
+    rules = tuple(Rule(behavior="allow", tool="shell.run", match=match) for match in matches)
     question = Question(
         ToolUse("1", "shell.run", arguments),
         ToolInfo("shell.run", "", {}, "shell", "run", owner=facts.get("owner", "")),
@@ -33,7 +34,7 @@ PROGRAM = textwrap.dedent(
             "ask",
             "No rule allows this call.",
             source=facts.get("source", "mode"),
-            suggestions=(rule,),
+            suggestions=rules,
         ),
         Assessment("ask", message=facts.get("message", ""), preview=facts.get("preview", "")),
     )
@@ -41,7 +42,7 @@ PROGRAM = textwrap.dedent(
     async def main():
         input()  # what was typed ahead is there before the question is
         answer = await ask_in_terminal(question)
-        rule = None if answer.rule is None else answer.rule.match
+        rule = " ".join(rule.match for rule in answer.rules) or None
         facts = [answer.is_allowed, answer.scope, rule, answer.arguments, answer.reason]
         print("ANSWER", json.dumps(facts), flush=True)
 
@@ -69,6 +70,7 @@ def answer_of(person: Person) -> list[Any]:
         ([(KEYS, "a"), (ALWAYS, "x")], [True, "state", None, None, ""]),
         ([(KEYS, "a"), (ALWAYS, "1")], [True, "state", "ls:*", None, ""]),
         ([(KEYS, "a"), (ALWAYS, "7"), (KEYS, "o")], [True, "once", None, None, ""]),
+        ([(KEYS, "a"), (ALWAYS, "a"), (KEYS, "o")], [True, "once", None, None, ""]),
         ([(KEYS, "d"), (REASON, "not now\n")], [False, "once", None, None, "not now"]),
         ([(KEYS, "\x04")], [False, "once", None, None, ""]),
         ([(KEYS, "z"), ("one key", ""), (KEYS, "o")], [True, "once", None, None, ""]),
@@ -97,6 +99,18 @@ def test_person_answers_by_keys(typed: list[tuple[str, str]], answer: list[Any])
             person.reads(prompt)
             person.type(text)
         assert answer_of(person) == answer
+
+
+@pytest.mark.parametrize(("key", "granted"), [("a", "git:* npm:*"), ("2", "npm:*")])
+def test_person_allows_one_or_all_of_several_rules(key: str, granted: str) -> None:
+    with asked(matches=["git:*", "npm:*"]) as person:
+        person.type("\n")
+        person.reads(KEYS)
+        person.type("a")
+        shown = person.reads(ALWAYS)
+        assert shown.index("git:*") < shown.index("npm:*") < shown.index("a: all of these")
+        person.type(key)
+        assert answer_of(person) == [True, "state", granted, None, ""]
 
 
 @pytest.mark.parametrize("source", ["rule", "tool"])
@@ -162,7 +176,7 @@ def test_words_of_others_cannot_look_like_the_question() -> None:
 
 
 def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
-    with asked(match="ls" + " " * 200 + "x: exactly these arguments") as person:
+    with asked(matches=["ls" + " " * 200 + "x: exactly these arguments"]) as person:
         person.type("\n")
         person.reads(KEYS)
         person.type("a")

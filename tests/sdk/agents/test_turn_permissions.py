@@ -56,7 +56,11 @@ async def assess_run(context: ToolContext, command: str) -> Assessment:
         return Assessment("pass", reaches=command.removeprefix("hidden:"))
     if command.startswith("rm "):
         return Assessment("ask", immune=True, message=f"removes {command[3:]}")
-    return Assessment("pass", read_only=command == "ls")
+    commands = command.split(" && ")
+    parts = [tuple(each for each in context.patterns if match_run(each, part)) for part in commands]
+    return Assessment(
+        "pass", read_only=command == "ls", parts=tuple(parts) if len(parts) > 1 else ()
+    )
 
 
 def match_run(pattern: str, command: str) -> bool:
@@ -218,6 +222,7 @@ async def cancelled(_: Question) -> Answer:
     raise asyncio.CancelledError
 
 
+GIT, NPM = (Rule(behavior="allow", tool="shell.run", match=match) for match in ("git ", "npm "))
 OTHER = Rule(behavior="allow", tool="files.write")
 BROAD = Rule(behavior="allow", tool="shell.*")
 NO_ASK: list[tuple[str, Any, float, str, str]] = [
@@ -232,6 +237,9 @@ NO_ASK: list[tuple[str, Any, float, str, str]] = [
     ("another scope", Person(Answer(True, "ever")), 300, "permission_denied", "scope"),  # type: ignore[arg-type]
     ("no mapping", Person(Answer.allow(arguments=[1])), 300, "permission_denied", "mapping"),  # type: ignore[arg-type]
     ("another tool", Person(Answer.allow("state", OTHER)), 300, "permission_denied", "files"),
+    ("one of two", Person(Answer.allow("state", (GIT, OTHER))), 300, "permission_denied", "files"),
+    ("no rules", Person(Answer(True, "state", ())), 300, "permission_denied", "empty"),
+    ("no rule", Person(Answer.allow("state", (GIT, 1))), 300, "permission_denied", "rule of its"),  # type: ignore[arg-type]
     ("a broad rule", Person(Answer.allow("state", BROAD)), 300, "permission_denied", "alone"),
     (
         "an ask rule",
@@ -315,10 +323,22 @@ async def test_question_that_an_answer_covers_is_not_asked_again() -> None:
     desk = Desk(ask=person)
     assert codes(await desk.run("make", "make", "make all")) == [OK] * 3
     assert person.commands == ["make", "make all"]
-    person = Person(Answer.allow("state", Rule(behavior="allow", tool="shell.run", match="git ")))
+    person = Person(Answer.allow("state", GIT))
     desk = Desk(ask=person)
     assert codes(await desk.run("git a", "git b", "git c")) == [OK] * 3
     assert person.commands == ["git a"]
+    # Each of several parts needs a rule. This very call is allowed, whatever the person grants.
+    for granted, asked in (
+        (GIT, ["git a && npm b", "git c && npm d"]),
+        ((GIT, NPM), ["git a && npm b"]),
+    ):
+        person = Person(Answer.allow("state", granted))
+        desk = Desk(ask=person)
+        assert codes(await desk.run("git a && npm b", "git a", "git c && npm d")) == [OK] * 3
+        assert person.commands == asked
+        assert [rule.match for rule in desk.permissions.granted] == ["git ", "npm "][
+            : 3 - len(asked)
+        ]
 
 
 @virtual

@@ -29,12 +29,19 @@ def run(command: str) -> str:
 class Shell(Toolkit):
     async def assess(self, context, name, arguments, patterns=()):
         command = arguments["command"]
+        commands = command.split(" && ")
         return Assessment(
             "pass",
             read_only=command == "ls",
             message=f"runs {command}",
             matches=tuple(pattern for pattern in patterns if command.startswith(pattern)),
-            suggestions=(Rule(behavior="allow", tool="shell.run", match=command),),
+            parts=tuple(
+                tuple(pattern for pattern in patterns if part.startswith(pattern))
+                for part in commands
+            ),
+            suggestions=tuple(
+                Rule(behavior="allow", tool="shell.run", match=part) for part in commands
+            ),
         )
 
 shell = Shell("shell", [run])
@@ -109,6 +116,7 @@ def test_the_page_of_rule_files_shows_a_file_its_keys_and_a_mistake(here: Comman
         (["command=ls"], "allow: shell.run changes nothing with this input."),
         (["command=make x"], "ask: No rule allows this call, and the mode default asks about it;"),
         (["command=make x", "--on-behalf-of", "bob"], "ask: No rule allows this call"),
+        (["command=make x && dig y", "--name", "ann"], "ask: Not each part of this call has a"),
         (["command=make x", "--name", "ann"], 'allow: The rule allow * "make"'),
         (["command=make x", "--name", "ann", "--policy"], 'allow: The rule allow * "make"'),
     ],
@@ -123,7 +131,8 @@ def test_a_tool_in_a_room_is_asked_about_this_very_input(
     assert found.code == 0, found.err
     assert found.out.startswith(expected)
     if expected.startswith("ask"):
-        assert 'this rule would allow it: allow shell.run "make x" owner="bob"' in found.out
+        covers = "a part of it" if "part" in expected else "it"
+        assert f'would allow {covers}: allow shell.run "make x" owner="bob"' in found.out
     assert found.err == ""
 
 

@@ -125,6 +125,10 @@ def test_every_cell_of_the_table_of_modes(
 
 MATCH = Assessment("pass", matches=("rm:*",))
 MANIFEST = Assessment("pass", source="manifest")
+GIT, NPM = rule("allow shell.run git:*"), rule("allow shell.* npm:*")
+PARTS = Assessment(
+    "pass", matches=("ls:*", "git:*", "npm:*", "all"), parts=(("git:*", "all"), ("all", "npm:*"))
+)
 REACHES = Assessment("pass", reaches="github.delete")
 EVIL = of(who("evil"))
 FORWARD = Tool("mcp.call", "mcp.call")
@@ -147,6 +151,25 @@ ROWS: list[tuple[str, list[Rule], JudgedCall, Assessment, str]] = [
     ("manifest: an ask pattern counts", [rule("ask * x"), ALLOW], call(), MANIFEST, "ask"),
     ("manifest: an allow pattern does not", [rule("allow * rm:*")], call(),
      replace(MATCH, source="manifest"), "ask"),
+    # an input of several parts
+    ("a rule for one of two parts", [GIT], call(), PARTS, "ask"),
+    ("a rule for each part", [GIT, NPM], call(), PARTS, "allow"),
+    ("one rule for both", [rule("allow * all")], call(), PARTS, "allow"),
+    ("a whole rule", [ALLOW], call(), PARTS, "allow"),
+    ("a part that nothing matches", [GIT, NPM], call(),
+     replace(PARTS, parts=(*PARTS.parts, ())), "ask"),
+    ("no part is known", [GIT, NPM], call(), replace(PARTS, parts=((),)), "ask"),
+    ("a deny of one part", [GIT, NPM, rule("deny * npm:*")], call(), PARTS, "deny"),
+    ("a deny of what no rule has to allow", [ALLOW, rule("deny * ls:*")], call(), PARTS, "deny"),
+    ("an allow of what no rule has to allow", [rule("allow * ls:*")], call(), PARTS, "ask"),
+    ("the rule of one part is for ann", [GIT, replace(NPM, principal="ann")], call(), PARTS, "ask"),
+    ("and for ann", [GIT, replace(NPM, principal="ann")], call(principal=ANN), PARTS, "allow"),
+    ("of evil", [GIT, NPM], call(EVIL), PARTS, "ask"),
+    ("by the manifest", [GIT, NPM], call(), replace(PARTS, source="manifest"), "ask"),
+    ("of what is reached", [rule("allow github git:*"), rule("allow github npm:*")], call(FORWARD),
+     replace(PARTS, reaches="github.run"), "allow"),
+    ("of what is reached: one part", [rule("allow github git:*"), NPM], call(FORWARD),
+     replace(PARTS, reaches="github.run"), "ask"),
     # owners
     ("own process has no owner", [rule("deny *", owner="evil")], call(), PASS, "ask"),
     ("an owner", [rule("deny *", owner="evil")], call(EVIL), PASS, "deny"),
@@ -273,6 +296,13 @@ HOSTILE = Assessment(
          ["because the tool could not say whether it matches"]),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
          ["denies this call, which reaches github.delete."]),
+        (Permissions(rules=[GIT, NPM]), call(), PARTS, 'rule allow shell.run "git:*"',
+         ['The rules allow shell.run "git:*" and allow shell.* "npm:*" together allow this call.']),
+        (Permissions(rules=[rule(f"allow shell.run {i}") for i in range(9)]), call(),
+         Assessment("pass", matches=tuple("012345678"), parts=tuple((i,) for i in "0123456781")),
+         'rule allow shell.run "0"', ['allow shell.run "4" and 4 more together allow this call.']),
+        (Permissions(rules=[GIT]), call(), PARTS, "mode default",
+         ["Not each part of this call has a rule that allows it, and the mode default asks"]),
         (Permissions(), call(FORWARD), REACHES, "mode default",
          ["No rule allows this call, which reaches github.delete, and the mode default asks"]),
         (Permissions(), call(EVIL), HOSTILE, "tool",
@@ -304,6 +334,9 @@ def test_suggestions_come_with_what_is_asked_and_cover_this_tool_of_this_owner_o
     )
     # A pattern of an owner that is not trusted would never match.
     assert Permissions().decide(call(EVIL), said).suggestions == (replace(whole, owner="evil"),)
+    # Nor is one of use that allows one part already.
+    parts = replace(PARTS, suggestions=(GIT, rule("allow shell.run npm:*")))
+    assert Permissions(rules=[GIT]).decide(call(), parts).suggestions == parts.suggestions[1:]
     denied = Permissions("dont_ask", [rule("deny *")]).decide(call(), said)
     assert denied.suggestions == ()
 
@@ -409,6 +442,7 @@ ASSESSMENTS = st.builds(
     within_workdir=st.booleans(),
     immune=st.booleans(),
     matches=st.lists(st.sampled_from("pqr"), max_size=3).map(tuple),
+    parts=st.lists(st.lists(st.sampled_from("pqr"), max_size=3).map(tuple), max_size=3).map(tuple),
     source=st.sampled_from(["tool", "manifest"]),
     reaches=st.sampled_from(["", "github.delete", "no tool"]),
     refusal=st.sampled_from(["", "no"]),

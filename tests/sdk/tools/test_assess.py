@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from toolbus import (
     InvalidArguments,
     NotFound,
     Participant,
+    Permissions,
     Rule,
     Tool,
     ToolContext,
@@ -98,6 +100,36 @@ async def test_subclass_may_match_the_patterns_itself_and_refuse_the_call() -> N
         await asked(toolkit, command="no")
 
 
+SUBSETS = tuple(
+    tuple(pattern for place, pattern in enumerate("abcdefghi") if number >> place & 1)
+    for number in range(512)
+)
+DENY_X = Rule(behavior="deny", match="x")
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": Permissions("bypass", [DENY_X])}])
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((("a", "b"), ["x"], ("b", "a", "a"), ("b", "x", "a")), (("a", "b"), (), ("b", "a"))),
+        ((("a",),) * 999, (("a",),)),
+        (((),), ((),)),
+        (SUBSETS[:256], SUBSETS[:256]),
+        (SUBSETS[:257], ((),)),
+    ],
+)
+async def test_no_part_of_an_input_is_lost_and_of_too_many_no_pattern_allows(
+    parts: Any, found: Any, options: Any
+) -> None:
+    """ASSESS-8."""
+    said = Assessment("pass", matches=("i",), parts=parts)
+    toolkit = Toolkit("shell", toolkit_of(lambda: said).tools, **options)
+    answer = await asked(toolkit, *"abcdefghi")
+    assert answer.parts == found
+    assert set(answer.matches) == {"i", *"".join(chain(*parts)).replace("x", "")}
+    assert bool(answer.refusal) == (options != {} and ["x"] in parts)
+
+
 async def test_arguments_are_checked_first() -> None:
     toolkit = toolkit_of(lambda: ALLOW)
     with pytest.raises(InvalidArguments):
@@ -150,6 +182,10 @@ def exits_on_a_thread() -> Assessment:
         lambda: Assessment("allow", suggestions=3),  # type: ignore[arg-type]
         lambda: Assessment("allow", suggestions=itertools.count()),  # type: ignore[arg-type]
         lambda: Assessment("allow", matches=([],)),  # type: ignore[arg-type]
+        lambda: Assessment("allow", parts="ls"),  # type: ignore[arg-type]
+        lambda: Assessment("allow", parts=(("ls",), "ls")),  # type: ignore[arg-type]
+        lambda: Assessment("allow", parts=([[]],)),  # type: ignore[arg-type]
+        lambda: Assessment("allow", parts=itertools.count()),  # type: ignore[arg-type]
         lambda: Assessment("allow", source="me"),  # type: ignore[arg-type]
     ],
 )

@@ -18,6 +18,7 @@ from toolbus_toolkits.launcher import (
     launch,
 )
 from toolbus_toolkits.launcher.environment import program_environment
+from toolbus_toolkits.launcher.host_watch import HOST_WATCH, HostWatch
 
 
 def python(code: str, **options: object) -> Program:
@@ -167,6 +168,7 @@ async def test_of_a_line_without_an_end_the_first_part_is_held_without_secrets()
 
 
 async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() -> None:
+    await output_of(python(""))  # the process that watches over this one has a pipe, for good
     process = psutil.Process()
     before = process.num_fds()
     code = "import os\nwhile True: os.write(1, b'x' * 65_536)"
@@ -179,15 +181,18 @@ async def test_a_program_runs_where_no_shell_can_watch_its_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("toolbus_toolkits.launcher.host_watch._SHELL", "/no/such/shell")
+    monkeypatch.setattr("toolbus_toolkits.launcher.process.HOST_WATCH", HostWatch())
     assert await output_of(python("print('ran')")) == "ran\n"
     assert "is not ended if this process is killed" in caplog.text
 
 
 async def test_a_program_ends_as_ever_if_the_shell_that_watches_its_host_has_ended() -> None:
     async with asyncio.timeout(30), launch(python("input()")) as running:
-        children = psutil.Process().children()
-        (shell,) = (each for each in children if each.cmdline()[:1] == ["/bin/sh"])
+        assert HOST_WATCH.pid is not None
+        shell = psutil.Process(HOST_WATCH.pid)
         shell.kill()
+        async with launch(python("")):  # and another shell takes its place
+            assert HOST_WATCH.pid != shell.pid
         running.stdin.write(b"\n")
         await running.exited(20)
     assert running.returncode == 0

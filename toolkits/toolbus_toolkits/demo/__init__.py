@@ -1,8 +1,8 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
 It needs the extras `server` and `otel`, writes only to a temporary folder, and stops the processes
-it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `fault_scenes` and
-`cluster_scenes`.
+it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `shell_scene`,
+`fault_scenes` and `cluster_scenes`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from toolbus_toolkits.demo.processes import ROOM, DemoProcesses
 from toolbus_toolkits.demo.redis_process import redis_program
 from toolbus_toolkits.demo.scene_runner import SceneOutput, run_scenes
 from toolbus_toolkits.demo.scenes import basic_scenes, trace_scene
+from toolbus_toolkits.demo.shell_scene import shell_scene
 
 __all__ = ["demo"]
 
@@ -36,6 +37,7 @@ _USAGE = 2
 _MOST_NODES = 8
 _NEEDED = {
     "rfc8785": "server",
+    "tree_sitter_bash": "toolkits",
     "uvicorn": "otel",
     "opentelemetry.sdk": "otel",
     "opentelemetry.exporter.otlp.proto.http": "otel",
@@ -152,6 +154,7 @@ async def _run_demo(output: SceneOutput, *, keep: bool) -> int:
         scenes = [
             *basic_scenes(processes, output),
             agent_scene(processes, output),
+            shell_scene(processes, output),
             *fault_scenes(processes),
             trace_scene(processes, output),
         ]

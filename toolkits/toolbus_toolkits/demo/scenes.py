@@ -1,7 +1,7 @@
 """The scenes of the demo without faults: toolkits, queries, refusals, a trace.
 
-That with an agent is in `agent_scene`, those in which calls or processes are stopped or killed in
-`fault_scenes`.
+Those with an agent are in `agent_scene` and `shell_scene`, those in which calls or processes are
+stopped or killed in `fault_scenes`.
 """
 
 from __future__ import annotations

@@ -1,27 +1,33 @@
-"""Programs that toolkits start: what they may see, how much they may use, and how they end.
+"""Programs and commands that toolkits start: what they see, what they may use, and how they end.
 
-A program gets the variables that it needs and no others: nothing of the host's settings, tokens
-and keys reaches it unless its entry names it. It is the leader of a process group of its own, which
-ends with it. Its limits are those of the operating system (setrlimit); they keep a faulty program
-in bounds and are no sandbox: the program may read and write what its user may.
+They get the variables that they need and no others: nothing of the host's settings, tokens and keys
+reaches them unless somebody names it. Each is the leader of a process group of its own. Limits are
+those of the operating system (setrlimit); they keep a faulty program in bounds and are no sandbox:
+it may read and write what its user may.
+
+- `launch` is for a program that serves for long (an MCP server). It is asked to end, and its group
+  ends with it; what has left the group goes on.
+- `run_command` and `start_command` are for a command that runs once. All of it ends at once, also
+  what has left the group, as far as `launcher.marks` finds it.
+
+Both end if this process is killed: one small process watches over that (`launcher.host_watch`).
 """
 
 from __future__ import annotations
 
+from toolbus_toolkits.launcher.command import RunningCommand, run_command, start_command
 from toolbus_toolkits.launcher.environment import program_environment
-from toolbus_toolkits.launcher.program import (
-    LaunchFailed,
-    Program,
-    ProgramLimits,
-    RunningProgram,
-    launch,
-)
+from toolbus_toolkits.launcher.process import LaunchFailed, Program, ProgramLimits
+from toolbus_toolkits.launcher.program import RunningProgram, launch
 
 __all__ = [
     "LaunchFailed",
     "Program",
     "ProgramLimits",
+    "RunningCommand",
     "RunningProgram",
     "launch",
     "program_environment",
+    "run_command",
+    "start_command",
 ]

@@ -10,26 +10,119 @@ Reading a command is no sandbox: what runs may do whatever its user may.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from toolbus import Toolkit
+from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.shell.config import ShellConfig
-from toolbus_toolkits.shell.tools import RunResult, ShellTools
+from toolbus_toolkits.shell.tools import JobInfo, JobPage, RunResult, ShellTools, WriteResult
 
-__all__ = ["RunResult", "ShellConfig", "ShellTools", "shell"]
+if TYPE_CHECKING:
+    from toolbus import Middleware, Permissions, Records
+
+__all__ = ["JobInfo", "JobPage", "RunResult", "Shell", "ShellConfig", "WriteResult", "shell"]
+
+_logger = bounded_logger(__name__)
 
 
-def shell(config: ShellConfig) -> Toolkit:
+class Shell(Toolkit):
+    """Commands of bash: `run`, and jobs in the background.
+
+    Several turns, and a host, may share one object; with the last of them its jobs end.
+
+    Args:
+        workdir: The folder that commands start in, and may change files of.
+        keep: Keep the directory and the exported variables between calls of a caller.
+        env: Variables that commands get, beside PATH, HOME and such.
+        inherit: Names of variables of this process that commands get, such as `SSH_AUTH_SOCK`.
+        additional_dangerous_files: Further files that a person decides about, with `*` and `?`.
+        additional_dangerous_directories: Further folders that a person decides about.
+        max_jobs: Background jobs of one caller that run at a time.
+        max_memory_mib: Address space of each process; None is no limit.
+        max_cpu_s: Seconds of processor time of each process; None is no limit.
+        max_file_mib: The largest file that a process may write; None is no limit.
+        name: The name of the toolkit.
+        middlewares: As those of a `Toolkit`.
+        records: As those of a `Toolkit`.
+        policy: As that of a `Toolkit`. Without one, whoever may call it runs what they like.
+
+    Raises `ValueError` if the folder does not exist, for a variable of toolbus, for a limit that is
+    out of range, and where there is no bash.
+    """
+
+    def __init__(  # noqa: PLR0913 - a toolkit's options, and those of its config
+        self,
+        workdir: str | PathLike[str] = ".",
+        *,
+        keep: bool = False,
+        env: Mapping[str, str] | None = None,
+        inherit: Iterable[str] = (),
+        additional_dangerous_files: Iterable[str] = (),
+        additional_dangerous_directories: Iterable[str] = (),
+        max_jobs: int = 16,
+        max_memory_mib: int | None = None,
+        max_cpu_s: int | None = None,
+        max_file_mib: int | None = None,
+        name: str = "shell",
+        middlewares: Iterable[Middleware] = (),
+        records: Records | None = None,
+        policy: Permissions | None = None,
+    ) -> None:
+        config = ShellConfig(
+            workdir=Path(workdir),
+            keep=keep,
+            env=dict(env or {}),
+            inherit=tuple(inherit),
+            additional_dangerous_files=tuple(additional_dangerous_files),
+            additional_dangerous_directories=tuple(additional_dangerous_directories),
+            max_jobs=max_jobs,
+            max_memory_mib=max_memory_mib,
+            max_cpu_s=max_cpu_s,
+            max_file_mib=max_file_mib,
+        )
+        kept = "The directory and exported variables are kept for your next call."
+        lost = "Nothing else is: each call starts a new bash in the same directory."
+        super().__init__(
+            name,
+            ShellTools(config).all,
+            title="Shell",
+            description="Runs command lines with bash, in the foreground or as jobs.",
+            rules=[
+                "A command line is read by bash, without profile and without input: pass options"
+                " that keep a program from asking.",
+                kept if keep else f"Files stay. {lost} Write `cd FOLDER && COMMAND`.",
+                "Where a result has `truncated`, `read` its `job` for the part that is left out.",
+                "Run what does not end by itself, such as a server, with `background`; look at its"
+                " output with `read`, and `stop` it when it is not needed any more.",
+            ],
+            middlewares=middlewares,
+            records=records,
+            policy=policy,
+        )
+
+    @asynccontextmanager
+    async def hosting(self, room: Any) -> AsyncIterator[None]:
+        """Warn where nothing limits what callers run."""
+        if not self.policies:
+            _logger.warning(
+                "toolkit %s has no policy: whoever may call it runs any command as the user of"
+                " this process; `toolbus host --policy FILE` limits that",
+                self.name,
+            )
+        yield
+
+
+def shell(config: ShellConfig) -> Shell:
     """Commands of bash: `run`, and jobs in the background.
 
     It is a factory: `toolbus host shell --workdir PATH` hosts it, and
-    `builder_of(shell, workdir=...)` offers it to agents.
+    `builder_of(shell, workdir=...)` offers it to agents, each turn of which has jobs of its own.
 
     Args:
         config: Where commands run, and the limits of one call.
     """
-    tools = ShellTools(config.workdir)
-    return Toolkit(
-        name="shell",
-        title="Shell",
-        description="Runs commands with bash.",
-        tools=[tools.run],
-    )
+    return Shell(**dict(config))

@@ -4,79 +4,392 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
+import shutil
+from contextlib import ExitStack
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from toolbus import Assessment, FunctionTool, ToolContext
-from toolbus_toolkits.launcher import program_environment
+from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line
+from toolbus_toolkits.shell.config import ShellConfig
+from toolbus_toolkits.shell.environment import is_harmless, shell_environment
+from toolbus_toolkits.shell.jobs import Asker, Job, Jobs, asker_of
+from toolbus_toolkits.shell.kept import Kept, KeptStates
+from toolbus_toolkits.shell.output import MAX_CHARS
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
-__all__ = ["RunResult", "ShellTools"]
+__all__ = ["JobInfo", "JobPage", "RunResult", "ShellTool", "ShellTools", "WriteResult"]
+
+_MAX_TIMEOUT_S = 600
+_MAX_COMMAND_CHARS = 64 * 1024
+_MAX_COMMAND_BYTES = 120 * 1024
+"""Linux takes at most 128 KiB as one argument, with a NUL and with what `keep` puts before it."""
+_MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+"""Of a command in the foreground, 50 times what is kept of it: it writes by mistake. A job has no
+such limit, since a server may write for months."""
+_ANSWER_S = 1.0
+"""So long before its deadline a call ends, or the caller would get nothing of the output."""
+_PROGRESS_CHARS = 1_500
+"""Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
+_PROGRESS_EVERY_S = 0.25
+_MAX_AT_A_TIME = 32
+"""Commands in the foreground; each may keep 5 MB of output."""
+_MAX_LISTED_CHARS = 200
+_MAX_NAMED = 8
+
+JobId = Annotated[str, Field(min_length=1, max_length=32)]
 
 
 class RunResult(TypedDict):
     """What a command did."""
 
     exit: int | None
+    """As bash tells it: 128 and more for a signal. None if it was ended here, or runs as a job."""
     stdout: str
     stderr: str
     timed_out: bool
     truncated: bool
+    """Whether the middle of stdout or stderr is left out; `job` has it."""
     job: str | None
 
 
-class ShellTools:
-    """The tools of one shell."""
+class JobInfo(TypedDict):
+    """A job."""
 
-    def __init__(self, workdir: Path) -> None:
-        self._workdir = str(workdir)
-        self._roots = Roots([workdir])
-        self._sensitive = SensitivePaths()
-        self.run = FunctionTool(self._run, name="run", assess=self._assess)
+    job: str
+    command: str
+    running: bool
+    exit: int | None
+    seconds: float
+    bytes: int
+    """That it has written."""
+
+
+class JobPage(TypedDict):
+    """A part of the output of a job."""
+
+    text: str
+    next: int
+    """The offset of the next part."""
+    size: int
+    """Characters that it has written until now."""
+    running: bool
+    exit: int | None
+
+
+class WriteResult(TypedDict):
+    """What became of a text for a job."""
+
+    waiting: bool
+    """Whether the job has not read all of it yet; it may do so later."""
+
+
+class ShellTool(FunctionTool):
+    """A tool of a shell: with the last one of them that stops, its jobs end."""
+
+    shell: ShellTools
+
+    async def start(self, room: Any) -> None:
+        """Count it."""
+        self.shell.started += 1
+
+    async def stop(self) -> None:
+        """End the jobs, if no other tool of the shell is started."""
+        self.shell.started -= 1
+        if not self.shell.started:
+            await self.shell.jobs.end_all()
+
+
+class ShellTools:
+    """The tools of one shell.
+
+    Args:
+        config: The config.
+
+    Raises `ValueError` where there is no bash.
+    """
+
+    def __init__(self, config: ShellConfig) -> None:
+        variables = shell_environment(config.env, config.inherit)
+        bash = shutil.which("bash", path=variables["PATH"])
+        if bash is None:
+            raise ValueError(f"there is no bash in PATH ({variables['PATH']}): install it")
+        self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
+        self._limits = config.limits()
+        self._first = Kept(str(config.workdir), variables)
+        self._kept = KeptStates(self._first) if config.keep else None
+        self._sensitive = SensitivePaths(
+            config.additional_dangerous_files, config.additional_dangerous_directories
+        )
+        self._roots = lru_cache(maxsize=16)(partial(_roots, self._first.directory))
+        self._roots(())
+        self.jobs: Jobs = Jobs(config.max_jobs)
+        self.started: int = 0
+        """How many of the tools are started."""
+        self.all: list[ShellTool] = [
+            ShellTool(
+                self._run,
+                name="run",
+                affinity="caller",
+                max_concurrency=_MAX_AT_A_TIME,
+                open_world=True,
+                assess=self._assess_run,
+            ),
+            ShellTool(self._list, name="jobs", affinity="caller", read_only=True),
+            ShellTool(self._read, name="read", affinity="caller", read_only=True),
+            ShellTool(self._write, name="write", affinity="caller", assess=self._assess_write),
+            ShellTool(self._stop, name="stop", affinity="caller", assess=_assess_stop),
+        ]
+        for tool in self.all:
+            tool.shell = self
 
     async def _run(
         self,
         context: ToolContext,
-        command: str,
-        timeout_s: Annotated[float, Field(gt=0, le=600)] = 120,
+        command: Annotated[str, Field(min_length=1, max_length=_MAX_COMMAND_CHARS)],
+        timeout_s: Annotated[float, Field(gt=0, le=_MAX_TIMEOUT_S)] = 120,
         background: bool = False,
     ) -> RunResult:
-        """Run a command with bash.
+        """Run a command line with bash, and return what it wrote.
+
+        It is ended after `timeout_s`, and a second before the deadline of the call; what it wrote
+        until then is returned. What it leaves running ends with it, unless `background` is set.
 
         Args:
             context: The call.
-            command: The command line.
-            timeout_s: Seconds that it may take.
-            background: Return at once; the command goes on as a job.
+            command: The command line, for `bash --noprofile --norc -c`. Its input is empty.
+            timeout_s: Seconds that it may take; not for the background.
+            background: Return at once, with a job that goes on: see `read`, `write` and `stop`.
         """
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "--noprofile", "--norc", "-c", command),
-            cwd=self._workdir,
-            env=program_environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        _check(command)
+        asker = asker_of(context)
+        kept = self._kept
+        begun = self._first if kept is None else kept.begin(asker, command)
+        if background:
+            return await self._run_as_job(asker, command, begun)
+        job = Job(command, _MAX_OUTPUT_BYTES)
+        seconds = timeout_s
+        if (left_s := context.deadline) is not None:
+            seconds = min(seconds, max(left_s - _ANSWER_S, left_s / 2))
+        notes: list[str] = []
+        with ExitStack() as stack:
+            told = None if kept is None else stack.enter_context(kept.telling(command))
+            progress = _Progress(context, job)
+            stack.callback(progress.end)
+            timed_out = await self._run_job(job, begun, seconds, told.line if told else command)
+            if job.is_killed_for_output:
+                notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
+            elif kept is not None and told is not None and not timed_out:
+                notes += kept.keep(asker, told)
+        return self._result(asker, job, timed_out, notes)
+
+    async def _run_job(self, job: Job, begun: Kept, seconds: float, line: str) -> bool:
+        """Run a command in the foreground; return whether its time has passed."""
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                run_command(
+                    (*self._bash, line),
+                    env=begun.variables,
+                    cwd=begun.directory,
+                    on_output=job.receive,
+                    limits=self._limits,
+                ) as job.process,
+            ):
+                await job.ended()
+        except TimeoutError:
+            job.close(None)
+            return True
+        except LaunchFailed as error:
+            raise ToolFailed(str(error)) from None
+        return False
+
+    async def _run_as_job(self, asker: Asker, command: str, begun: Kept) -> RunResult:
+        job = Job(command)
+        start = partial(
+            start_command,
+            (*self._bash, command),
+            env=begun.variables,
+            cwd=begun.directory,
+            on_output=job.receive,
+            limits=self._limits,
+            stdin=True,
         )
-        stdout, stderr = await process.communicate()
+        try:
+            await self.jobs.start(asker, job, start)
+        except LaunchFailed as error:
+            raise ToolFailed(str(error)) from None
         return RunResult(
-            exit=process.returncode,
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
-            timed_out=False,
-            truncated=False,
-            job=None,
+            exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
         )
 
-    def _assess(self, context: ToolContext, command: str, **_: Any) -> Assessment:
-        return assess_line(
+    def _result(self, asker: Asker, job: Job, timed_out: bool, notes: list[str]) -> RunResult:
+        wanted = job.stdout.wanted()
+        truncated = wanted + job.stderr.wanted() > MAX_CHARS
+        if truncated:
+            self.jobs.keep(asker, job)
+        # Each stream has half of the characters, and what the other one does not need.
+        stderr = job.stderr.shown(max(MAX_CHARS // 2, MAX_CHARS - wanted), job.id)
+        stdout = job.stdout.shown(MAX_CHARS - len(stderr), job.id)
+        for note in notes:
+            stderr += f"{'' if stderr.endswith(chr(10)) or not stderr else chr(10)}[{note}]\n"
+        return RunResult(
+            exit=None if job.is_killed_for_output else job.exit,
+            stdout=stdout,
+            stderr=stderr,
+            timed_out=timed_out,
+            truncated=truncated,
+            job=job.id or None,
+        )
+
+    def _assess_run(self, context: ToolContext, command: str) -> Assessment:
+        kept, asker = self._kept, asker_of(context)
+        begun = self._first if kept is None else kept.judged(asker, command)
+        said = assess_line(
             command,
-            directory=self._workdir,
-            environment=os.environ,
-            roots=self._roots,
+            directory=begun.directory,
+            environment=begun.variables,
+            roots=self._roots(context.workdirs),
             sensitive=self._sensitive,
             patterns=context.patterns,
         )
+        changed = sorted(name for name in begun.changed if not is_harmless(name))
+        if not changed or said.behavior == "deny" or said.immune:
+            return said
+        # What a command is and does depends on them, as on PATH: nothing known of it holds.
+        names = ", ".join(changed[:_MAX_NAMED])
+        return Assessment(
+            "ask",
+            message=f"an earlier command has changed variables that may change it: {names}",
+            matches=said.matches,
+            parts=((),),
+        )
+
+    async def _list(self, context: ToolContext) -> list[JobInfo]:
+        """List your jobs, also those that have ended, the oldest first."""
+        return [_info(job) for job in self.jobs.of(asker_of(context))]
+
+    async def _read(
+        self, context: ToolContext, job: JobId, offset: Annotated[int, Field(ge=0)] = 0
+    ) -> JobPage:
+        """Read what a job wrote, stdout and stderr in the order of arrival.
+
+        Returns at most 30,000 characters. Of a long output the first 262,144 and the last 1,048,576
+        characters are kept; where a part is missing, the text says so.
+
+        Args:
+            context: The call.
+            job: Its id.
+            offset: The character to begin with: `next` of the part before.
+        """
+        found = self.jobs.get(asker_of(context), job)
+        page = found.output.page(offset)
+        return JobPage(
+            text=page.text,
+            next=page.next,
+            size=found.output.size,
+            running=found.is_running,
+            exit=found.exit,
+        )
+
+    async def _write(
+        self,
+        context: ToolContext,
+        job: JobId,
+        text: Annotated[str, Field(max_length=_MAX_COMMAND_CHARS)],
+    ) -> WriteResult:
+        """Write to the input of a running job. An empty text ends the input.
+
+        Args:
+            context: The call.
+            job: Its id.
+            text: What it reads; most programs wait for the end of a line.
+        """
+        found = self.jobs.get(asker_of(context), job)
+        return WriteResult(waiting=await found.write(text.encode(errors="replace")))
+
+    async def _stop(self, context: ToolContext, job: JobId) -> JobInfo:
+        """End a job, with all that it started, and return how it ended.
+
+        Args:
+            context: The call.
+            job: Its id; of one that has ended, nothing changes.
+        """
+        found = self.jobs.get(asker_of(context), job)
+        await self.jobs.stop(found)
+        return _info(found)
+
+    def _assess_write(self, context: ToolContext, job: str, text: str) -> Assessment:
+        try:
+            command = self.jobs.get(asker_of(context), job).command
+        except ToolFailed as error:
+            return Assessment("ask", message=error.message)
+        return Assessment("ask", message=f"gives text to the job {job}: {command}", preview=text)
+
+
+class _Progress:
+    """What a command has written until now, for a caller that wants to see it.
+
+    Args:
+        context: The call.
+        job: The command.
+    """
+
+    def __init__(self, context: ToolContext, job: Job) -> None:
+        self._context = context
+        self._job = job
+        self._timer: asyncio.TimerHandle | None = None
+        if context.wants_progress:
+            job.on_output = self._begin
+
+    def _begin(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_EVERY_S, self._emit)
+
+    def _emit(self) -> None:
+        self._timer = None
+        streams = {"stdout": self._job.stdout, "stderr": self._job.stderr}
+        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams.items()})
+
+    def end(self) -> None:
+        """Emit nothing more."""
+        self._job.on_output = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _roots(workdir: str, further: tuple[str, ...]) -> Roots:
+    """Return the working directories: that of the toolkit, and those of who judges the call."""
+    return Roots([workdir, *(folder for folder in further if os.path.isdir(folder))])
+
+
+def _check(command: str) -> None:
+    """Raise `ToolFailed` for what bash cannot be given."""
+    if not command.strip():
+        raise ToolFailed("the command is empty")
+    if "\0" in command:
+        raise ToolFailed("the command contains a NUL, which no program can be given")
+    size = len(command.encode())
+    if size > _MAX_COMMAND_BYTES:
+        text = f"the command has {size:,} bytes, at most {_MAX_COMMAND_BYTES:,} can be given to"
+        raise ToolFailed(f"{text} bash: write it into a file, and run that")
+
+
+def _info(job: Job) -> JobInfo:
+    return JobInfo(
+        job=job.id,
+        command=one_line(job.command, _MAX_LISTED_CHARS),
+        running=job.is_running,
+        exit=job.exit,
+        seconds=round(job.seconds, 3),
+        bytes=job.bytes,
+    )
+
+
+def _assess_stop(job: str) -> Assessment:
+    return Assessment("allow", message=f"ends your job {job}")

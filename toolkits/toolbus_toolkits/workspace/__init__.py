@@ -7,7 +7,22 @@ that change what other programs do.
 
 from __future__ import annotations
 
-from toolbus_toolkits.workspace.roots import Roots, resolve
-from toolbus_toolkits.workspace.sensitive import SensitivePaths
+from toolbus_toolkits.workspace.roots import (
+    Roots,
+    UnresolvedPath,
+    homes,
+    is_same_or_below,
+    resolve,
+)
+from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePaths, has_wildcard
 
-__all__ = ["Roots", "SensitivePaths", "resolve"]
+__all__ = [
+    "HARMLESS_DEVICES",
+    "Roots",
+    "SensitivePaths",
+    "UnresolvedPath",
+    "has_wildcard",
+    "homes",
+    "is_same_or_below",
+    "resolve",
+]

@@ -1,24 +1,119 @@
-"""What a path names, and whether that is inside a working directory."""
+"""What a path names, and whether that is inside a working directory.
+
+Each answer is about a moment: a symlink that is made or changed afterwards makes the same path name
+another file. Who opens a file after such a check opens it step by step, and follows no symlink that
+the check has not seen.
+"""
 
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["Roots", "resolve"]
+__all__ = ["Roots", "UnresolvedPath", "homes", "is_same_or_below", "resolve"]
+
+_MAX_BYTES = 4096
+"""`PATH_MAX` of Linux, with the NUL at the end: the kernel takes no longer path."""
+_MAX_LINKS = 40
+"""`MAXSYMLINKS` of Linux: after so many the kernel answers ELOOP."""
+_MAX_STEPS = 4096
+"""The most names of one resolution: each of 40 symlinks may add up to 2,048 names."""
 
 
-def resolve(text: str, directory: str) -> str:
+class UnresolvedPath(ValueError):
+    """A path that names no file, or not the same one for each process; why, as a clause."""
+
+
+def resolve(text: str, directory: str, seen: dict[str, str] | None = None) -> str:
     """Return the absolute path of what `text` names from a directory: `..` and symlinks resolved.
 
-    What does not exist yet keeps its name. `~` is no special name here.
+    What does not exist yet, or may not be looked up, keeps its name. `~` is no special name here.
+    `os.path.realpath` is not used: of a symlink that leads to itself it returns a path too, with
+    what follows unresolved.
+
+    Args:
+        text: A path.
+        directory: An absolute path.
+        seen: What was found by earlier resolutions of the same moment: each path that was looked
+            at, with its target; "" where it is no symlink. It is added to.
+
+    Raises `UnresolvedPath` for a NUL, for a path that is too long, for symlinks that lead nowhere,
+    and for a symlink in `/proc` that names another file for each process.
     """
-    return os.path.realpath(os.path.join(directory, text))
+    seen = {} if seen is None else seen
+    found = ""
+    names = _names_of(os.path.join(directory, text))
+    links = 0
+    for _ in range(_MAX_STEPS):
+        if not names:
+            return found or "/"
+        name = names.pop()
+        if name == "..":
+            found = found.rpartition("/")[0]
+            continue
+        step = f"{found}/{name}"
+        target = seen.get(step)
+        if target is None:
+            target = seen[step] = _target_of(step)
+        if not target:
+            found = step
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            break
+        if target.startswith("/"):
+            found = ""
+        names += _names_of(target)
+    raise UnresolvedPath("its symlinks lead nowhere")
+
+
+def _names_of(path: str) -> list[str]:
+    """Return the names of a path, the last one first. Raises `UnresolvedPath`."""
+    if "\0" in path:
+        raise UnresolvedPath("it contains NUL")
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError:  # a lone surrogate, which JSON may carry
+        raise UnresolvedPath("it is no text") from None
+    if size >= _MAX_BYTES:
+        raise UnresolvedPath("it is too long")
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _target_of(path: str) -> str:
+    """Return where a symlink leads; "" for what is none, or may not be looked at."""
+    try:
+        target = os.readlink(path)
+    except OSError:
+        return ""
+    if path.startswith("/proc/"):
+        raise UnresolvedPath("it names another file for each process")
+    return target
+
+
+def is_same_or_below(path: str, folder: str) -> bool:
+    """Whether a resolved path is a folder, or is somewhere below it."""
+    return path == folder or folder == "/" or path.startswith(f"{folder}/")
+
+
+@lru_cache(maxsize=1)
+def homes() -> frozenset[str]:
+    """Return the real paths of all users' home directories that are known to this machine.
+
+    They are those of the user database and `HOME`, apart from `/` (which some system users have).
+    """
+    found = {entry.pw_dir for entry in pwd.getpwall()} | {"/root", os.path.expanduser("~")}
+    return frozenset(os.path.realpath(home) for home in found if home.startswith("/")) - {"/"}
 
 
 class Roots:
     """Working directories.
+
+    Their real paths are kept. A root that vanishes stays one by its path, and so does a folder that
+    is made in its place; a symlink in its place leads outside, as any other one does.
 
     Args:
         folders: Their paths; relative ones are below the directory of this process.
@@ -27,16 +122,36 @@ class Roots:
     """
 
     def __init__(self, folders: Iterable[str | os.PathLike[str]]) -> None:
-        self.folders: tuple[str, ...] = tuple(
-            os.path.realpath(Path(folder).expanduser()) for folder in folders
-        )
+        found = []
+        for folder in folders:
+            path = resolve(os.fspath(Path(folder).expanduser()), os.getcwd())
+            if not os.path.isdir(path):
+                raise ValueError(f"there is no such folder: {os.fspath(folder)!r}")
+            found.append(path)
+        self.folders: tuple[str, ...] = tuple(found)
         """Their real paths."""
-        for folder in self.folders:
-            if not os.path.isdir(folder):
-                raise ValueError(f"there is no such folder: {folder!r}")
 
     def contains(self, path: str) -> bool:
         """Whether a resolved path is inside a working directory, or is one."""
-        return any(
-            path == folder or path.startswith(folder.rstrip("/") + "/") for folder in self.folders
-        )
+        return any(is_same_or_below(path, folder) for folder in self.folders)
+
+    def is_root_or_above(self, path: str) -> bool:
+        """Whether a resolved path is a working directory, or has one below it."""
+        return any(is_same_or_below(folder, path) for folder in self.folders)
+
+    def kept(self, path: str) -> str:
+        """Return why nobody should delete a resolved path, to follow "it is"; else empty.
+
+        Kept are working directories, homes, `/`, its children, and what has one of these below it.
+        """
+        if path == "/":
+            return "the root of all files"
+        if self.is_root_or_above(path):
+            return "a working directory, or has one below it"
+        if path.count("/") == 1:
+            return "directly below `/`"
+        # Homes that the user database does not list, such as those of a network, are here too.
+        is_home = path in homes() or (path.startswith("/home/") and path.count("/") == 2)
+        if is_home or any(home.startswith(f"{path}/") for home in homes()):
+            return "the home of a user, or has one below it"
+        return ""

@@ -57,16 +57,23 @@ class _Find:
             self._note("a word that is added when it runs may be an action")
         paths = tuple(self._paths) or (Word(".", "."),)
         runs = [run for body in self._bodies for run in self._commands(*body)]
+        # Where `-execdir` runs its command is known only when something is found.
+        is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
+        directory = Word("the folder of what is found", None) if is_elsewhere else None
         if self._fault:
             runs.extend(tails(self._command))
             named = any(word.value == "-delete" for word in self._words)
             deletes = paths if self._deletes or named else ()
-            return Effect(why=self._fault, deletes=deletes, runs=tuple(runs))
+            return Effect(why=self._fault, deletes=deletes, runs=tuple(runs), directory=directory)
         if self._deletes:
             return Effect(
-                why="`-delete` deletes files", reads=paths, deletes=paths, runs=tuple(runs)
+                why="`-delete` deletes files",
+                reads=paths,
+                deletes=paths,
+                runs=tuple(runs),
+                directory=directory,
             )
-        return Effect(read_only=True, reads=paths, runs=tuple(runs))
+        return Effect(read_only=True, reads=paths, runs=tuple(runs), directory=directory)
 
     def _note(self, fault: str) -> None:
         self._fault = self._fault or fault

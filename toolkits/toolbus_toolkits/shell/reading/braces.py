@@ -9,7 +9,7 @@ from toolbus_toolkits.shell.reading.parts import UnreadableError
 __all__ = ["expand_braces"]
 
 MAX_WORDS = 64
-MAX_NESTED = 8
+MAX_BRACES = 16
 
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
@@ -20,6 +20,8 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
     Raises:
         UnreadableError: The braces do not close, or make too many words.
     """
+    if text.count("{") > MAX_BRACES:
+        raise UnreadableError(f"a word has more than {MAX_BRACES} braces")
     start = text.find("{")
     if start < 0:
         if "}" in text:
@@ -27,17 +29,14 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
         return [text]
     end, commas = _find_end(text, start)
     inner = text[start + 1 : end]
-    if not inner:
-        # `{}` means itself.
-        heads = ["{}"]
-    elif commas:
-        if depth >= MAX_NESTED:
-            raise UnreadableError("braces are nested too deeply")
+    if commas:
         bounds = [start, *commas, end]
         items = [text[bounds[i] + 1 : bounds[i + 1]] for i in range(len(bounds) - 1)]
         heads = [word for item in items for word in expand_braces(item, depth + 1)]
-    else:
+    elif ".." in inner:
         heads = _expand_range(inner)
+    else:
+        heads = ["{" + word + "}" for word in expand_braces(inner, depth + 1)]
     tails = expand_braces(text[end + 1 :], depth)
     if len(heads) * len(tails) > MAX_WORDS:
         raise UnreadableError(f"braces make more than {MAX_WORDS} words")
@@ -49,7 +48,7 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
 def _find_end(text: str, start: int) -> tuple[int, list[int]]:
     """Return where the brace closes, and where its own commas are."""
     depth = 0
-    commas = []
+    commas: list[int] = []
     for index in range(start, len(text)):
         mark = text[index]
         if mark == "{":

@@ -14,6 +14,8 @@ _OPERATOR = re.compile(
     re.ASCII,
 )
 
+_ARROWS = re.compile(r"(?<!<)<<(?!<)")
+
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
@@ -57,6 +59,9 @@ def find_here_documents(text: str) -> dict[int, HereDocument]:
         if close is None:
             continue
         body = text[body_end : close.start()]
+        if re.search(rf"^{indent}{re.escape(delimiter)}", body, re.M):
+            # In a substitution bash takes this line as the end if it has a parenthesis.
+            continue
         found[match.start()] = HereDocument(
             match.start(),
             match.end(),
@@ -70,7 +75,7 @@ def find_here_documents(text: str) -> dict[int, HereDocument]:
 
 
 def without_here_documents(text: str, found: dict[int, HereDocument]) -> str:
-    """Return a text of the same length where here-documents are blanks."""
+    """Return a text of the same length where here-documents are blanks, and no operator is left."""
     pieces: list[str] = []
     index = 0
     blanks = [(document.start, document.end) for document in found.values()]
@@ -78,4 +83,5 @@ def without_here_documents(text: str, found: dict[int, HereDocument]) -> str:
     for start, end in sorted(blanks):
         pieces += [text[index:start], " " * (end - start)]
         index = end
-    return "".join([*pieces, text[index:]])
+    # What is left stands in quotes, or is none: the scanner of the grammar must not look for it.
+    return _ARROWS.sub("xx", "".join([*pieces, text[index:]]))

@@ -22,6 +22,7 @@ from toolbus_toolkits.shell.reading.heredocs import (
     find_here_documents,
     without_here_documents,
 )
+from toolbus_toolkits.shell.reading.masks import with_plain_words
 from toolbus_toolkits.shell.reading.parts import (
     Assignment,
     Reading,
@@ -35,24 +36,29 @@ from toolbus_toolkits.shell.reading.words import PLAIN_HERE_DOCUMENT, WordReader
 __all__ = ["read_line"]
 
 MAX_LINE_LENGTH = 65_536
+# The grammar takes long where it does not understand many of them: 90 ms for 4,096 times `<`.
+# Here-documents have none.
+MAX_MARKS = 4_096
+MAX_WORDS = 4_096
 MAX_COMMANDS = 256
 # Each level takes some ten frames of Python, of 1,000.
 MAX_DEPTH = 20
 
+_MARK = re.compile(r"[^A-Za-z0-9_ \t./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|\Z)")
+_TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|[<>](?!\()|\Z)")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TEST_OPERATOR = re.compile(r"(?:&&|\|\||<(?!\()|>(?!\())(?=[ \t])")
 _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
 _REDIRECTION = re.compile(
-    r"([0-9]*)(<<<|<<-?|<>|<&|>&|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
+    r"([0-9]*)(<<<|<<-?|<>|<&-?|>&-?|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
 )
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
-_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+_DESCRIPTOR = re.compile(r"[0-9]+-?")
 # bash joins lines before it looks for operators and expansions.
 _JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
 
@@ -68,7 +74,8 @@ _KEYWORDS = frozenset(
     "if then else elif fi case esac for select while until do done in { } !".split()
 )
 _SIMPLE = frozenset(
-    "command variable_assignment variable_assignments declaration_command unset_command".split()
+    "command variable_assignment variable_assignments declaration_command unset_command"
+    " file_redirect herestring_redirect".split()
 )
 _REDIRECTS = frozenset(["file_redirect", "herestring_redirect"])
 _LISTS = frozenset(["list", "pipeline", "negated_command"])
@@ -105,23 +112,27 @@ class _LineReader:
             read_backticks=self._read_backticks,
         )
         self.used_names = self._words.used_names
-        self._readers: dict[str, Callable[[Node], None]] = {
-            **dict.fromkeys(_COMPOUND, self._read_compound),
-            "redirected_statement": self._read_redirected,
-            "for_statement": self._read_for,
-            "case_statement": self._read_case,
-            "test_command": self._read_test,
-            "function_definition": self._read_function,
-        }
         self._here_documents = find_here_documents(text) if "<<" in text else {}
         # Here-documents whose operator is read, by where their body begins; and in which
         # substitution that was.
         self._pending: dict[int, tuple[HereDocument, int]] = {}
         self._substitution = -1
+        # The operator or reserved word that was read last.
+        self._operator = ""
         # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
-        source = without_here_documents(text, self._here_documents)
+        source = text
+        if "<<" in text:
+            source = without_here_documents(text, self._here_documents)
+        if len(_MARK.findall(source)) > MAX_MARKS:
+            raise UnreadableError(f"it has more than {MAX_MARKS} operators and quotes")
         parser, query = _grammar()
-        self._root = parser.parse(_LETTERS_ABOVE_ASCII.sub("x", source).encode()).root_node
+        source = _LETTERS_ABOVE_ASCII.sub("x", source)
+        self._root = parser.parse(source.encode()).root_node
+        if self._root.has_error:
+            # The grammar does not know some words that bash knows.
+            self._root = parser.parse(with_plain_words(source).encode()).root_node
+            if self._root.has_error:
+                raise UnreadableError("it is not understood as a command line of bash")
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
             captures = QueryCursor(query).captures(self._root)
@@ -131,8 +142,6 @@ class _LineReader:
 
     def read(self) -> None:
         """Read all of it."""
-        if self._root.has_error:
-            raise UnreadableError("it is not understood as a command line of bash")
         self._read_sequence(self._root.children)
         self._skip_blanks()
         if self._index != len(self._text):
@@ -177,6 +186,7 @@ class _LineReader:
     def _take(self, node: Node) -> None:
         """Read an operator or a reserved word."""
         kind = node.type
+        self._operator = kind
         if kind == "\n":
             return
         self._skip_blanks()
@@ -219,10 +229,10 @@ class _LineReader:
             self._depth += 1
             if self._depth > MAX_DEPTH:
                 raise UnreadableError("it is nested too deeply")
-            read = self._readers.get(kind)
+            read = _READERS.get(kind)
             if read is None:
                 raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
-            read(node)
+            read(self, node)
             self._depth -= 1
             self._read_redirections()
         if self._index < node.end_byte:
@@ -236,7 +246,7 @@ class _LineReader:
         if body.type in _REDIRECTS:
             self._read_simple_command()
         else:
-            self._read_statement(body)
+            self._read_sequence([body])
 
     def _read_for(self, node: Node) -> None:
         is_listed = False
@@ -330,15 +340,16 @@ class _LineReader:
         self._add(SimpleCommand(unsplit, source=text[start : self._index]), number)
 
     def _read_function(self, node: Node) -> None:
-        name, _, _, body, *more = node.children
-        if name.type != "word" or body.type != "compound_statement":
+        kinds = [child.type for child in node.children[:4]]
+        if kinds != ["word", "(", ")", "compound_statement"]:
             raise UnreadableError("a function in this form is not read")
+        name, opening, closing, body, *more = node.children
         text = self._text[self._index : name.end_byte]
         if not _FUNCTION_NAME.fullmatch(text):
             raise UnreadableError("a function of this name is not read")
         self._index = name.end_byte
-        self._take(node.children[1])
-        self._take(node.children[2])
+        self._take(opening)
+        self._take(closing)
         number = len(self.commands)
         self._read_statement(body)
         if any(child.end_byte > self._index for child in more):
@@ -366,10 +377,15 @@ class _LineReader:
         assignments: list[Assignment] = []
         redirections: list[Redirection] = []
         end = start
+        # `time` is a reserved word at the start of a pipeline alone; else it is a program.
+        is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
+            if len(words) + len(assignments) + len(redirections) > MAX_WORDS:
+                raise UnreadableError(f"a command has more than {MAX_WORDS} words")
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
+                is_measured = False
             elif text[self._index] in "\n|&;()":
                 break
             elif words:
@@ -377,11 +393,14 @@ class _LineReader:
                 words += read
             elif match := _ASSIGNMENT.match(text, self._index):
                 assignments.append(self._read_assignment(match))
-            elif match := (_TIME.match(text, self._index) if self._index == start else None):
+                is_measured = False
+            elif match := (_TIME.match(text, self._index) if is_measured else None):
                 # The reserved word measures what follows.
                 self._index = start = match.end()
+                is_measured = False
             else:
-                words.append(self._read_name())
+                is_program = bool(assignments or redirections or self._operator in {"|", "|&"})
+                words.append(self._read_name(may_be_time=is_program))
             end = self._index
             self._skip_blanks(newlines=False)
         # The commands of its substitutions run before it, but it begins before them.
@@ -403,12 +422,15 @@ class _LineReader:
             self.faults.append(f"`{match[1]}` changes how bash reads the line")
         return Assignment(match[1], value)
 
-    def _read_name(self) -> Word:
+    def _read_name(self, *, may_be_time: bool) -> Word:
         if _SUBSCRIPT.match(self._text, self._index):
             raise UnreadableError("a subscript is not read")
         word, self._index = self._words.read(self._index)
-        if word.source in _RESERVED:
+        if word.source in _RESERVED and not (may_be_time and word.source == "time"):
             raise UnreadableError(f"`{word.source}` is not read here")
+        if "\\\n" in word.source:
+            # bash joins the lines before it looks for reserved words.
+            raise UnreadableError("the name of a command goes on in the next line")
         if word.value is None or word.is_pattern:
             raise UnreadableError("the name of a command is known only when the line runs")
         return word
@@ -446,6 +468,8 @@ class _LineReader:
         if operator in {"<<", "<<-"}:
             return self._read_here_document(match.end(1), operator)
         self._index = match.end()
+        if operator in {"<&-", ">&-"}:
+            return Redirection(operator, None)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)
         if operator == "<<<":
@@ -475,7 +499,8 @@ class _LineReader:
             raise UnreadableError(
                 f"it is not understood from `{self._text[start : start + 20]}` on"
             )
-        outer = (self._index, self._substitution)
+        outer = (self._index, self._substitution, self._operator)
+        self._operator = ""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UnreadableError("it is nested too deeply")
@@ -486,7 +511,7 @@ class _LineReader:
         end = self._index
         if node.end_byte != end + 1 or self._text[end : end + 1] != ")":
             raise self._disagreement()
-        self._index, self._substitution = outer
+        self._index, self._substitution, self._operator = outer
         self._depth -= 1
         return end + 1
 
@@ -500,6 +525,17 @@ class _LineReader:
             raise UnreadableError("a function in backticks is not read")
         self.assigned_names |= inner.assigned_names
         self.used_names |= inner.used_names
+
+
+# The compound commands that are understood, by the name that the grammar has for them.
+_READERS: dict[str, Callable[[_LineReader, Node], None]] = {
+    **dict.fromkeys(_COMPOUND, _LineReader._read_compound),
+    "redirected_statement": _LineReader._read_redirected,
+    "for_statement": _LineReader._read_for,
+    "case_statement": _LineReader._read_case,
+    "test_command": _LineReader._read_test,
+    "function_definition": _LineReader._read_function,
+}
 
 
 def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
@@ -528,8 +564,12 @@ def read_line(line: str, environment: Mapping[str, str]) -> Reading:
     fault = _fault_of_text(line, environment)
     if fault:
         return Reading(faults=(fault,))
-    reader = _LineReader(line, environment)
+    commands: Sequence[SimpleCommand] = ()
+    faults: list[str] = []
     try:
+        reader = _LineReader(line, environment)
+        commands = reader.commands
+        faults = reader.faults
         reader.read()
         changed = reader.assigned_names
         if reader.used_names and (reader.used_names & changed or "*" in changed):
@@ -538,5 +578,5 @@ def read_line(line: str, environment: Mapping[str, str]) -> Reading:
             reader.read()
         commands = without_calls(reader.commands, reader.functions, environment)
     except UnreadableError as error:
-        return Reading(tuple(reader.commands), (*reader.faults, str(error)))
-    return Reading(commands, tuple(dict.fromkeys(reader.faults)))
+        faults.append(str(error))
+    return Reading(tuple(commands), tuple(dict.fromkeys(faults)))

@@ -1,0 +1,179 @@
+"""Jobs of the toolkit `shell`: whose they are, what is kept of them, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolbus import Participant, ToolContext, ToolFailed, Turn
+from toolbus_toolkits.shell import Shell, jobs
+
+ANN = Participant(id="1", name="ann")
+BEN = Participant(id="2", name="ben")
+
+
+class _Jobs:
+    """The jobs of a shell, as a caller sees them."""
+
+    def __init__(self, workdir: Path, **options: Any) -> None:
+        self.toolkit = Shell(workdir, **options)
+
+    async def call(self, tool: str, context: ToolContext | None = None, **arguments: Any) -> Any:
+        context = context or ToolContext(caller=ANN)
+        return (await self.toolkit.execute(context, tool, arguments)).value
+
+    async def begin(self, command: str, context: ToolContext | None = None) -> str:
+        started = await self.call("run", context, command=command, background=True)
+        job: str = started["job"]
+        return job
+
+    async def ended(self, job: str) -> Any:
+        async with asyncio.timeout(30):
+            while (page := await self.call("read", job=job))["running"]:
+                await self.call("run", command="true")
+        return page
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[_Jobs]:
+    made = _Jobs(tmp_path, max_jobs=2)
+    async with Turn(None, always=[made.toolkit]):
+        yield made
+
+
+async def test_a_job_goes_on_after_its_call_and_ends_by_itself(shell: _Jobs) -> None:
+    job = await shell.begin("read a; echo got $a; read b; echo end; exit 4")
+    assert await shell.call("write", job=job, text="one\n") == {"waiting": False}
+    assert await shell.call("write", job=job, text="") == {"waiting": False}
+    page = await shell.ended(job)
+    assert (page["text"], page["exit"]) == ("got one\nend\n", 4)
+    with pytest.raises(ToolFailed, match=f"the job {job} has ended"):
+        await shell.call("write", job=job, text="more")
+    assert (await shell.call("stop", job=job))["exit"] == 4
+
+
+async def test_stop_ends_all_that_a_job_started(shell: _Jobs, tmp_path: Path) -> None:
+    job = await shell.begin("trap '' TERM HUP; setsid cat >left <pipe & mkfifo pipe; cat")
+    ended = await shell.call("stop", job=job)
+    assert (ended["running"], ended["exit"]) == (False, 137)
+
+
+async def test_text_that_a_job_does_not_read_waits_and_is_bounded(
+    shell: _Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_WRITE_S", 0)
+    job = await shell.begin("sleep 60")
+    text = "x" * 65_536
+    waiting = [(await shell.call("write", job=job, text=text))["waiting"] for _ in range(2)]
+    while not waiting[-1]:
+        waiting.append((await shell.call("write", job=job, text=text))["waiting"])
+    with pytest.raises(ToolFailed, match="has not read yet"):
+        await shell.call("write", job=job, text=text)
+    await shell.call("stop", job=job)
+
+
+async def test_jobs_belong_to_those_behind_the_call(shell: _Jobs) -> None:
+    job = await shell.begin("cat")
+    others = [ToolContext(caller=BEN), ToolContext(caller=ANN, on_behalf_of=BEN), ToolContext()]
+    for context in others:
+        assert await shell.call("jobs", context) == []
+        for tool, rest in (("read", {}), ("stop", {}), ("write", {"text": "x"})):
+            with pytest.raises(ToolFailed, match=f"you have no job {job}") as raised:
+                await shell.call(tool, context, job=job, **rest)
+            assert raised.value.details["reason"] == "not_found"
+    assert await shell.begin("cat", others[0]) == job  # ids say nothing of the jobs of others
+    assert [each["job"] for each in await shell.call("jobs")] == [job]
+
+
+async def test_a_caller_and_a_host_run_only_so_many(
+    shell: _Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await shell.begin("cat"), await shell.begin("cat")
+    with pytest.raises(ToolFailed, match=f"stop one of {first}, {second}"):
+        await shell.begin("cat")
+    await shell.call("stop", job=first)
+    assert await shell.begin("cat") == "3"  # an id is never used again
+    monkeypatch.setattr(jobs, "_MAX_RUNNING", 2)
+    with pytest.raises(ToolFailed, match="of all callers"):
+        await shell.begin("cat", ToolContext(caller=BEN))
+
+
+async def test_of_jobs_that_have_ended_the_oldest_are_left_out(
+    shell: _Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def left() -> list[str]:
+        return [each["job"] for each in await shell.call("jobs")]
+
+    monkeypatch.setattr(jobs, "_MAX_ENDED_OF_ONE", 2)
+    running = await shell.begin("cat")
+    for _ in range(3):
+        await shell.ended(await shell.begin("echo done"))
+    assert await left() == [running, "3", "4"]
+    monkeypatch.setattr(jobs, "_MAX_ENDED_CHARS", 100)
+    await shell.ended(await shell.begin("seq 1 40"))
+    assert await left() == [running, "5"]
+
+
+async def test_a_job_that_cannot_be_started_takes_no_place(
+    shell: _Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_MAX_RUNNING", 1)
+    moved = tmp_path.with_name("moved")
+    os.rename(tmp_path, moved)
+    for _ in range(2):
+        with pytest.raises(ToolFailed, match="there is no folder"):
+            await shell.begin("cat")
+    os.rename(moved, tmp_path)
+    assert (await shell.call("jobs"), await shell.begin("cat")) == ([], "3")
+
+
+async def test_jobs_end_with_the_last_who_uses_the_toolkit(tmp_path: Path) -> None:
+    shell = _Jobs(tmp_path)
+    async with Turn(None, always=[shell.toolkit]):
+        async with Turn(None, always=[shell.toolkit]):
+            job = await shell.begin("touch began; trap 'touch ended' EXIT; cat; wait")
+        assert (await shell.call("read", job=job))["running"]
+    assert await shell.call("jobs") == []
+
+
+async def test_an_endless_job_goes_on_slowly_and_is_bounded(
+    shell: _Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_BURST_BYTES", 1024 * 1024)
+    job = await shell.begin("yes")
+    size = 0
+    async with asyncio.timeout(60):
+        while size < 4_000_000:
+            size = (await shell.call("read", job=job, offset=2**40))["size"]
+            await asyncio.sleep(0)
+    page = await shell.call("read", job=job, offset=262_140)
+    assert (len(page["text"]), page["next"]) == (4, 262_144)
+    page = await shell.call("read", job=job, offset=262_144)
+    assert page["text"].splitlines()[0].endswith("characters are not kept any more]")
+    assert page["next"] > 1_000_000
+    assert (await shell.call("stop", job=job))["bytes"] >= size
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "behavior", "words"),
+    [
+        ("jobs", {}, "pass", ""),
+        ("read", {"job": "1"}, "pass", ""),
+        ("stop", {"job": "1"}, "allow", "ends your job 1"),
+        ("write", {"job": "1", "text": "rm x\n"}, "ask", "gives text to the job 1: bash"),
+        ("write", {"job": "9", "text": "rm x\n"}, "ask", "you have no job 9"),
+    ],
+)
+async def test_only_text_for_a_job_is_asked_about(
+    shell: _Jobs, tool: str, arguments: dict[str, Any], behavior: str, words: str
+) -> None:
+    await shell.begin("bash")
+    said = await shell.toolkit.assess(ToolContext(caller=ANN), tool, arguments, ["rm:*"])
+    assert (said.behavior, said.immune, said.matches) == (behavior, False, ())
+    assert said.read_only is (tool in ("jobs", "read"))
+    assert words in said.message

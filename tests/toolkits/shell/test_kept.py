@@ -1,0 +1,132 @@
+"""What `Shell(keep=True)` keeps between the commands of a caller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolbus import Assessment, Participant, ToolContext, ToolFailed
+from toolbus_toolkits.shell import Shell
+
+ANN = ToolContext(caller=Participant(id="1", name="ann"))
+BEN = ToolContext(caller=Participant(id="2", name="ben"))
+
+
+class _Kept:
+    """A shell that keeps, and what it says."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.toolkit = Shell(workdir, keep=True)
+
+    async def run(self, command: str, context: ToolContext = ANN, **options: Any) -> Any:
+        arguments = {"command": command, **options}
+        return (await self.toolkit.execute(context, "run", arguments)).value
+
+    async def out(self, command: str, context: ToolContext = ANN) -> str:
+        out: str = (await self.run(command, context))["stdout"]
+        return out
+
+    async def assess(self, command: str, context: ToolContext = ANN) -> Assessment:
+        return await self.toolkit.assess(context, "run", {"command": command}, ["ls:*"])
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Kept:
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    (tmp_path / "sub").mkdir()
+    return _Kept(tmp_path)
+
+
+LOOK = 'echo "${PWD##*/}" "$MODE" "$LANG"'
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        ("cd sub; export MODE='a\nb=c'; unset LANG; exit 3", "sub a b=c"),
+        ("cd sub; MODE=x; (cd ..; export MODE)", "sub C.UTF-8"),
+        ("cd sub; cd nowhere; export MODE=a; (exit 1", None),  # not even read
+        ("cd sub; export MODE=a; exec true", None),
+        ("cd sub; export MODE=a; kill -9 $$", None),
+        ("cd sub; export MODE=a; trap 'echo' EXIT", None),
+        ("cd sub; export MODE=a; sleep 60", None),
+        ("pwd() { echo /; }; ls() { rm -r .; }; export -f pwd ls; cd sub", None),
+    ],
+)
+async def test_the_next_command_starts_with_what_a_command_ended_with(
+    kept: _Kept, command: str, seen: str | None
+) -> None:
+    before = " ".join((await kept.out(LOOK)).split())
+    await kept.run(command, timeout_s=1 if "sleep" in command else 60)
+    if "ls()" in command:
+        assert await kept.out("type -t ls") == "file\n"
+        return
+    assert " ".join((await kept.out(LOOK)).split()) == (seen or before)
+
+
+async def test_each_caller_has_its_own(kept: _Kept) -> None:
+    await kept.run("cd sub; export MODE=ann")
+    for_ann = ToolContext(caller=BEN.caller, on_behalf_of=ANN.caller)
+    for other in (BEN, for_ann):
+        assert await kept.out("echo $MODE$OLDPWD", other) == "\n"
+
+
+async def test_a_job_starts_there_and_changes_nothing(kept: _Kept) -> None:
+    await kept.run("cd sub")
+    job = (await kept.run("pwd; cd /; export MODE=job", background=True))["job"]
+    arguments = {"job": job}
+    while (page := (await kept.toolkit.execute(ANN, "read", arguments)).value)["running"]:
+        await kept.run("true")
+    assert page["text"].endswith("/sub\n")
+    assert await kept.out("echo ${PWD##*/} $MODE") == "sub\n"
+
+
+async def test_a_command_is_judged_where_and_with_what_it_will_run(
+    kept: _Kept, tmp_path: Path
+) -> None:
+    (tmp_path / "sub" / "link").symlink_to("/etc")
+    assert (await kept.assess("touch link/x")).within_workdir
+    await kept.run("cd sub; export LANG=C NO_COLOR=1")
+    assert not (await kept.assess("touch link/x")).within_workdir
+    assert (await kept.assess("ls")).read_only
+    await kept.run("export PATH=$PWD:$PATH LD_PRELOAD=")
+    said = await kept.assess("ls")
+    assert (said.behavior, said.immune, said.read_only) == ("ask", False, False)
+    assert said.message.endswith("that may change it: LD_PRELOAD, PATH")
+    assert (said.matches, said.parts) == (("ls:*",), ((),))
+    assert (await kept.assess("eval $x")).immune
+    assert (await kept.assess("ls", BEN)).read_only
+
+
+async def test_a_command_does_not_run_in_another_place_than_it_was_judged_for(
+    kept: _Kept,
+) -> None:
+    await kept.assess("pwd")
+    await kept.run("cd sub")
+    with pytest.raises(ToolFailed, match="nothing was run, call it again") as raised:
+        await kept.run("pwd")
+    assert raised.value.details["reason"] == "changed"
+    assert (await kept.out("pwd")).endswith("/sub\n")
+
+
+async def test_after_a_directory_that_vanished_the_next_command_starts_anew(
+    kept: _Kept, tmp_path: Path
+) -> None:
+    await kept.run("cd sub")
+    (tmp_path / "sub").rmdir()
+    with pytest.raises(ToolFailed, match="does not exist any more: nothing was run"):
+        await kept.run("touch here")
+    await kept.run("touch here")
+    assert (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("size", [70_000, 300_000])
+async def test_too_many_variables_are_not_kept(kept: _Kept, size: int) -> None:
+    await kept.run("export MODE=small")
+    parts = "; ".join(f"export BIG{number}=$x" for number in range(3))
+    command = f"cd sub; x=$(printf %{size // 3}s x); {parts}"
+    said = await kept.run(command)
+    assert said["stderr"].endswith("[variables are not kept: they have over 65,536 bytes]\n")
+    assert await kept.out("echo ${PWD##*/} $MODE ${#BIG0}") == "sub small 0\n"

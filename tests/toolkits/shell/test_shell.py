@@ -1,0 +1,275 @@
+"""The toolkit `shell`, used in each way that there is: `run` and what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from toolbus import (
+    InvalidArguments,
+    Permissions,
+    RequiredToolkit,
+    Rule,
+    ToolContext,
+    ToolFailed,
+    Turn,
+    builder_of,
+)
+from toolbus_server.testing import room_of
+from toolbus_toolkits.shell import Shell, ShellConfig, shell, tools
+
+Call = Callable[..., Awaitable[Any]]
+
+
+@asynccontextmanager
+async def _in_process(workdir: Path) -> AsyncIterator[Turn]:
+    async with Turn(None, always=[Shell(workdir)]) as turn:
+        yield turn
+
+
+@asynccontextmanager
+async def _hosted(workdir: Path) -> AsyncIterator[Turn]:
+    async with (
+        room_of("host", "agent") as (host, agent),
+        host.host(shell(ShellConfig(workdir=workdir)), public=True),
+        Turn(agent, required=[RequiredToolkit("shell")]) as turn,
+    ):
+        yield turn
+
+
+@asynccontextmanager
+async def _built(workdir: Path) -> AsyncIterator[Turn]:
+    builder = builder_of(shell, workdir=workdir)
+    async with Turn(None, builders=[builder], tools=[builder.type(name="shell")]) as turn:
+        yield turn
+
+
+@pytest.mark.parametrize("offered", [_in_process, _hosted, _built])
+async def test_commands_and_jobs_run_in_each_way_the_toolkit_is_offered(
+    tmp_path: Path, offered: Any
+) -> None:
+    seen: list[Any] = []
+    async with offered(tmp_path) as turn:
+        assert await turn.call("shell.run", command="echo out; echo err >&2; exit 3") == {
+            "exit": 3,
+            "stdout": "out\n",
+            "stderr": "err\n",
+            "timed_out": False,
+            "truncated": False,
+            "job": None,
+        }
+        where = await turn.call("shell.run", command="pwd; cat")
+        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240
+
+        def note(value: Any) -> None:
+            seen.append(value)
+            (tmp_path / "go").touch()
+
+        line = "echo first; until [ -e go ]; do sleep 0.01; done; rm go"
+        await turn.invoke("shell.run", {"command": line}, on_progress=note)
+        assert seen[0] == {"stdout": "first\n", "stderr": ""}
+        line = "echo early; sleep 60"
+        ended = await turn.call("shell.run", command=line, timeout_s=0.3)
+        assert (ended["timed_out"], ended["exit"], ended["stdout"]) == (True, None, "early\n")
+        # Before the deadline of the call, so that the output is not lost.
+        late = (await turn.invoke("shell.run", {"command": line}, timeout_s=1.5)).value
+        assert (late["timed_out"], late["stdout"]) == (True, "early\n")
+
+        job = (await turn.call("shell.run", command="cat", background=True))["job"]
+        assert await turn.call("shell.write", job=job, text="hello\n") == {"waiting": False}
+        page: Any = {"text": ""}
+        while not page["text"]:
+            page = await turn.call("shell.read", job=job)
+        assert page == {"text": "hello\n", "next": 6, "size": 6, "running": True, "exit": None}
+        (listed,) = await turn.call("shell.jobs")
+        assert (listed["job"], listed["command"], listed["running"]) == (job, "cat", True)
+        assert (await turn.call("shell.stop", job=job))["exit"] == 137
+
+
+def _caller(workdir: Path, **options: Any) -> Call:
+    toolkit = Shell(workdir, **options)
+
+    async def call(tool: str = "run", **arguments: Any) -> Any:
+        return (await toolkit.execute(ToolContext(), tool, arguments)).value
+
+    return call
+
+
+async def test_a_long_output_is_cut_in_its_middle_and_can_be_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    call = _caller(tmp_path)
+    result = await call(command="seq 1 20000; echo failed >&2")
+    assert (result["truncated"], result["stderr"]) == (True, "failed\n")
+    assert len(result["stdout"]) + len(result["stderr"]) <= 30_000
+    assert result["stdout"].startswith("1\n2\n")
+    assert result["stdout"].endswith("19999\n20000\n")
+    first, _, rest = result["stdout"].partition("\n[")
+    offset = int(rest.partition("offset ")[2].partition("]")[0])
+    text, page = first, {"next": offset, "size": offset + 1}
+    while page["next"] < page["size"]:
+        page = await call("read", job=result["job"], offset=page["next"])
+        text += page["text"]
+    assert text.replace("failed\n", "") == "".join(f"{number}\n" for number in range(1, 20001))
+
+
+async def test_both_streams_share_the_characters_of_one_result(tmp_path: Path) -> None:
+    result = await _caller(tmp_path)(command="seq 1 20000; seq 1 20000 >&2")
+    assert min(len(result["stdout"]), len(result["stderr"])) > 14_000
+    assert len(result["stdout"]) + len(result["stderr"]) <= 30_000
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (r"\303\244\342\202\254", "ä€"),
+        (r"\377\303", "��"),
+        (r"a\0b\033[31m", r"a\x00b\x1b[31m"),
+        (r"50%%\r100%%\r\nend", "50%\n100%\nend"),
+        (r"\342\200\256abc", r"\u202eabc"),
+    ],
+)
+async def test_output_is_shown_as_text_that_hides_nothing(
+    tmp_path: Path, written: str, shown: str
+) -> None:
+    result = await _caller(tmp_path)(command=f"printf '{written}'")
+    assert result["stdout"] == shown
+
+
+@pytest.mark.parametrize("command", ["yes", "cat /dev/zero >&2"])
+async def test_endless_output_ends_the_command_and_leaves_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(tools, "_MAX_OUTPUT_BYTES", 6 * 1024 * 1024)
+    call = _caller(tmp_path)
+    running = asyncio.create_task(call(command=command))
+    assert (await call(command="echo 1"))["stdout"] == "1\n"
+    result = await running
+    assert result["exit"] is None
+    assert result["stderr"].endswith("[it was ended: it wrote more than 6,291,456 bytes]\n")
+    page = await call("read", job=result["job"], offset=400_000)
+    assert "characters are not kept any more]" in page["text"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (" \n", "is empty"),
+        ("echo a\0b", "contains a NUL"),
+        ("echo \ud800", "unicode"),
+        ("é" * 65_000, "at most 122,880"),
+        ("", "shorter than 1"),
+        ("e" * 70_000, "longer than"),
+    ],
+)
+async def test_a_command_that_bash_cannot_be_given_is_refused(
+    tmp_path: Path, command: str, words: str
+) -> None:
+    with pytest.raises((ToolFailed, InvalidArguments), match=words):
+        await _caller(tmp_path)(command=command)
+
+
+async def test_a_command_of_the_largest_size_runs(tmp_path: Path) -> None:
+    command = "true " + "é" * 61_000
+    assert (await _caller(tmp_path, keep=True)(command=command))["exit"] == 0
+
+
+async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    call = _caller(folder)
+    folder.rmdir()
+    with pytest.raises(ToolFailed, match=f"there is no folder {folder}"):
+        await call(command="true")
+    with pytest.raises(ToolFailed, match=f"there is no folder {folder}"):
+        await call(command="true", background=True)
+    assert await call("jobs") == []
+
+
+async def test_a_cancelled_call_ends_all_that_it_started(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    pipe = await asyncio.to_thread(os.open, held, os.O_RDONLY | os.O_NONBLOCK)
+    line = "exec >held; setsid sleep 60 & sleep 60 & echo ready; wait"
+    running = asyncio.create_task(_caller(tmp_path)(command=line))
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pipe, readable.set)
+    async with asyncio.timeout(30):
+        await readable.wait()
+        assert os.read(pipe, 100) == b"ready\n"
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    loop.remove_reader(pipe)
+    assert os.read(pipe, 100) == b""  # its end: no process has it open any more
+    os.close(pipe)
+
+
+async def test_commands_get_no_setting_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOOLBUS_TOKEN", "OPENAI_API_KEY", "SSH_AUTH_SOCK", "GIT_DIR"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("PATH", f".:{os.environ['PATH']}:bin:")
+    call = _caller(tmp_path, inherit=["SSH_AUTH_SOCK"], env={"MODE": "test"})
+    found = (await call(command="env"))["stdout"]
+    variables = dict(line.split("=", 1) for line in found.splitlines())
+    assert [name for name, value in variables.items() if value == "secret"] == ["SSH_AUTH_SOCK"]
+    assert (variables["MODE"], variables["GIT_OPTIONAL_LOCKS"]) == ("test", "0")
+    assert all(map(os.path.isabs, variables["PATH"].split(":")))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workdir": "/does/not/exist"}, "no such folder"),
+        ({"env": {"TOOLBUS_TOKEN": "x"}}, "a setting of toolbus"),
+        ({"inherit": ["TOOLBUS_TOKEN"]}, "a setting of toolbus"),
+        ({"env": {"A=B": "x"}}, "no name of a variable"),
+        ({"env": {"A": "x\0"}}, "contains NUL"),
+        ({"max_jobs": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_an_invalid_config_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Shell(**options)
+
+
+def test_without_bash_there_is_no_shell(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no bash in PATH"):
+        Shell(tmp_path, env={"PATH": str(tmp_path)})
+
+
+def test_a_request_to_a_builder_cannot_widen_what_commands_may(tmp_path: Path) -> None:
+    assert list(builder_of(shell, workdir=tmp_path).type.model_fields) == ["name", "keep"]
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [("ls", True), ("rm -r old", False), ("git status", True), ("ls; git push", False)],
+)
+async def test_a_policy_is_asked_about_the_command_line(
+    tmp_path: Path, command: str, allowed: bool
+) -> None:
+    rules = [Rule(behavior="allow", tool="shell.run", match="git status:*")]
+    policy = Permissions("default", rules, trusted_owners=[])
+    toolkit = Shell(tmp_path, policy=policy)
+    said = await toolkit.assess(ToolContext(), "run", {"command": command})
+    assert (said.refusal == "") is allowed
+
+
+async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with room_of("host") as (host,):
+        async with host.host(Shell(tmp_path, policy=Permissions("bypass"))):
+            assert "has no policy" not in caplog.text
+        async with host.host(Shell(tmp_path)):
+            assert "toolkit shell has no policy: whoever may call it runs any" in caplog.text

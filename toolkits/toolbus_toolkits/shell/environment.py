@@ -1,0 +1,72 @@
+"""The environment variables that commands start with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from toolbus_toolkits.launcher import program_environment
+
+__all__ = ["is_harmless", "shell_environment"]
+
+_HARMLESS = frozenset(
+    {
+        "CI",
+        "CLICOLOR",
+        "COLUMNS",
+        "FORCE_COLOR",
+        "LANG",
+        "LANGUAGE",
+        "LINES",
+        "NO_COLOR",
+        "PYTHONUNBUFFERED",
+        "RUST_BACKTRACE",
+        "TZ",
+    }
+)
+
+_GIT_CONFIG = {
+    # The hook of a hostile repository runs with `git status`, as soon as its config names one.
+    "core.fsmonitor": "false",
+    # A folder that looks like a bare repository may come with any other: with its own config.
+    "safe.bareRepository": "explicit",
+}
+"""What git reads as if it stood on its command line, so that no file of a repository overrides it;
+see "GIT_CONFIG_COUNT" in git-config(1)."""
+
+
+def shell_environment(
+    added: Mapping[str, str] | None = None,
+    inherited: Iterable[str] = (),
+    host: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Return the variables that a command starts with.
+
+    They are those of every started program, what the operator adds, and what keeps git from writing
+    the index and from running programs of a repository while it only reads.
+
+    Args:
+        added: What the operator sets; it wins over what is inherited.
+        inherited: Names of further variables of this process, such as `SSH_AUTH_SOCK`.
+        host: The variables of this process.
+    """
+    further = {name: host[name] for name in inherited if name in host}
+    variables = program_environment({**further, **(added or {})}, host)
+    # A relative folder of PATH is one of the directory that a command starts in, where anybody may
+    # have put an `ls`; an empty entry is that directory itself.
+    folders = variables.get("PATH", os.defpath).split(os.pathsep)
+    variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
+    variables["GIT_OPTIONAL_LOCKS"] = "0"
+    variables["GIT_TERMINAL_PROMPT"] = "0"  # nobody could answer
+    given = variables.get("GIT_CONFIG_COUNT", "")
+    first = int(given) if given.isdecimal() else 0
+    for number, (key, value) in enumerate(_GIT_CONFIG.items(), first):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value
+    variables["GIT_CONFIG_COUNT"] = str(first + len(_GIT_CONFIG))
+    return variables
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a variable changes at most how a command writes what it writes."""
+    return name in _HARMLESS or name.startswith("LC_")

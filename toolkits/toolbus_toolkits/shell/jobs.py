@@ -1,0 +1,269 @@
+"""Commands that run or have run, and whose they are.
+
+A job belongs to those behind the call that started it: to nobody else it exists. It ends by itself,
+when it is stopped, and with the toolkit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from toolbus import ToolContext, ToolFailed
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.launcher import RunningCommand
+from toolbus_toolkits.shell.output import Excerpt, Output
+
+__all__ = ["Asker", "Job", "Jobs", "asker_of"]
+
+Asker: TypeAlias = tuple[tuple[str, str] | None, ...]
+"""Those behind a call, each by issuer and name."""
+
+_BURST_BYTES = 4 * 1024 * 1024
+_PAUSE_S = 0.1
+"""After so many bytes a job's output waits for so long: what writes 40 MB/s has room, and what
+writes without an end takes a tenth of a processor here, and not all of it."""
+_MAX_RUNNING = 64
+"""Of all callers together."""
+_MAX_ENDED_OF_ONE = 64
+_MAX_ENDED = 1_024
+_MAX_ENDED_CHARS = 64 * 1024 * 1024
+"""Jobs that are kept after their end, of one caller and of all, and the output of all: the oldest
+are left out."""
+_END_S = 1.0
+_WRITE_S = 5.0
+_MAX_ASKERS = 1_000
+"""Whose jobs are remembered; beyond that, those without a job start again with the id 1."""
+
+
+def asker_of(context: ToolContext) -> Asker:
+    """Return those behind a call: its caller, its principal, and whom it was forwarded for.
+
+    What an agent runs for one user is no job of another, nor of itself.
+    """
+    principal = context.on_behalf_of
+    behind = (context.caller, principal, *context.forwarded_for)
+    return tuple(None if each is None else (each.issuer, each.name) for each in behind)
+
+
+class Job:
+    """One command, with its output and its end.
+
+    Args:
+        command: The command line.
+        max_bytes: It is killed when it has written more; None is no limit.
+    """
+
+    def __init__(self, command: str, max_bytes: int | None = None) -> None:
+        self.command = command
+        self.id: str = ""
+        """Empty until it is kept."""
+        self.output = Output()
+        self.stdout = Excerpt(self.output)
+        self.stderr = Excerpt(self.output)
+        self.bytes: int = 0
+        """That it has written."""
+        self.exit: int | None = None
+        """Its exit status as bash tells it, 128 and more for a signal; None while it runs."""
+        self.is_killed_for_output: bool = False
+        self.on_output: Callable[[], None] | None = None
+        """Called when it has written something."""
+        self.process: RunningCommand | None = None
+        """Set once it is started."""
+        self._max_bytes = max_bytes
+        self._burst = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._started_at = time.monotonic()
+        self._ended_at: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._ended_at is None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        ended_at = time.monotonic() if self._ended_at is None else self._ended_at
+        return ended_at - self._started_at
+
+    def receive(self, stream: str, data: bytes) -> None:
+        """Keep what it writes."""
+        self.bytes += len(data)
+        (self.stdout if stream == "stdout" else self.stderr).feed(data)
+        process = self.process
+        if process is not None:  # its first output may come while it is being started
+            if self._max_bytes is not None and self.bytes > self._max_bytes:
+                self.is_killed_for_output = True
+                process.kill()
+            self._burst += len(data)
+            if self._burst >= _BURST_BYTES:
+                self._burst = 0
+                process.pause()
+                asyncio.get_running_loop().call_later(_PAUSE_S, process.resume)
+        if self.on_output is not None:
+            self.on_output()
+
+    async def write(self, data: bytes) -> bool:
+        """Write to its input; no bytes end it.
+
+        Returns:
+            Whether it has not read all of it yet.
+
+        Raises `ToolFailed` if it reads nothing any more, or has not read what was written before.
+        """
+        process = self.process
+        if process is None or not self.is_running:
+            raise ToolFailed(f"the job {self.id} has ended", details={"reason": "ended"})
+        if self._writing is not None and not self._writing.done():
+            text = f"the job {self.id} has not read yet what was written to it before"
+            raise ToolFailed(text, retryable=True, details={"reason": "not_read"})
+        if not data:
+            process.close_stdin()
+            return False
+        self._writing = writing = asyncio.create_task(process.write(data))
+        writing.add_done_callback(retrieve_error)
+        await asyncio.wait([writing], timeout=_WRITE_S)
+        try:
+            return not writing.done() or writing.result() is not None
+        except BrokenPipeError:
+            text = f"the job {self.id} has ended its input"
+            raise ToolFailed(text, details={"reason": "ended"}) from None
+
+    async def ended(self) -> None:
+        """Wait until nothing of the started command is left."""
+        assert self.process is not None
+        status = await self.process.wait()
+        self.close(128 - status if status < 0 else status)
+
+    def close(self, exit: int | None) -> None:
+        """Note that it has ended."""
+        if self._ended_at is None:
+            self.exit = exit
+            self._ended_at = time.monotonic()
+            self.stdout.feed(b"", is_last=True)
+            self.stderr.feed(b"", is_last=True)
+
+
+@dataclass(slots=True)
+class _Own:
+    """The jobs of one asker."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    last_id: int = 0
+
+
+class Jobs:
+    """The jobs of one toolkit.
+
+    Args:
+        max_running: Of one asker at a time.
+    """
+
+    def __init__(self, max_running: int) -> None:
+        self._max_running = max_running
+        self._by_asker = OrderedDict[Asker, _Own]()
+        self._running = dict[Job, asyncio.Task[None] | None]()
+        """With what waits for its end, once it is started."""
+        self._ended = dict[Job, Asker]()
+        """The oldest first."""
+
+    async def start(
+        self, asker: Asker, job: Job, start: Callable[[], Awaitable[RunningCommand]]
+    ) -> None:
+        """Start a job, and give it an id.
+
+        Raises `ToolFailed` if the asker, or all together, run as many jobs as they may, and what
+        `start` raises.
+        """
+        self._check_room(asker)
+        self._add(asker, job)
+        self._running[job] = None  # it takes its place before it is started
+        try:
+            job.process = await start()
+        except BaseException:
+            del self._running[job]
+            del self._by_asker[asker].jobs[job.id]
+            raise
+        self._running[job] = asyncio.create_task(self._wait(asker, job))
+
+    def keep(self, asker: Asker, job: Job) -> None:
+        """Keep a command that has ended, to be read, and give it an id."""
+        self._add(asker, job)
+        self._note_end(asker, job)
+
+    def get(self, asker: Asker, job: str) -> Job:
+        """Return a job by its id. Raises `ToolFailed` if the asker has none of that id."""
+        own = self._by_asker.get(asker)
+        found = None if own is None else own.jobs.get(job)
+        if found is None:
+            text = f"you have no job {one_line(job, 32)}: `jobs` lists those that there are"
+            raise ToolFailed(text, details={"reason": "not_found"})
+        return found
+
+    def of(self, asker: Asker) -> list[Job]:
+        """Return the jobs of an asker, the oldest first."""
+        own = self._by_asker.get(asker)
+        return [] if own is None else list(own.jobs.values())
+
+    async def stop(self, job: Job) -> None:
+        """End a job and all that it started."""
+        end = self._running.get(job)
+        if job.process is not None and end is not None:
+            await job.process.aclose()
+            # What waits for a broken disk ends when that answers, and is listed until then.
+            await asyncio.wait([end], timeout=_END_S)
+
+    async def end_all(self) -> None:
+        """End all jobs, and forget them."""
+        await asyncio.gather(*(self.stop(job) for job in tuple(self._running)))
+        self._by_asker.clear()
+        self._ended.clear()
+
+    def _check_room(self, asker: Asker) -> None:
+        running = [job.id for job in self.of(asker) if job.is_running]
+        if len(running) >= self._max_running:
+            text = f"{len(running)} jobs are running, as many as there may be: stop one of "
+            raise ToolFailed(text + ", ".join(running), details={"reason": "too_many_jobs"})
+        if len(self._running) >= _MAX_RUNNING:
+            text = "this host runs as many jobs as it may, of all callers: try again later"
+            raise ToolFailed(text, retryable=True, details={"reason": "too_many_jobs"})
+
+    def _add(self, asker: Asker, job: Job) -> None:
+        own = self._by_asker.setdefault(asker, _Own())
+        self._by_asker.move_to_end(asker)
+        own.last_id += 1
+        job.id = str(own.last_id)
+        own.jobs[job.id] = job
+        if len(self._by_asker) > _MAX_ASKERS:
+            idle = next((other for other, own in self._by_asker.items() if not own.jobs), None)
+            if idle is not None:
+                del self._by_asker[idle]
+
+    async def _wait(self, asker: Asker, job: Job) -> None:
+        await job.ended()
+        del self._running[job]
+        if asker in self._by_asker:  # else all were forgotten
+            self._note_end(asker, job)
+
+    def _note_end(self, asker: Asker, job: Job) -> None:
+        """Leave the oldest jobs out that are too many, now that one more has ended."""
+        self._ended[job] = asker
+        of_asker = [other for other, owner in self._ended.items() if owner == asker]
+        left_out = of_asker[:-_MAX_ENDED_OF_ONE]
+        number = len(self._ended)
+        chars = sum(other.output.kept_size for other in self._ended)
+        for other in self._ended:
+            if other is job or (number <= _MAX_ENDED and chars <= _MAX_ENDED_CHARS):
+                break
+            number -= 1
+            chars -= other.output.kept_size
+            left_out.append(other)
+        for other in dict.fromkeys(left_out):
+            owner = self._ended.pop(other)
+            del self._by_asker[owner].jobs[other.id]

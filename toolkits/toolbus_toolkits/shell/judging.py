@@ -1,0 +1,341 @@
+"""Judges one simple command of a line: what it reads, changes and deletes, and where."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from toolbus_toolkits.shell.commands import Effect
+from toolbus_toolkits.shell.environment import is_harmless
+from toolbus_toolkits.shell.places import Places, Target, TooMuch
+from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
+from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below
+
+__all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judged"]
+
+_OWN_VARIABLE = re.compile("[a-z_][a-z0-9_]*")
+"""A variable of the line itself: those of bash and of programs are upper-case, but for proxies."""
+_MEANING_IN_LOWER_CASE = re.compile(r"(?:[a-z]+_proxy|histchars|auto_resume|_)")
+_NAMES_ONLY = frozenset(
+    (
+        *("ls", "dir", "vdir", "stat", "test", "[", "[[", "du", "df", "find", "fd", "tree", "file"),
+        *("realpath", "readlink", "basename", "dirname", "pathchk", "namei", "cd", "pushd", "popd"),
+    )
+)
+"""Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
+may be listed."""
+_PLACES_NO_LINK = frozenset(
+    ("mkdir", "touch", "rm", "rmdir", "unlink", "tee", "truncate", "chmod", "sed", "shred", ">")
+)
+"""File commands that put no symlink anywhere: what is written below their paths later in a line
+stays where it was when the line was judged."""
+_NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")
+_OPTION = re.compile(r"-[A-Za-z]+|--[a-z-]+")
+_IN_WORD = re.compile("[=:@,]")
+"""Where a path may begin inside of a word: `if=.env`, `-d@.env`, `host:.ssh`."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found about one command."""
+
+    command: SimpleCommand
+    effect: Effect
+    reads: list[Target] = field(default_factory=list)
+    """The files that it reads, as far as they are known."""
+    edits: list[Target] = field(default_factory=list)
+    """The files that it changes, as far as they are known."""
+    written: list[Word] = field(default_factory=list)
+    """The files that its redirections write."""
+    doubts: list[str] = field(default_factory=list)
+    """Why it counts as more than reading, apart from its effect; each as a sentence."""
+    immune: list[str] = field(default_factory=list)
+    """Why a person decides whatever the rules allow; each as a sentence."""
+    is_outside: bool = False
+    """Whether it changes what is not for sure in a working directory, or is no file command."""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it changes nothing."""
+        reads = self.effect.read_only or self.effect.is_transparent
+        return reads and not (self.doubts or self.immune or self.written)
+
+    @property
+    def needs_rule(self) -> bool:
+        """Whether a rule has to allow the command itself, apart from the files that it writes."""
+        return not (self.effect.read_only or self.effect.is_transparent) or bool(self.doubts)
+
+    @property
+    def may_place_links(self) -> bool:
+        """Whether a symlink may be where it has written."""
+        name = base_name(self.command)
+        if self.effect.read_only:
+            return False  # its redirections make plain files
+        if name == "cp" and not _has_option(self.command, "rRPda", ""):
+            return False  # of a symlink it copies the file
+        return bool(self.edits) and name not in _PLACES_NO_LINK
+
+
+def base_name(command: SimpleCommand) -> str:
+    """Return the name of a command without its folder; "" if it has none that is known."""
+    value = command.words[0].value if command.words else None
+    return (value or "").rpartition("/")[2]
+
+
+def changes_meaning(
+    command: SimpleCommand, environment: Mapping[str, str]
+) -> tuple[Assignment, ...]:
+    """Return the assignments of a command that may change what it, or a later one, does."""
+    found = []
+    for assignment in command.assignments:
+        name = assignment.name
+        # A variable of the line is no program's, unless it stands before one or is exported already
+        is_own = not command.words and name not in environment and _OWN_VARIABLE.fullmatch(name)
+        if is_own and not _MEANING_IN_LOWER_CASE.fullmatch(name):
+            continue
+        if not is_harmless(name):
+            found.append(assignment)
+    return tuple(found)
+
+
+def judged(
+    command: SimpleCommand, effect: Effect, places: Places, environment: Mapping[str, str]
+) -> Verdict:
+    """Judge one command.
+
+    Args:
+        command: It may have no words.
+        effect: What it does with its words.
+        places: Where it may do it.
+        environment: The variables that the line starts with.
+    """
+    verdict = Verdict(command, effect)
+    if effect.immune:
+        verdict.immune.append(effect.immune)
+    for assignment in changes_meaning(command, environment):
+        verdict.doubts.append(f"it sets {assignment.name}, which may change what a program does")
+    directories = places.directories
+    if effect.directory is not None:
+        directories = places.entered(effect.directory)
+    # What is too much for one of them must not hide what another one finds.
+    steps: list[Callable[[], None]] = [
+        partial(_judge_redirection, verdict, redirection, places)
+        for redirection in command.redirections
+    ]
+    for word in effect.deletes:
+        steps.append(partial(_judge_deletion, verdict, word, places, directories))
+    steps.append(partial(_judge_reads, verdict, places, directories))
+    steps.append(partial(_judge_changes, verdict, places, directories))
+    for step in steps:
+        try:
+            step()
+        except TooMuch as error:
+            verdict.doubts.append(str(error))
+    is_file_command = effect.changes is not None or effect.read_only or effect.is_transparent
+    if verdict.doubts or not is_file_command or (command.takes_more and effect.changes is not None):
+        verdict.is_outside = True
+    return verdict
+
+
+def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+    effect = verdict.effect
+    if effect.read_only and base_name(verdict.command) in _NAMES_ONLY:
+        return
+    if effect.reads is None:
+        _judge_any_words(verdict, places, directories)
+        return
+    for word in effect.reads:
+        _judge_read(verdict, word, places.targets(word, directories), places)
+
+
+def _judge_any_words(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+    """Judge the words of a command of which it is not known what they are: each may be a path."""
+    changes = verdict.effect.changes or ()
+    for word in verdict.command.words[1:]:
+        if word in changes:  # judged as what is written
+            continue
+        for part in _possible_paths(word):
+            for target in places.targets(part, directories):
+                verdict.reads.append(target)
+                if secret := places.sensitive(target, writes=False):
+                    verdict.immune.append(secret)
+    if verdict.effect.read_only and any(word.value is None for word in verdict.command.words):
+        verdict.doubts.append("what it reads is known only when the line runs")
+
+
+def _possible_paths(word: Word) -> Iterator[Word]:
+    """Yield a word, and the parts of it that may be paths too."""
+    if word.value is None:
+        yield word
+        return
+    parts = [word.value]
+    if word.value.startswith("-") and not word.value.startswith("--"):
+        parts.append(word.value[2:])  # `-f.env`
+    if _IN_WORD.search(word.value):
+        parts += _IN_WORD.split(word.value)
+    for part in parts:
+        if part and not _OPTION.fullmatch(part):
+            yield replace(word, value=part)
+
+
+def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
+    """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
+    effect = verdict.effect
+    # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
+    copies = effect.changes is not None and base_name(verdict.command) != "ln"
+    is_recursive = effect.is_recursive or copies
+    # ripgrep leaves out what begins with a dot; the second `-u` changes that.
+    reads_hidden = base_name(verdict.command) != "rg" or (
+        _has_option(verdict.command, "u.", "--hidden")
+        or _has_option(verdict.command, "", "--unrestricted")
+    )
+    for target in targets:
+        verdict.reads.append(target)
+        if secret := places.sensitive(target, writes=False):
+            verdict.immune.append(secret)
+        elif target.path is None:
+            # What a program that is asked about anyhow reads is no further question.
+            if effect.read_only or effect.changes is not None:
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
+        elif is_recursive and os.path.isdir(target.path):
+            if secret := places.secret_below(target.path, hidden=reads_hidden):
+                verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
+
+
+def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Places) -> None:
+    word = redirection.target
+    if word is None:
+        return
+    value = word.value or word.prefix
+    if value.startswith(("/dev/tcp/", "/dev/udp/")):
+        verdict.doubts.append(f"`{word.source}` is a connection over the network")
+        return
+    if value in HARMLESS_DEVICES:
+        return
+    targets = places.targets(word)
+    if not redirection.writes:
+        for target in targets:
+            verdict.reads.append(target)
+            if secret := places.sensitive(target, writes=False):
+                verdict.immune.append(secret)
+            elif target.path is None:
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
+        return
+    if targets:
+        verdict.written.append(word)
+    _judge_written(verdict, targets, places)
+
+
+def _judge_written(verdict: Verdict, targets: Iterable[Target], places: Places) -> None:
+    """Judge files that are changed: within a working directory, and none that is sensitive."""
+    for target in targets:
+        verdict.edits.append(target)
+        if reason := places.sensitive(target, writes=True):
+            verdict.immune.append(reason)
+        elif not places.is_inside(target) and target.path not in HARMLESS_DEVICES:
+            verdict.is_outside = True
+
+
+def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+    effect = verdict.effect
+    changes = list(effect.changes or ())
+    sources = [] if effect.changes is None else list(verdict.reads)
+    for word in changes:
+        targets = places.targets(word, directories)
+        _judge_written(verdict, targets, places)
+        if word.is_pattern and word.value is not None:
+            # What it matches may be another file by then, but only below this folder.
+            folder = re.split(r"[*?\[]", word.value)[0].rpartition("/")[0]
+            start = replace(word, value=folder or ".", is_pattern=False)
+            if not word.value.startswith("/") or folder:
+                _judge_written(verdict, places.targets(start, directories), places)
+        sources += targets
+    # Copied into a folder, a file keeps its name there: `cp other/.gitconfig .`
+    if not effect.reads and len(changes) < 2:
+        return
+    folders = [edit.path for edit in verdict.edits if edit.path and os.path.isdir(edit.path)]
+    for folder in dict.fromkeys(folders):
+        for source in sources:
+            if source.path is not None and source.path != folder:
+                name = source.text.rstrip("/").rpartition("/")[2]
+                copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
+                is_read = source in verdict.reads
+                _judge_copy(verdict, source.path if is_read else None, copy, places)
+
+
+def _judge_copy(verdict: Verdict, source: str | None, copy: str, places: Places) -> None:
+    """Judge the path that a file or folder gets, and those of all below a folder that is copied."""
+    copies = [copy]
+    # Into a folder that is there already, the rest may follow symlinks of it.
+    if source is not None and os.path.isdir(source) and os.path.isdir(copy):
+        start = len(source.rstrip("/")) + 1
+        copies += (os.path.join(copy, path[start:]) for path in places.below(source))
+    _judge_written(verdict, [Target(path, places.resolved(path)) for path in copies], places)
+
+
+def _judge_deletion(
+    verdict: Verdict, word: Word, places: Places, directories: tuple[str | None, ...]
+) -> None:
+    """Let a person decide about what takes away a working directory, a home or the system."""
+    if word.value is None:
+        if _is_recursive_deletion(verdict.command):
+            what = f"{_shown(word)}, which it deletes with all below it,"
+            verdict.immune.append(f"{what} is known only when the line runs")
+        return
+    if word.is_pattern:
+        folder, slash, name = word.value.rstrip("/").rpartition("/")
+        # All that is in a folder: `*`, `./*`, `*/*`, `[!.]*`
+        if not _NEGATED_SET.sub("?", name).strip("*?."):
+            start = replace(word, value=folder or slash or ".", is_pattern=has_wildcard(folder))
+            _judge_deletion(verdict, start, places, directories)
+    for target in places.targets(word, directories):
+        if target.path is None:
+            # A name may be anything there; these are the directory itself, and those above it.
+            if not target.text.strip("./"):
+                verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
+        elif kept := places.kept(target.path):
+            verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {kept}")
+
+
+def _shown(word: Word) -> str:
+    return f"`{word.source}`" if word.source else "a word that is added when it runs"
+
+
+def _is_recursive_deletion(command: SimpleCommand) -> bool:
+    """Whether a command deletes folders with all that is in them, or may do so."""
+    name = base_name(command)
+    if name in ("rmdir", "unlink", "shred"):
+        return False
+    return name != "rm" or _has_option(command, "rR", "--recursive")
+
+
+def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
+    """Whether a command has an option, also among others (`-fr`) and cut (`--recurs`).
+
+    Args:
+        command: The command.
+        letters: The short options that count.
+        long: The long one; "" for any.
+    """
+    for word in command.words[1:]:
+        value = word.prefix if word.value is None else word.value
+        if value == "--":
+            return False
+        if value.startswith("--"):
+            if not long or (len(value) > 2 and long.startswith(value)):
+                return True
+        elif value.startswith("-") and set(letters) & set(value[1:]):
+            return True
+    return False
+
+
+def is_moved_by(placing: Verdict, other: Verdict) -> bool:
+    """Whether a command may put a symlink where another one reads or writes."""
+    if not placing.may_place_links:
+        return False
+    placed = [target.path for target in placing.edits if target.path is not None]
+    used = [target.path for target in (*other.edits, *other.reads) if target.path is not None]
+    return any(is_same_or_below(path, start) for start in placed for path in used)

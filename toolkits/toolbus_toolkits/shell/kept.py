@@ -1,0 +1,164 @@
+"""The directory and the exported variables of a caller, where they are kept between commands.
+
+A command tells them at its end, in a trap of bash, into a file that is there for that. What ends
+without its trap changes nothing: one that was killed, has run `exec`, or has set a trap of its own.
+Functions, aliases and options of the shell are not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import NamedTuple
+
+from toolbus import ToolFailed
+from toolbus_toolkits.shell.jobs import Asker
+
+__all__ = ["Kept", "KeptStates", "Told"]
+
+_MAX_BYTES = 64 * 1024
+"""Of the variables of one caller: each command gets them beside its line, for which the system has
+at least 128 KiB, on Linux 2 MiB."""
+_MAX_ASKERS = 1_000
+_MAX_JUDGED = 64
+_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+"""What each bash sets for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a command starts with."""
+
+    directory: str
+    variables: Mapping[str, str]
+    changed: frozenset[str] = frozenset()
+    """The variables that differ from those of a first command: of other value, new, or removed."""
+
+    def at(self, directory: str) -> Kept:
+        """Return the same in another directory."""
+        return Kept(directory, self.variables, self.changed)
+
+
+class Told(NamedTuple):
+    """How a command tells with what it ends."""
+
+    line: str
+    """What bash is given in place of the command."""
+    path: str
+    """Of the file that has it then."""
+
+
+@dataclass(slots=True)
+class _Own:
+    """What is kept for one asker."""
+
+    state: Kept
+    judged: OrderedDict[str, Kept] = field(default_factory=OrderedDict)
+    """The last commands that were judged, with what they would start with."""
+
+
+class KeptStates:
+    """What each asker's next command starts with.
+
+    Args:
+        first: What a first command starts with.
+    """
+
+    def __init__(self, first: Kept) -> None:
+        self._first = first
+        self._lock = threading.Lock()  # commands are judged on other threads than they are run on
+        self._by_asker = OrderedDict[Asker, _Own]()
+        self._env = shutil.which("env", path=first.variables.get("PATH")) or "/usr/bin/env"
+
+    def judged(self, asker: Asker, command: str) -> Kept:
+        """Return what a command would start with, which is judged now."""
+        with self._lock:
+            own = self._own(asker)
+            own.judged[command] = own.state
+            own.judged.move_to_end(command)
+            if len(own.judged) > _MAX_JUDGED:
+                own.judged.popitem(last=False)
+            return own.state
+
+    def begin(self, asker: Asker, command: str) -> Kept:
+        """Return what a command starts with.
+
+        Raises `ToolFailed` if another one has changed that since this one was judged: in another
+        directory it would be another command; and if the directory does not exist any more.
+        """
+        with self._lock:
+            own = self._own(asker)
+            state = own.state
+            if own.judged.get(command, state) != state:
+                del own.judged[command]
+                text = f"another command has changed the directory to {state.directory}, or the"
+                text += " variables, since this one was judged: nothing was run, call it again"
+                raise ToolFailed(text, retryable=True, details={"reason": "changed"})
+            if not os.path.isdir(state.directory):
+                own.state = self._first
+                text = f"the directory {state.directory} does not exist any more: nothing was run,"
+                text += f" and the next command starts in {self._first.directory}"
+                raise ToolFailed(text, details={"reason": "no_directory"})
+            return state
+
+    @contextmanager
+    def telling(self, command: str) -> Iterator[Told]:
+        """Let a command tell with what it ends, into a file that is there while the block runs."""
+        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-") as file:
+            env = f"{quote(self._env)} -0"
+            told = f"{{ pwd -P; printf '\\0'; {env} && printf '\\0'; }} >{quote(file.name)} 2>&-"
+            # The first line is read and run before the command is looked at.
+            yield Told(f"trap {quote(told)} EXIT\n{command}", file.name)
+
+    def keep(self, asker: Asker, told: Told) -> list[str]:
+        """Keep what a command told that has ended by itself.
+
+        Returns:
+            Why its variables are not kept, if it told of too many.
+        """
+        with open(told.path, "rb") as file:
+            directory, mark, variables = file.read(2 * _MAX_BYTES).partition(b"\n\0")
+        if not mark:  # it ended without its trap
+            return []
+        where = os.fsdecode(directory)
+        # Of more than the system passes on to a program, `env` could not tell.
+        is_whole = variables.endswith(b"\0\0") and len(variables) <= _MAX_BYTES
+        with self._lock:
+            own = self._own(asker)
+            own.state = self._state(where, variables) if is_whole else own.state.at(where)
+        return [] if is_whole else [f"variables are not kept: they have over {_MAX_BYTES:,} bytes"]
+
+    def _state(self, directory: str, variables: bytes) -> Kept:
+        found = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, _, value in (each.partition(b"=") for each in variables.split(b"\0"))
+            # What bash exports of a function has another name, and would take a command's place.
+            if _NAME.fullmatch(name)
+        }
+        first = self._first.variables
+        # Names that no variable of bash has are passed on by it, and cannot be changed in it.
+        found |= {name: first[name] for name in first if not _NAME.fullmatch(os.fsencode(name))}
+        for name in _OF_BASH:
+            found.pop(name, None)
+        names = (found.keys() | first.keys()) - _OF_BASH
+        changed = frozenset(name for name in names if found.get(name) != first.get(name))
+        return Kept(directory, found, changed)
+
+    def _own(self, asker: Asker) -> _Own:
+        own = self._by_asker.get(asker)
+        if own is None:
+            own = self._by_asker[asker] = _Own(self._first)
+            if len(self._by_asker) > _MAX_ASKERS:
+                self._by_asker.popitem(last=False)
+        else:
+            self._by_asker.move_to_end(asker)
+        return own

@@ -1,0 +1,371 @@
+r"""Patterns of rules over the simple commands of a line, and the rules that a person may add.
+
+A pattern is compared with the text of one command: its words with single spaces between them,
+without quotes, and its name without the folders of the system.
+
+| pattern | covers |
+|---|---|
+| `git status:*` | `git status`, and what begins with these words |
+| `npm run *` | the same: a `*` as the last word of several may stand for nothing |
+| `docker * --rm` | `*` stands for any characters, the rest for itself |
+| `make test` | exactly this text |
+
+`\*` and `\\` are the characters; quotes keep spaces together, as those of bash do. A command that
+writes to a file (`echo x > log`) is two: the second one is `> log`.
+
+A pattern is read in two ways. An allow rule has to be sure (`covers`): what is known only when the
+line runs is covered by a `*` alone. For a deny or an ask it suffices that the command may be meant
+(`matches_any`): unknown words match anything, a program counts by its name in whatever folder it
+is, options before or between the words of the pattern count nothing, and the pattern's own options
+count wherever they stand, `-rf` also as `-fr` and `-f -r`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from toolbus.permissions import Rule
+from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
+
+__all__ = ["covers", "matches_any", "suggested"]
+
+_STANDARD_FOLDERS = frozenset(
+    ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+)
+"""Where a program is the one that its bare name finds: an allow rule for `ls` covers `/bin/ls`."""
+_HOLE = "\0"
+"""What is known only when the line runs; no word and no pattern has a NUL."""
+_INNER_SPACE = "\x1f"
+"""A space inside of a word, where it must not count as one between words."""
+_SPACES = re.compile(r"\s+")  # U+001F is one of them
+_MAY_BE_MORE = re.compile(r"[\s\0]")
+"""A word with one of these may be a command with its words, or more than is known."""
+_MAX_SUGGESTIONS = 5
+"""As many as one assessment may have."""
+_MAX_EXACT_CHARS = 200
+"""The longest text that is suggested as it is: a person has to judge it at a glance."""
+_MAX_WORDS = 64
+"""Among how many words of a command that is not known another command is searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A pattern, parsed."""
+
+    chunks: tuple[str, ...]
+    """Its text between its wildcards; one chunk is a text without any."""
+    may_end: bool
+    """Whether further words may follow (`:*` and ` *` at the end, which are not in `chunks`)."""
+    name: str
+    """The name of the program without its folder; "" if a wildcard is in it."""
+
+
+@lru_cache(maxsize=512)  # the rules of an operator: the same for each line
+def _parsed(pattern: str) -> _Pattern:
+    tokens = list(_tokens(pattern.replace(_HOLE, "\ufffd").strip()))
+    may_end = len(tokens) > 2 and tokens[-1] is None and tokens[-2] in (" ", ":")
+    if may_end:
+        del tokens[-2:]
+    chunks = [""]
+    for token in tokens:
+        if token is None:
+            chunks.append("")
+        else:
+            chunks[-1] += token
+    first, space, _ = chunks[0].partition(" ")
+    is_whole = bool(space) or len(chunks) == 1
+    return _Pattern(tuple(chunks), may_end, first.rpartition("/")[2] if is_whole else "")
+
+
+def _tokens(pattern: str) -> Iterator[str | None]:
+    """Yield the characters of a pattern as they are compared; None for a wildcard."""
+    at = 0
+    quote = ""
+    last: str | None = " "
+    while at < len(pattern):
+        character = pattern[at]
+        at += 1
+        if character == "\\" and at < len(pattern):
+            last = pattern[at].replace(" ", _INNER_SPACE)
+            at += 1
+        elif character == quote:
+            quote = ""
+            continue
+        elif not quote and character in "'\"" and character in pattern[at:]:
+            quote = character
+            continue
+        elif character == "*" and not quote:
+            last = None
+        elif character.isspace():
+            if not quote and last == " ":
+                continue
+            last = _INNER_SPACE if quote else " "
+        else:
+            last = character
+        yield last
+
+
+def covers(pattern: str, command: SimpleCommand) -> bool:
+    """Whether a pattern covers a command for sure: for rules that allow it.
+
+    Assignments before the command are words of it here, since they change what it does.
+    """
+    words = [_assignment_text(assignment) for assignment in command.assignments]
+    if command.words:
+        words.append(_sure_name(_text_of(command.words[0])))
+        words += map(_text_of, command.words[1:])
+    found = _parsed(pattern)
+    name, space, rest = found.chunks[0].partition(" ")
+    chunks = (f"{_sure_name(name)}{space}{rest}", *found.chunks[1:])
+    text = " ".join(re.sub(r"\s", _INNER_SPACE, word) for word in words)
+    if command.takes_more:
+        text += f" {_HOLE}"
+    return _is_glob(chunks, text) or (found.may_end and _is_glob((*_more(chunks), ""), text))
+
+
+def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = False) -> bool:
+    """Whether a pattern matches what a command may be: for rules that deny it or ask about it.
+
+    Args:
+        pattern: The pattern.
+        command: The command.
+        everywhere: Whether it may run any of its words as a command, as one that is not known may.
+    """
+    if not command.words:
+        return False
+    found = _parsed(pattern)
+    if _may_be(found, command.words, takes_more=command.takes_more):
+        return True
+    if command.assignments:
+        assigned = [Word("", text) for text in map(_assignment_text, command.assignments)]
+        if _may_be(found, (*assigned, *command.words), takes_more=command.takes_more):
+            return True
+    if not everywhere:
+        return False
+    return any(
+        _may_be(found, command.words[at:], takes_more=command.takes_more)
+        for at in range(1, min(len(command.words), _MAX_WORDS))
+    )
+
+
+def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:
+    if words[0].value is None or words[0].is_pattern:
+        return True
+    base = words[0].value.rpartition("/")[2]
+    if found.name and found.name != base and not _MAY_BE_MORE.search(words[0].value):
+        return False
+    texts = [base, *(_text_of(word) for word in words[1:])]
+    if takes_more:
+        texts.append(_HOLE)
+    name, space, rest = found.chunks[0].partition(" ")
+    # A folder of the pattern counts nothing: `/bin/rm:*` is meant for `rm`, however it is called.
+    chunks = (f"{name.rpartition('/')[2]}{space}{rest}", *found.chunks[1:])
+    chunks = tuple(_SPACES.sub(" ", chunk) for chunk in chunks)
+    text = _SPACES.sub(" ", " ".join(texts))
+    if _may_be_glob(chunks, text):
+        return True
+    if not found.may_end:
+        return False
+    return _may_be_glob((*_more(chunks), ""), text) or (
+        len(chunks) == 1 and _begins_with(chunks[0].split(" "), texts)
+    )
+
+
+def _more(chunks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the chunks of a pattern after which a space and anything may follow."""
+    return (*chunks[:-1], f"{chunks[-1]} ")
+
+
+def _begins_with(wanted: list[str], texts: list[str]) -> bool:
+    """Whether a command begins with words, its options left out; theirs have to be anywhere."""
+    if texts[0] != wanted[0] or not _has_options(wanted[1:], texts[1:]):
+        return False
+    left = [word for word in wanted[1:] if not word.startswith("-")]
+    may_be_value = False
+    for text in texts[1:]:
+        if not left or _HOLE in text:
+            return True
+        if text == left[0]:
+            left.pop(0)
+            may_be_value = False
+        elif text.startswith("-"):
+            may_be_value = True
+        elif may_be_value:  # the value of the option before it, as in `git -C folder push`
+            may_be_value = False
+        else:
+            return False
+    return not left
+
+
+def _has_options(wanted: list[str], texts: list[str]) -> bool:
+    """Whether all options of the wanted words are among others, or may be."""
+    if any(_HOLE in text for text in texts):
+        return True
+    letters = {letter for text in texts if text[:1] == "-" and text[:2] != "--" for letter in text}
+    for option in wanted:
+        if option.startswith("--"):
+            # An option may be cut as long as it is plain which one is meant, and have a value.
+            starts = (text.partition("=")[0] for text in texts if len(text) > 2)
+            if not any(map(option.startswith, starts)):
+                return False
+        elif option.startswith("-") and not letters.issuperset(option):
+            return False
+    return True
+
+
+def _text_of(word: Word) -> str:
+    """Return what is known of a word, with a hole for the rest."""
+    if word.value is None:
+        return word.prefix + _HOLE
+    if word.is_pattern:
+        known = min(word.value.find(mark) % (len(word.value) + 1) for mark in "*?[")
+        return word.value[:known] + _HOLE
+    return word.value
+
+
+def _assignment_text(assignment: Assignment) -> str:
+    return f"{assignment.name}={_text_of(assignment.value)}"
+
+
+def _sure_name(name: str) -> str:
+    folder, _, base = name.rpartition("/")
+    return base if folder in _STANDARD_FOLDERS else name
+
+
+def _is_glob(chunks: Sequence[str], text: str) -> bool:
+    """Whether a text is that of the chunks, with anything between each two of them."""
+    first, last = chunks[0], chunks[-1]
+    if len(chunks) == 1:
+        return text == first
+    if not text.startswith(first) or not text.endswith(last):
+        return False
+    at = len(first)
+    for chunk in chunks[1:-1]:
+        # The first place is the best one: what follows has the most room. So no time explodes.
+        found = text.find(chunk, at)
+        if found < 0:
+            return False
+        at = found + len(chunk)
+    return at + len(last) <= len(text)
+
+
+def _may_be_glob(chunks: Sequence[str], text: str) -> bool:
+    """Whether a text with holes may become that of the chunks; sometimes also where it cannot."""
+    if _HOLE not in text:
+        return _is_glob(chunks, text)
+    # An unquoted variable may become nothing, with the space next to it.
+    start = text.partition(_HOLE)[0].rstrip()
+    end = text.rpartition(_HOLE)[2].lstrip()
+    if len(chunks) == 1:
+        return chunks[0].startswith(start) and chunks[0].endswith(end)
+    first, last = chunks[0], chunks[-1]
+    begins = first.startswith(start) or start.startswith(first.rstrip())
+    return begins and (last.endswith(end) or end.endswith(last))
+
+
+_ONLY_EXACT = frozenset(
+    (
+        # Shells and interpreters: whatever stands in the file or text that they get.
+        *("bash", "sh", "dash", "zsh", "ksh", "fish", "python", "python2", "python3", "pypy3"),
+        *("node", "deno", "bun", "ruby", "perl", "php", "lua", "tclsh", "expect", "Rscript"),
+        *("osascript", "pwsh", "java", "awk", "gawk", "mawk", "sed", "ed", "vim", "vi", "ex"),
+        *("gdb", "sqlite3", "psql", "mysql", "jshell", "ghci", "erl", "iex", "julia"),
+        # Programs that run others.
+        *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
+        *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
+        *("parallel", "watch", "entr", "strace", "ltrace", "script", "flock", "chroot"),
+        *("unshare", "nsenter", "busybox", "toybox", "ssh", "taskset", "chrt", "runuser"),
+        *("trap", "coproc", "systemd-run", "at", "batch", "start-stop-daemon", "setpriv"),
+        # What they do is all in what they name: a file, an address, a process.
+        *("curl", "wget", "http", "nc", "ncat", "socat", "scp", "sftp", "rsync", "dd", "kill"),
+        *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount", "tar", "zip"),
+        *(
+            "rm",
+            "rmdir",
+            "unlink",
+            "mv",
+            "cp",
+            "ln",
+            "install",
+            "touch",
+            "mkdir",
+            "truncate",
+            "tee",
+        ),
+        # What they do to the rest of the line; and the files that redirections write.
+        *("alias", "export", "declare", "typeset", "readonly", "set", "shopt", "unset", "enable"),
+        *("hash", "[", "[[", "test", ">"),
+    )
+)
+"""Names of which two words would allow too much: only the whole text is suggested."""
+_RUNNING_PAIRS = frozenset(
+    (
+        *(("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("conda", "run"), ("pdm", "run")),
+        *(("hatch", "run"), ("npm", "exec"), ("npm", "x"), ("pnpm", "exec"), ("pnpm", "dlx")),
+        *(("yarn", "exec"), ("yarn", "dlx"), ("docker", "run"), ("docker", "exec")),
+        *(("podman", "run"), ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run")),
+        *(("go", "run"), ("bundle", "exec"), ("nix", "run"), ("nix", "shell"), ("git", "bisect")),
+        *(("git", "submodule"), ("git", "config"), ("uv", "tool"), ("pipx", "run")),
+        *(("mise", "exec"), ("direnv", "exec"), ("opam", "exec"), ("cargo", "install")),
+    )
+)
+"""Commands that run what their further words say, as the names above."""
+_SEVERAL_TOOLS = frozenset(
+    (
+        *("git", "gh", "glab", "hg", "svn", "docker", "podman", "kubectl", "helm", "npm", "pnpm"),
+        *("yarn", "pip", "pip3", "uv", "poetry", "pdm", "hatch", "pipenv", "pipx", "conda"),
+        *("cargo", "rustup", "go", "gem", "bundle", "composer", "dotnet", "apt", "apt-get"),
+        *("dnf", "yum", "pacman", "brew", "nix", "systemctl", "terraform", "aws", "gcloud", "az"),
+        *("ip", "npx", "uvx", "mise", "direnv", "opam", "toolbus"),
+    )
+)
+"""Names of which the second word says what is done: the name alone would allow too much."""
+
+
+_WORD = re.compile("[A-Za-z][A-Za-z0-9:_-]*")
+"""A second word that says what is done; no option, and no path with a dot or a slash."""
+
+
+def suggested(commands: Iterable[tuple[SimpleCommand, bool]]) -> tuple[Rule, ...]:
+    """Return up to five rules that would allow commands.
+
+    Args:
+        commands: Each with whether no more than its own text may be suggested.
+    """
+    found = dict.fromkeys(_suggestion(command, is_exact) for command, is_exact in commands)
+    patterns = [pattern for pattern in found if pattern]
+    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns[:_MAX_SUGGESTIONS])
+
+
+def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
+    """Return a pattern for commands of the same kind; the text itself where that is too much."""
+    words = command.words
+    if not words or words[0].value is None or words[0].is_pattern or command.assignments:
+        return ""
+    name = _sure_name(words[0].value)
+    second = words[1].value or "" if len(words) > 1 else ""
+    if is_exact or name in _ONLY_EXACT or (name, second) in _RUNNING_PAIRS:
+        return _exact(command, name)
+    if _WORD.fullmatch(second) and not words[1].is_pattern:
+        return f"{_escaped(name)} {second}:*"
+    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
+
+
+def _exact(command: SimpleCommand, name: str) -> str:
+    """Return the text of a command as a pattern; "" if it is not known, or too long to judge."""
+    if command.takes_more:
+        return ""
+    texts = [name]
+    for word in command.words[1:]:
+        if not word.value or word.is_pattern:
+            return ""
+        texts.append(word.value)
+    exact = " ".join(map(_escaped, texts))
+    return exact if len(exact) <= _MAX_EXACT_CHARS and exact.isprintable() else ""
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"\\{char}" if char in "\\*'\" " else char for char in word)
