@@ -160,8 +160,12 @@ _SHAPES = (
     "cd odd && {}",
     "[[ -n $({}) ]]",
 )
-_ENDLESS = ("-f", "-F", "--follow", "--retry", "--pid", "-s", "--sleep-interval")
-_LONG_RUNNING = frozenset({"yes", "sleep", "top", "watch", "less", "more"})
+# What goes on until it is ended: the letters of options, and names that are left out.
+_ENDLESS = {"tail": "fF", "shuf": "r", "dmesg": "wW", "journalctl": "f"}
+_ENDLESS_LONG = ("--follow", "--repeat", "--retry", "--pid", "--follow-new", "--wait")
+_LONG_RUNNING = frozenset(
+    "yes sleep top watch less more vmstat iostat mpstat sar pidstat ping htop".split()
+)
 
 
 def names_to_try() -> tuple[str, ...]:
@@ -199,7 +203,7 @@ class CommandLines:
         """Build one line."""
         self._used.clear()
         parts = [self._shaped(2)]
-        while len(parts) < 4 and self._happens(3):
+        while len(parts) < 4 and self._happens(4):
             parts.append(self._random.choice(_JOINS))
             parts.append(self._shaped(1))
         return BuiltLine("".join(parts), frozenset(self._used))
@@ -246,7 +250,7 @@ class CommandLines:
             words += [self._random.choice(pieces) for _ in range(self._random.randrange(1, 5))]
         elif row is not None:
             words += [self._option(row) for _ in range(self._random.randrange(4))]
-            words = [word for word in words if word.split("=")[0] not in _ENDLESS]
+            words = [word for word in words if not self._is_endless(name, word)]
             if row.leading and not self._happens(10):
                 words += ["foo"] * row.leading
         if self._happens(25):
@@ -256,6 +260,13 @@ class CommandLines:
         elif pieces is None or self._happens(3):
             words += [self._operand() for _ in range(self._random.randrange(3))]
         return "".join(f" {word}" for word in words)
+
+    def _is_endless(self, name: str, word: str) -> bool:
+        letters = _ENDLESS.get(name, "")
+        if word.startswith("--"):
+            option = word.partition("=")[0]
+            return any(endless.startswith(option) for endless in _ENDLESS_LONG)
+        return any(letter in word for letter in letters)
 
     def _operand(self) -> str:
         kind = self._random.randrange(12)

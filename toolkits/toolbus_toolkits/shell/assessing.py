@@ -17,7 +17,7 @@ from toolbus_toolkits.shell.judging import (
     is_moved_by,
     judged,
 )
-from toolbus_toolkits.shell.places import Places
+from toolbus_toolkits.shell.places import Places, TooManyWords
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import covers, matches_any, suggested
 from toolbus_toolkits.workspace import Roots, SensitivePaths
@@ -61,13 +61,29 @@ def assess_line(
     if reading.faults:
         return _unreadable("; ".join(reading.faults), patterns)
     places = Places(directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive)
-    repeats = _REPEATS.search(line) is not None
     commands = []
     for found in _all_commands(reading.commands):
         if found is None:
             limit = f"more than {_MAX_COMMANDS} commands, or {_MAX_DEPTH} inside of each other"
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
+    try:
+        verdicts = _verdicts(line, commands, places, environment)
+    except TooManyWords:
+        return _unreadable("it has too many words", patterns)
+    return _combined(verdicts, patterns, environment)
+
+
+def _verdicts(
+    line: str,
+    commands: Sequence[tuple[SimpleCommand, Effect]],
+    places: Places,
+    environment: Mapping[str, str],
+) -> list[Verdict]:
+    """Judge the commands of a line, each in all directories where it may run."""
+    # What `trap` is given runs at the end, wherever the line is then.
+    has_trap = any(base_name(command) == "trap" for command, _ in commands)
+    repeats = has_trap or _REPEATS.search(line) is not None
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
@@ -76,14 +92,19 @@ def assess_line(
                 _change_directory(command, effect, places, environment)
             if places.directories == before or None in places.directories:
                 break
-    verdicts = []
     leading = 0 if repeats else _leading_changes(line, commands)
+    verdicts = []
     for number, (command, effect) in enumerate(commands):
         verdicts.append(judged(command, effect, places, environment))
         is_certain = number < leading
         _change_directory(command, effect, places, environment, is_certain=is_certain)
-    _judge_links(verdicts, repeats=repeats)
-    return _combined(verdicts, patterns, environment)
+    # A symlink that one command may put somewhere leads the others away.
+    for placing in verdicts:
+        for other in verdicts:
+            if (repeats or other is not placing) and is_moved_by(placing, other):
+                other.doubts.append("another command of the line may put a symlink in its place")
+                other.is_outside = True
+    return verdicts
 
 
 def _unreadable(why: str, patterns: Sequence[str]) -> Assessment:
@@ -145,22 +166,9 @@ def _change_directory(
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
         places.enter((None,))
         is_certain = False
-    word = effect.directory
-    if word is None and len(command.words) > 1:
-        word = next((word for word in command.words[1:] if word.value != "--"), None)
-        word = word if word is None or word.value in (None, "-") else Word(word.source, None)
+    is_home = name == "cd" and len(command.words) == 1
+    word = None if is_home else effect.directory or Word(name, None)
     places.enter(places.entered(word), is_certain=is_certain)
-
-
-def _judge_links(verdicts: Sequence[Verdict], *, repeats: bool) -> None:
-    """Doubt what is read and written where an earlier command of the line may put a symlink."""
-    for placing in verdicts:
-        if not placing.may_place_links:
-            continue
-        for other in verdicts:
-            if (repeats or other is not placing) and is_moved_by(placing, other):
-                other.doubts.append("another command of the line may put a symlink in its place")
-                other.is_outside = True
 
 
 def _combined(
@@ -192,7 +200,9 @@ def _may_match(pattern: str, verdict: Verdict) -> bool:
     command, effect = verdict.command, verdict.effect
     name = command_name(command) if command.words else None
     is_known = effect.read_only or name in ROWS or name in SPECIAL
-    return matches_any(pattern, command, everywhere=not is_known) or any(
+    # What cannot be told before it runs, as `eval "$X"`, may run anything too.
+    everywhere = not is_known or bool(effect.immune)
+    return matches_any(pattern, command, everywhere=everywhere) or any(
         matches_any(pattern, _writing(word)) for word in verdict.written
     )
 
@@ -214,11 +224,14 @@ def _writing(word: Word) -> SimpleCommand:
 
 
 def _suggestions(verdicts: Sequence[Verdict], environment: Mapping[str, str]) -> tuple[Rule, ...]:
-    return suggested(
-        (command, verdict.effect)
-        for verdict in verdicts
-        for command in _asked_about(verdict, environment)
-    )
+    found = []
+    for verdict in verdicts:
+        effect = verdict.effect
+        # What deletes or changes files by its words is not allowed for all files at once.
+        by_words = effect.changes is not None or effect.deletes or effect.runs or verdict.doubts
+        for command in _asked_about(verdict, environment):
+            found.append((command, bool(by_words)))
+    return suggested(found)
 
 
 def _reasons(verdict: Verdict) -> list[str]:
@@ -259,5 +272,8 @@ def _preview(verdicts: Sequence[Verdict]) -> str:
 
 
 def _shown(command: SimpleCommand) -> str:
-    text = command.source or " ".join(word.source for word in command.words)
+    text = command.source.strip()
+    if not text:
+        assigned = [f"{entry.name}={entry.value.source}" for entry in command.assignments]
+        text = " ".join((*assigned, *(word.source for word in command.words)))
     return one_line(text, _MAX_SOURCE_CHARS)

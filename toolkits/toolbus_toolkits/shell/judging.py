@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.environment import is_harmless
 from toolbus_toolkits.shell.places import Places, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
-from toolbus_toolkits.workspace import HARMLESS_DEVICES, is_same_or_below
+from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below
 
 __all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judged"]
 
@@ -31,6 +32,7 @@ _PLACES_NO_LINK = frozenset(
 )
 """File commands that put no symlink anywhere: what is written below their paths later in a line
 stays where it was when the line was judged."""
+_NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")
 _OPTION = re.compile(r"-[A-Za-z]+|--[a-z-]+")
 _IN_WORD = re.compile("[=:@,]")
 """Where a path may begin inside of a word: `if=.env`, `-d@.env`, `host:.ssh`."""
@@ -69,7 +71,12 @@ class Verdict:
     @property
     def may_place_links(self) -> bool:
         """Whether a symlink may be where it has written."""
-        return bool(self.edits) and base_name(self.command) not in _PLACES_NO_LINK
+        name = base_name(self.command)
+        if self.effect.read_only:
+            return False  # its redirections make plain files
+        if name == "cp" and not _has_option(self.command, "rRPda", ""):
+            return False  # of a symlink it copies the file
+        return bool(self.edits) and name not in _PLACES_NO_LINK
 
 
 def base_name(command: SimpleCommand) -> str:
@@ -110,35 +117,38 @@ def judged(
         verdict.immune.append(effect.immune)
     for assignment in changes_meaning(command, environment):
         verdict.doubts.append(f"it sets {assignment.name}, which may change what a program does")
-    try:
-        _judge_words(verdict, places)
-        for redirection in command.redirections:
-            _judge_redirection(verdict, redirection, places)
-    except TooMuch as error:
-        verdict.doubts.append(str(error))
-        verdict.is_outside = True
+    directories = places.directories
+    if effect.directory is not None:
+        directories = places.entered(effect.directory)
+    # What is too much for one of them must not hide what another one finds.
+    steps: list[Callable[[], None]] = [
+        partial(_judge_redirection, verdict, redirection, places)
+        for redirection in command.redirections
+    ]
+    for word in effect.deletes:
+        steps.append(partial(_judge_deletion, verdict, word, places, directories))
+    steps.append(partial(_judge_reads, verdict, places, directories))
+    steps.append(partial(_judge_changes, verdict, places, directories))
+    for step in steps:
+        try:
+            step()
+        except TooMuch as error:
+            verdict.doubts.append(str(error))
     is_file_command = effect.changes is not None or effect.read_only or effect.is_transparent
     if verdict.doubts or not is_file_command or (command.takes_more and effect.changes is not None):
         verdict.is_outside = True
     return verdict
 
 
-def _judge_words(verdict: Verdict, places: Places) -> None:
+def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
-    directories = places.directories
-    if effect.directory is not None:
-        directories = places.entered(effect.directory)
-    is_listing = effect.read_only and base_name(verdict.command) in _NAMES_ONLY
+    if effect.read_only and base_name(verdict.command) in _NAMES_ONLY:
+        return
     if effect.reads is None:
-        if not is_listing:
-            _judge_any_words(verdict, places, directories)
-    elif not is_listing:
-        for word in effect.reads:
-            targets = places.targets(word, directories)
-            _judge_read(verdict, word, targets, places)
-    _judge_changes(verdict, places, directories)
-    for word in effect.deletes:
-        _judge_deletion(verdict, word, places, directories)
+        _judge_any_words(verdict, places, directories)
+        return
+    for word in effect.reads:
+        _judge_read(verdict, word, places.targets(word, directories), places)
 
 
 def _judge_any_words(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
@@ -174,6 +184,14 @@ def _possible_paths(word: Word) -> Iterator[Word]:
 def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
+    # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
+    copies = effect.changes is not None and base_name(verdict.command) != "ln"
+    is_recursive = effect.is_recursive or copies
+    # ripgrep leaves out what begins with a dot; the second `-u` changes that.
+    reads_hidden = base_name(verdict.command) != "rg" or (
+        _has_option(verdict.command, "u.", "--hidden")
+        or _has_option(verdict.command, "", "--unrestricted")
+    )
     for target in targets:
         verdict.reads.append(target)
         if secret := places.sensitive(target, writes=False):
@@ -181,9 +199,9 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
         elif target.path is None:
             # What a program that is asked about anyhow reads is no further question.
             if effect.read_only or effect.changes is not None:
-                verdict.doubts.append(f"`{word.source}` {target.why}")
-        elif effect.is_recursive and os.path.isdir(target.path):
-            if secret := places.sensitive_below(target.path, writes=False):
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
+        elif is_recursive and os.path.isdir(target.path):
+            if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
 
@@ -204,7 +222,7 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Place
             if secret := places.sensitive(target, writes=False):
                 verdict.immune.append(secret)
             elif target.path is None:
-                verdict.doubts.append(f"`{word.source}` {target.why}")
+                verdict.doubts.append(f"{_shown(word)} {target.why}")
         return
     if targets:
         verdict.written.append(word)
@@ -224,9 +242,6 @@ def _judge_written(verdict: Verdict, targets: Iterable[Target], places: Places) 
 def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
     changes = list(effect.changes or ())
-    if base_name(verdict.command) == "ln" and not _has_option(verdict.command, "s", "--symbolic"):
-        # Another name for the same file: what is written to one is written to the other.
-        changes += effect.reads or ()
     sources = [] if effect.changes is None else list(verdict.reads)
     for word in changes:
         targets = places.targets(word, directories)
@@ -239,27 +254,26 @@ def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | No
                 _judge_written(verdict, places.targets(start, directories), places)
         sources += targets
     # Copied into a folder, a file keeps its name there: `cp other/.gitconfig .`
-    folders = [
-        edit.path for edit in verdict.edits if edit.path is not None and os.path.isdir(edit.path)
-    ]
-    for folder in dict.fromkeys(folders if effect.reads or len(changes) > 1 else ()):
+    if not effect.reads and len(changes) < 2:
+        return
+    folders = [edit.path for edit in verdict.edits if edit.path and os.path.isdir(edit.path)]
+    for folder in dict.fromkeys(folders):
         for source in sources:
             if source.path is not None and source.path != folder:
-                _judge_copy(verdict, source, folder, places)
+                name = source.text.rstrip("/").rpartition("/")[2]
+                copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
+                is_read = source in verdict.reads
+                _judge_copy(verdict, source.path if is_read else None, copy, places)
 
 
-def _judge_copy(verdict: Verdict, source: Target, folder: str, places: Places) -> None:
-    """Judge what a file or folder becomes in another folder."""
-    assert source.path is not None
-    name = source.text.rstrip("/").rpartition("/")[2]
-    copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
+def _judge_copy(verdict: Verdict, source: str | None, copy: str, places: Places) -> None:
+    """Judge the path that a file or folder gets, and those of all below a folder that is copied."""
     copies = [copy]
-    is_read = any(source is target for target in verdict.reads)
-    if is_read and os.path.isdir(source.path) and os.path.isdir(copy):
-        start = len(source.path.rstrip("/")) + 1
-        copies += (os.path.join(copy, path[start:]) for path in places.below(source.path))
-    targets = [Target(path, places.resolved(path)) for path in copies]
-    _judge_written(verdict, targets, places)
+    # Into a folder that is there already, the rest may follow symlinks of it.
+    if source is not None and os.path.isdir(source) and os.path.isdir(copy):
+        start = len(source.rstrip("/")) + 1
+        copies += (os.path.join(copy, path[start:]) for path in places.below(source))
+    _judge_written(verdict, [Target(path, places.resolved(path)) for path in copies], places)
 
 
 def _judge_deletion(
@@ -268,22 +282,15 @@ def _judge_deletion(
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
         if _is_recursive_deletion(verdict.command):
-            shown = word.source or "it"
-            verdict.immune.append(
-                f"what `{shown}` deletes, with all below it, is known only when the line runs"
-            )
+            what = f"{_shown(word)}, which it deletes with all below it,"
+            verdict.immune.append(f"{what} is known only when the line runs")
         return
-    value = word.value
     if word.is_pattern:
-        folder, _, name = value.rpartition("/")
-        plain = re.sub(r"\[[!^]?\]?[^\]/]*\]", "?", name)
-        if not plain.strip("*?."):  # all that is in the folder
-            start = folder or ("/" if value.startswith("/") else ".")
-            _judge_deletion(
-                verdict, replace(word, value=start, is_pattern=False), places, directories
-            )
-            if any(part and not part.strip("*?.") for part in folder.split("/")):
-                return
+        folder, slash, name = word.value.rstrip("/").rpartition("/")
+        # All that is in a folder: `*`, `./*`, `*/*`, `[!.]*`
+        if not _NEGATED_SET.sub("?", name).strip("*?."):
+            start = replace(word, value=folder or slash or ".", is_pattern=has_wildcard(folder))
+            _judge_deletion(verdict, start, places, directories)
     for target in places.targets(word, directories):
         if target.path is None:
             # A name may be anything there; these are the directory itself, and those above it.
@@ -291,6 +298,10 @@ def _judge_deletion(
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
         elif kept := places.kept(target.path):
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {kept}")
+
+
+def _shown(word: Word) -> str:
+    return f"`{word.source}`" if word.source else "a word that is added when it runs"
 
 
 def _is_recursive_deletion(command: SimpleCommand) -> bool:
@@ -302,13 +313,19 @@ def _is_recursive_deletion(command: SimpleCommand) -> bool:
 
 
 def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
-    """Whether a command has an option, also among others (`-fr`) and cut (`--recurs`)."""
+    """Whether a command has an option, also among others (`-fr`) and cut (`--recurs`).
+
+    Args:
+        command: The command.
+        letters: The short options that count.
+        long: The long one; "" for any.
+    """
     for word in command.words[1:]:
         value = word.prefix if word.value is None else word.value
         if value == "--":
             return False
         if value.startswith("--"):
-            if len(value) > 2 and long.startswith(value):
+            if not long or (len(value) > 2 and long.startswith(value)):
                 return True
         elif value.startswith("-") and set(letters) & set(value[1:]):
             return True
@@ -317,6 +334,8 @@ def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
 
 def is_moved_by(placing: Verdict, other: Verdict) -> bool:
     """Whether a command may put a symlink where another one reads or writes."""
+    if not placing.may_place_links:
+        return False
     placed = [target.path for target in placing.edits if target.path is not None]
     used = [target.path for target in (*other.edits, *other.reads) if target.path is not None]
     return any(is_same_or_below(path, start) for start in placed for path in used)

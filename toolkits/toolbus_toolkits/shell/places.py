@@ -14,21 +14,26 @@ from dataclasses import dataclass
 from toolbus_toolkits.shell.reading import Word
 from toolbus_toolkits.workspace import Roots, SensitivePaths, UnresolvedPath, has_wildcard, resolve
 
-__all__ = ["Places", "Target", "TooMuch"]
+__all__ = ["Places", "Target", "TooManyWords", "TooMuch"]
 
 _MAX_ENTRIES = 10_000
 """A repository of usual size; some 40 ms."""
-_MAX_TARGETS = 4_096
-"""The most files that all words of one line may name together."""
+_MAX_WORDS = 20_000
+"""How many words of one line are looked at, each once for each directory: some 100 ms."""
 _MAX_DIRECTORIES = 16
 """How many directories a line may be in before they count as unknown."""
 _SETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
+_WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 _DESCRIPTORS = re.compile(r"/dev/fd/\d+|/dev/std(?:in|out|err)|/proc/self/fd/\d+")
 """Files that the command has already."""
 
 
 class TooMuch(Exception):
-    """More has to be looked at than one line may take; why, as a clause."""
+    """There are more files than are looked at for one line; why, as a clause."""
+
+
+class TooManyWords(Exception):
+    """The line has more words than are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Places:
         self._roots = roots
         self._sensitive = sensitive
         self._entries_left = _MAX_ENTRIES
-        self._targets_left = _MAX_TARGETS
+        self._words_left = _MAX_WORDS
         self._home = self.resolved(home) if home else None
         self.directories: tuple[str | None, ...] = (self.resolved(directory),)
         """Where the line may be, resolved; None among them if it may be anywhere."""
@@ -107,14 +112,19 @@ class Places:
     def targets(
         self, word: Word, directories: tuple[str | None, ...] | None = None
     ) -> tuple[Target, ...]:
-        """Return the files that a word may name. Raises `TooMuch`.
+        """Return the files that a word may name.
 
         Args:
             word: The word; nothing for an empty one.
             directories: Where the command is; where the line may be by default.
+
+        Raises `TooMuch` for a pattern with too many files, and `TooManyWords`.
         """
         if word.value is None:
-            return (Target(word.prefix, None, "is known only when the line runs"),)
+            # What is written of it may tell enough: `"$X/.env"`, `.ssh/$X`.
+            written = word.source.translate(_WITHOUT_QUOTES)
+            why = "is known only when the line runs"
+            return tuple(Target(text, None, why) for text in {written, word.prefix})
         if not word.value:
             return ()
         if _DESCRIPTORS.fullmatch(word.value):
@@ -126,13 +136,13 @@ class Places:
                 found.append(Target(word.value, None, why))
                 continue
             base = directory or "/"
+            self._words_left -= 1
+            if self._words_left < 0:
+                raise TooManyWords
             texts: Iterable[str] = (word.value,)
             if word.is_pattern:
                 texts = self._matching(word.value, base)
             for text in texts:
-                self._targets_left -= 1
-                if self._targets_left < 0:
-                    raise TooMuch("it names too many files to look at each")
                 found.append(self._target(text, base))
         return tuple(found)
 
@@ -181,12 +191,19 @@ class Places:
                     raise TooMuch("there are too many files to look at each")
                 yield entry
 
-    def below(self, folder: str) -> Iterator[str]:
-        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`."""
+    def below(self, folder: str, *, hidden: bool = True) -> Iterator[str]:
+        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`.
+
+        Args:
+            folder: The folder, resolved.
+            hidden: Whether names that begin with a dot count.
+        """
         left = [folder]
         entered = {folder}
         while left:
             for entry in self._entries(left.pop()):
+                if entry.name.startswith(".") and not hidden:
+                    continue
                 path = entry.path
                 yield path
                 if entry.is_symlink():
@@ -206,12 +223,12 @@ class Places:
                 return f"`{target.text}` {reason}"
         return ""
 
-    def sensitive_below(self, folder: str, *, writes: bool) -> str:
-        """Return the same for the first such file below a folder. Raises `TooMuch`."""
-        for path in self.below(folder):
-            found = self.sensitive(Target(path, None), writes=writes)
+    def secret_below(self, folder: str, *, hidden: bool = True) -> str:
+        """Return the same for the first file below a folder that is read. Raises `TooMuch`."""
+        for path in self.below(folder, hidden=hidden):
+            found = self.sensitive(Target(path, None), writes=False)
             if not found and os.path.islink(path):
-                found = self.sensitive(Target(path, self.resolved(path)), writes=writes)
+                found = self.sensitive(Target(path, self.resolved(path)), writes=False)
             if found:
                 return found
         return ""

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from toolbus.permissions import Rule
-from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["covers", "matches_any", "suggested"]
@@ -42,6 +41,8 @@ _HOLE = "\0"
 _INNER_SPACE = "\x1f"
 """A space inside of a word, where it must not count as one between words."""
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
+_MAY_BE_MORE = re.compile(r"[\s\0]")
+"""A word with one of these may be a command with its words, or more than is known."""
 _MAX_SUGGESTIONS = 5
 """As many as one assessment may have."""
 _MAX_EXACT_CHARS = 200
@@ -58,6 +59,8 @@ class _Pattern:
     """Its text between its wildcards; one chunk is a text without any."""
     may_end: bool
     """Whether further words may follow (`:*` and ` *` at the end, which are not in `chunks`)."""
+    name: str
+    """The name of the program without its folder; "" if a wildcard is in it."""
 
 
 @lru_cache(maxsize=512)  # the rules of an operator: the same for each line
@@ -72,7 +75,9 @@ def _parsed(pattern: str) -> _Pattern:
             chunks.append("")
         else:
             chunks[-1] += token
-    return _Pattern(tuple(chunks), may_end)
+    first, space, _ = chunks[0].partition(" ")
+    is_whole = bool(space) or len(chunks) == 1
+    return _Pattern(tuple(chunks), may_end, first.rpartition("/")[2] if is_whole else "")
 
 
 def _tokens(pattern: str) -> Iterator[str | None]:
@@ -149,7 +154,10 @@ def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = Fals
 def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:
     if words[0].value is None or words[0].is_pattern:
         return True
-    texts = [words[0].value.rpartition("/")[2], *(_text_of(word) for word in words[1:])]
+    base = words[0].value.rpartition("/")[2]
+    if found.name and found.name != base and not _MAY_BE_MORE.search(words[0].value):
+        return False
+    texts = [base, *(_text_of(word) for word in words[1:])]
     if takes_more:
         texts.append(_HOLE)
     name, space, rest = found.chunks[0].partition(" ")
@@ -273,7 +281,23 @@ _ONLY_EXACT = frozenset(
         *("trap", "coproc", "systemd-run", "at", "batch", "start-stop-daemon", "setpriv"),
         # What they do is all in what they name: a file, an address, a process.
         *("curl", "wget", "http", "nc", "ncat", "socat", "scp", "sftp", "rsync", "dd", "kill"),
-        *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount"),
+        *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount", "tar", "zip"),
+        *(
+            "rm",
+            "rmdir",
+            "unlink",
+            "mv",
+            "cp",
+            "ln",
+            "install",
+            "touch",
+            "mkdir",
+            "truncate",
+            "tee",
+        ),
+        # What they do to the rest of the line; and the files that redirections write.
+        *("alias", "export", "declare", "typeset", "readonly", "set", "shopt", "unset", "enable"),
+        *("hash", "[", "[[", "test", ">"),
     )
 )
 """Names of which two words would allow too much: only the whole text is suggested."""
@@ -305,41 +329,40 @@ _WORD = re.compile("[A-Za-z][A-Za-z0-9:_-]*")
 """A second word that says what is done; no option, and no path with a dot or a slash."""
 
 
-def suggested(commands: Iterable[tuple[SimpleCommand, Effect]]) -> tuple[Rule, ...]:
-    """Return up to five rules that would allow commands of a line, each with its effect."""
-    found = dict.fromkeys(
-        pattern for command, effect in commands if (pattern := _suggestion(command, effect))
-    )
-    return tuple(
-        Rule(behavior="allow", match=pattern) for pattern in list(found)[:_MAX_SUGGESTIONS]
-    )
+def suggested(commands: Iterable[tuple[SimpleCommand, bool]]) -> tuple[Rule, ...]:
+    """Return up to five rules that would allow commands.
+
+    Args:
+        commands: Each with whether no more than its own text may be suggested.
+    """
+    found = dict.fromkeys(_suggestion(command, is_exact) for command, is_exact in commands)
+    patterns = [pattern for pattern in found if pattern]
+    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns[:_MAX_SUGGESTIONS])
 
 
-def _suggestion(command: SimpleCommand, effect: Effect) -> str:
+def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
     """Return a pattern for commands of the same kind; the text itself where that is too much."""
-    words = [word.value for word in command.words if not word.is_pattern]
-    name = _sure_name(words[0] or "") if words else ""
-    if not name or command.assignments or effect.immune or command.words[0].is_pattern:
+    words = command.words
+    if not words or words[0].value is None or words[0].is_pattern or command.assignments:
         return ""
-    second = words[1] if len(words) > 1 else ""
-    is_word = second is not None and _WORD.fullmatch(second) is not None
-    is_wide = name in _ONLY_EXACT or bool(effect.runs) or (name, second) in _RUNNING_PAIRS
-    # What deletes or changes files by its arguments is not allowed for all files at once.
-    if not (is_wide or effect.changes is not None or effect.deletes or name == ">"):
-        if is_word and not command.words[1].is_pattern:
-            return f"{_escaped(name)} {second}:*"
-        if name not in _SEVERAL_TOOLS:
-            return f"{_escaped(name)}:*"
-    return _exact(command, name)
+    name = _sure_name(words[0].value)
+    second = words[1].value or "" if len(words) > 1 else ""
+    if is_exact or name in _ONLY_EXACT or (name, second) in _RUNNING_PAIRS:
+        return _exact(command, name)
+    if _WORD.fullmatch(second) and not words[1].is_pattern:
+        return f"{_escaped(name)} {second}:*"
+    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
 
 
 def _exact(command: SimpleCommand, name: str) -> str:
-    values = [word.value for word in command.words if not word.is_pattern]
-    if command.takes_more or len(values) < len(command.words):
+    """Return the text of a command as a pattern; "" if it is not known, or too long to judge."""
+    if command.takes_more:
         return ""
-    texts = [name, *(value or "" for value in values[1:])]
-    if None in values or not all(texts):
-        return ""
+    texts = [name]
+    for word in command.words[1:]:
+        if not word.value or word.is_pattern:
+            return ""
+        texts.append(word.value)
     exact = " ".join(map(_escaped, texts))
     return exact if len(exact) <= _MAX_EXACT_CHARS and exact.isprintable() else ""
 

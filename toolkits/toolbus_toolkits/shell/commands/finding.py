@@ -32,9 +32,9 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
-_MOST_PATHS = 20
-"""For so many folders the found files are known to begin with one of them; for more it is not known
-with what they begin."""
+_MOST_COMMANDS = 100
+"""So many commands are made of those that find runs, one for each folder where it looks: what it
+finds begins with that. Beyond, it is not known with what it begins."""
 
 
 class _Find:
@@ -57,16 +57,23 @@ class _Find:
             self._note("a word that is added when it runs may be an action")
         paths = tuple(self._paths) or (Word(".", "."),)
         runs = [run for body in self._bodies for run in self._commands(*body)]
+        # Where `-execdir` runs its command is known only when something is found.
+        is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
+        directory = Word("the folder of what is found", None) if is_elsewhere else None
         if self._fault:
             runs.extend(tails(self._command))
             named = any(word.value == "-delete" for word in self._words)
             deletes = paths if self._deletes or named else ()
-            return Effect(why=self._fault, deletes=deletes, runs=tuple(runs))
+            return Effect(why=self._fault, deletes=deletes, runs=tuple(runs), directory=directory)
         if self._deletes:
             return Effect(
-                why="`-delete` deletes files", reads=paths, deletes=paths, runs=tuple(runs)
+                why="`-delete` deletes files",
+                reads=paths,
+                deletes=paths,
+                runs=tuple(runs),
+                directory=directory,
             )
-        return Effect(read_only=True, reads=paths, runs=tuple(runs))
+        return Effect(read_only=True, reads=paths, runs=tuple(runs), directory=directory)
 
     def _note(self, fault: str) -> None:
         self._fault = self._fault or fault
@@ -135,7 +142,7 @@ class _Find:
     def _commands(self, name: str, body: Sequence[Word], adds: bool) -> list[SimpleCommand]:
         # What is found begins with the folder where the search began, so that it is no option.
         texts = [path.value or path.prefix for path in self._paths] or ["."]
-        if name in ("-execdir", "-okdir") or len(texts) > _MOST_PATHS:
+        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MOST_COMMANDS:
             texts = [""]
         return [
             SimpleCommand(

@@ -10,14 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-from toolbus_toolkits.shell.commands import coreutils, files, finding, scripts, text, wrappers
+from toolbus_toolkits.shell.commands import (
+    administration,
+    archives,
+    coreutils,
+    files,
+    finding,
+    interpreters,
+    processes,
+    scripts,
+    shell_builtins,
+    text,
+    wrappers,
+)
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Command, row_effect
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["FOLDERS", "MODULES", "ROWS", "SPECIAL", "command_name", "effect_of"]
 
-MODULES: tuple[ModuleType, ...] = (coreutils, text, finding, files, scripts, wrappers)
+MODULES: tuple[ModuleType, ...] = (
+    administration,
+    archives,
+    coreutils,
+    files,
+    finding,
+    interpreters,
+    processes,
+    scripts,
+    shell_builtins,
+    text,
+    wrappers,
+)
 """The modules of descriptions."""
 
 FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/", "/usr/local/sbin/")
@@ -38,7 +62,11 @@ def _rows() -> dict[str, Command]:
 def _special() -> dict[str, Callable[[SimpleCommand], Effect]]:
     special: dict[str, Callable[[SimpleCommand], Effect]] = {}
     for module in MODULES:
-        special.update(getattr(module, "SPECIAL", {}))
+        functions: Mapping[str, Callable[[SimpleCommand], Effect]] = getattr(module, "SPECIAL", {})
+        for name, function in functions.items():
+            if name in special:
+                raise ValueError(f"{name} is described twice")
+            special[name] = function
     return special
 
 
@@ -70,4 +98,6 @@ def effect_of(command: SimpleCommand) -> Effect:
         return special(command)
     if row := ROWS.get(name):
         return row_effect(row, command)
+    if special := interpreters.interpreter(name):
+        return special(command)
     return Effect(why=f"`{name}` is not known")

@@ -5,9 +5,9 @@ and lists, or inside compound commands; a simple command has assignments, words 
 
 Two readers read each line. `tree-sitter-bash` finds the structure: where statements, compound
 commands and substitutions begin and end. `words` reads the text between: words, redirections,
-blanks and comments, by the rules of the manual. The reader in `lines` goes through both at once, and
-where they do not meet at the same character, the line has a fault. So every character of a line
-is read by the rules of bash, and what is on neither list is not read at all.
+blanks and comments, by the rules of the manual. The reader in `lines` goes through both at once,
+and where they do not meet at the same character, the line has a fault. So every character of a
+line is read by the rules of bash, and what is not described is not read at all.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
 def _find_end(text: str, start: int) -> tuple[int, list[int]]:
     """Return where the brace closes, and where its own commas are."""
     depth = 0
-    commas = []
+    commas: list[int] = []
     for index in range(start, len(text)):
         mark = text[index]
         if mark == "{":

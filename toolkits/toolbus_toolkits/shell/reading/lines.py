@@ -380,6 +380,8 @@ class _LineReader:
         # `time` is a reserved word at the start of a pipeline alone; else it is a program.
         is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
+            if len(words) + len(assignments) + len(redirections) > MAX_WORDS:
+                raise UnreadableError(f"a command has more than {MAX_WORDS} words")
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
@@ -397,7 +399,8 @@ class _LineReader:
                 self._index = start = match.end()
                 is_measured = False
             else:
-                words.append(self._read_name())
+                is_program = bool(assignments or redirections or self._operator in {"|", "|&"})
+                words.append(self._read_name(may_be_time=is_program))
             end = self._index
             self._skip_blanks(newlines=False)
         # The commands of its substitutions run before it, but it begins before them.
@@ -419,12 +422,15 @@ class _LineReader:
             self.faults.append(f"`{match[1]}` changes how bash reads the line")
         return Assignment(match[1], value)
 
-    def _read_name(self) -> Word:
+    def _read_name(self, *, may_be_time: bool) -> Word:
         if _SUBSCRIPT.match(self._text, self._index):
             raise UnreadableError("a subscript is not read")
         word, self._index = self._words.read(self._index)
-        if word.source in _RESERVED:
+        if word.source in _RESERVED and not (may_be_time and word.source == "time"):
             raise UnreadableError(f"`{word.source}` is not read here")
+        if "\\\n" in word.source:
+            # bash joins the lines before it looks for reserved words.
+            raise UnreadableError("the name of a command goes on in the next line")
         if word.value is None or word.is_pattern:
             raise UnreadableError("the name of a command is known only when the line runs")
         return word
@@ -433,8 +439,6 @@ class _LineReader:
         self.commands.insert(number, command)
         if len(self.commands) > MAX_COMMANDS:
             raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
-        if len(command.words) + len(command.assignments) > MAX_WORDS:
-            raise UnreadableError(f"a command has more than {MAX_WORDS} words")
 
     def _read_redirections(self) -> None:
         """Read the redirections behind a compound command, as a command of their own."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from toolbus_toolkits.shell.reading.braces import expand_braces
+from toolbus_toolkits.shell.reading.evaluating import is_special_name
 from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
 from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
 
@@ -21,16 +23,15 @@ _DOUBLE_QUOTED = re.compile(r'[^"\\$`]+')
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _ANSI_C = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
-_SPECIAL = re.compile(r"\$(?:([0-9@*#?$!-])|\{([0-9]+|[@*#?$!-])\})")
+_SPECIAL = re.compile(r"\$(?:([0-9@*!-])|\{([0-9]+|[@*!-])\})")
 # What stands after the operator is expanded, or is a pattern: here it may only be plain text, so
 # that nothing in it runs. `@`, `!` and subscripts evaluate values; `:=` and `=` assign.
 _PLAIN_OPERATION = re.compile(
-    r"\$\{(?:#[A-Za-z_][A-Za-z0-9_]*"
-    r"|[A-Za-z_][A-Za-z0-9_]*:[0-9]+(?::[0-9]+)?"
+    r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*:[0-9]+(?::[0-9]+)?"
     r"|(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+)(?::?[-+?]|%%?|##?|//?|\^\^?|,,?)[A-Za-z0-9_./,+*=%:-]*)\}"
 )
 # Without names there is nothing to evaluate. Parentheses are left out, as then the end is certain.
-_PLAIN_ARITHMETIC = re.compile(r"\$\(\([0-9+*/% \t<>=-]*\)\)")
+_NUMBER = re.compile(r"\$(?:[?#$]|\{[?#$]\}|\{#[A-Za-z_][A-Za-z0-9_]*\}|\(\([0-9+*/% \t<>=-]*\)\))")
 # Braces are expanded before quotes and variables are looked at: here in words without them.
 _BRACED_WORD = re.compile(
     r"[A-Za-z0-9_./,:@%+=*?~-]*\{[A-Za-z0-9_./,:@%+=*?~{}-]*(?=[ \t\n|&;)]|[<>](?!\()|\Z)"
@@ -43,9 +44,12 @@ _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
 # The body of a here-document whose delimiter is not quoted, if nothing in it runs.
 PLAIN_HERE_DOCUMENT = re.compile(
-    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
+    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_NUMBER.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
     r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
 )
+
+# bash gives them a value of its own, whatever it starts with.
+_SET_BY_BASH = frozenset(["_", "SHLVL", "OLDPWD", "IFS", "SHELL"])
 
 # A piece of a word: its text, or None where that is known only when the line runs; and whether it
 # is quoted.
@@ -78,6 +82,14 @@ class WordReader:
         self._read_backticks = read_backticks
         self._pieces: list[_Piece] = []
         self._is_split = False
+        # By the character that they begin with.
+        self._unquoted_readers: dict[str, Callable[[int], int]] = {
+            "'": self._read_single_quoted,
+            '"': self._read_double_quoted,
+            "\\": self._read_backslash,
+            "`": partial(self._read_backtick, is_quoted=False),
+            "$": partial(self._read_dollar, is_quoted=False),
+        }
 
     def read_all(self, start: int) -> tuple[list[Word], int]:
         """Read the word at an index, which braces may make several words of.
@@ -137,31 +149,26 @@ class WordReader:
                 index = match.end()
                 continue
             mark = text[index]
-            if mark in " \t\n|&;()":
-                break
-            if mark in "<>":
-                if not text.startswith("(", index + 1):
-                    break
+            if mark in "<>" and text.startswith("(", index + 1):
                 index = self._read_commands(index)
                 self._pieces.append((None, True))
-            elif mark == "'":
-                end = text.find("'", index + 1)
-                if end < 0:
-                    raise UnreadableError("a quote is not closed")
-                self._pieces.append((text[index + 1 : end], True))
-                index = end + 1
-            elif mark == '"':
-                index = self._read_double_quoted(index + 1)
-            elif mark == "\\":
-                index = self._read_backslash(index)
-            elif mark == "`":
-                index = self._read_backtick(index, is_quoted=False)
-            else:
-                index = self._read_dollar(index, is_quoted=False)
+                continue
+            read = self._unquoted_readers.get(mark)
+            if read is None:
+                break
+            index = read(index)
         return index
+
+    def _read_single_quoted(self, index: int) -> int:
+        end = self._text.find("'", index + 1)
+        if end < 0:
+            raise UnreadableError("a quote is not closed")
+        self._pieces.append((self._text[index + 1 : end], True))
+        return end + 1
 
     def _read_double_quoted(self, index: int) -> int:
         text = self._text
+        index += 1
         self._pieces.append(("", True))
         while index < len(text):
             match = _DOUBLE_QUOTED.match(text, index)
@@ -225,11 +232,13 @@ class WordReader:
                 raise UnreadableError("a quote is not closed")
             self._pieces.append((decode_ansi_c(match[1]), True))
             return match.end()
-        match = (
-            _SPECIAL.match(text, index)
-            or _PLAIN_OPERATION.match(text, index)
-            or _PLAIN_ARITHMETIC.match(text, index)
-        )
+        match = _NUMBER.match(text, index)
+        if match is not None:
+            # Digits are not split, unless the line says so: then no variable is known.
+            self.used_names.add("IFS")
+            self._add_unknown(is_quoted=is_quoted or bool(self._environment))
+            return match.end()
+        match = _SPECIAL.match(text, index) or _PLAIN_OPERATION.match(text, index)
         if match is not None:
             # "$@" is several words, or none, even in quotes.
             self._add_unknown(is_quoted=is_quoted and "@" not in match[0])
@@ -246,6 +255,8 @@ class WordReader:
 
     def _add_variable(self, name: str, *, is_quoted: bool) -> None:
         value = self._environment.get(name)
+        if name in _SET_BY_BASH or is_special_name(name):
+            value = None
         if value is not None:
             self.used_names.add(name)
         if value is None:
@@ -289,12 +300,13 @@ class WordReader:
             if text is None or is_quoted or "~" not in text:
                 continue
             is_last = number == len(self._pieces) - 1
-            if number == 0 and text[0] == "~" and (text == "~" and is_last or text[1:2] == "/"):
+            if number == 0 and text[0] == "~" and ((text == "~" and is_last) or text[1:2] == "/"):
                 home = self._environment.get("HOME")
                 if home is not None and "~" not in text[1:]:
                     self.used_names.add("HOME")
                     # No letter of the home directory is a pattern.
                     self._pieces[:1] = [(home, True), (text[1:], False)]
                     return
-            if begins_at.search(text) or looks_assigned:
+            is_first = number == 0 or is_assigned
+            if looks_assigned or (is_first and begins_at.search(text)):
                 self._pieces[number] = (None, True)

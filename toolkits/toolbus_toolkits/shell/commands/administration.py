@@ -1,0 +1,76 @@
+"""Commands that change a machine for everybody on it: a person decides about them.
+
+Source: their manual pages, util-linux 2.38, shadow 4.13, systemd 252, iptables 1.8, cron 3.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.table import Command, asking
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = ["ROWS", "SPECIAL"]
+
+
+def _unless(options: str, why: str) -> Callable[[SimpleCommand], Effect]:
+    """Ask, but for the command with one of some options alone, which only shows."""
+    shown = frozenset(options.split())
+    ask = asking(why, immune=True)
+
+    def effect(command: SimpleCommand) -> Effect:
+        words = command.words[1:]
+        if len(words) == 1 and words[0].value in shown and not command.takes_more:
+            return Effect(read_only=True, reads=())
+        return ask(command)
+
+    return effect
+
+
+_DISKS = asking("changes a disk", immune=True)
+_ENDS = asking("ends or restarts the machine", immune=True)
+_USERS = asking("changes the users of the machine", immune=True)
+_FIREWALL = _unless("-L -S --list --list-rules", "changes the firewall")
+
+ROWS: tuple[Command, ...] = ()
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    **dict.fromkeys(
+        (
+            *("mkfs", "mke2fs", "mkfs.ext2", "mkfs.ext3", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"),
+            *("mkfs.vfat", "mkfs.fat", "mkfs.ntfs", "mkfs.f2fs", "mkfs.exfat", "mkfs.minix"),
+            *("mkfs.msdos", "mkfs.bfs", "mkfs.cramfs", "mkdosfs", "mkswap", "wipefs", "parted"),
+            *("sfdisk", "cfdisk", "gdisk", "sgdisk", "cgdisk", "blkdiscard", "hdparm", "resize2fs"),
+            *("cryptsetup", "pvcreate", "pvremove", "vgremove", "lvremove", "mdadm", "fsck"),
+            *("tune2fs", "badblocks", "fstrim", "swapoff", "swapon"),
+        ),
+        _DISKS,
+    ),
+    "fdisk": _unless("-l --list", "changes a disk"),
+    **dict.fromkeys(("shutdown", "reboot", "halt", "poweroff", "init", "telinit"), _ENDS),
+    **dict.fromkeys(
+        (
+            *("userdel", "useradd", "usermod", "groupadd", "groupdel", "groupmod", "adduser"),
+            *("deluser", "addgroup", "delgroup", "passwd", "chpasswd", "gpasswd", "chsh", "chfn"),
+            *("visudo", "vipw", "vigr", "newusers", "chage"),
+        ),
+        _USERS,
+    ),
+    **dict.fromkeys(("iptables", "ip6tables"), _FIREWALL),
+    **dict.fromkeys(
+        ("nft", "ufw", "firewall-cmd", "iptables-restore", "ip6tables-restore"),
+        asking("changes the firewall", immune=True),
+    ),
+    "crontab": _unless("-l", "sets what runs later"),
+    "at": _unless("-l -V", "sets what runs later"),
+    "batch": asking("sets what runs later", immune=True),
+    "atrm": asking("changes what runs later", immune=True),
+    **dict.fromkeys(
+        ("insmod", "modprobe", "rmmod", "kexec"), asking("changes the kernel", immune=True)
+    ),
+    **dict.fromkeys(("mount", "umount"), asking("changes what is mounted")),
+    **dict.fromkeys(
+        ("setcap", "setfacl", "chattr"), asking("changes what files may do, or who may use them")
+    ),
+}

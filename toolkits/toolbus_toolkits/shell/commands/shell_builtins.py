@@ -1,0 +1,175 @@
+"""Builtins of bash, and the small commands that are builtins too.
+
+What a builtin does to the shell ends with the line; a variable that it sets counts as an assignment
+of the line, so that it is judged as `NAME=value` is. Builtins that run others are in `wrappers`.
+
+Builtins that evaluate their words are read by `reading` in their plain forms alone: the others
+(`test -v`, `set -k`, `declare`, `let`, `mapfile`) never come here.
+
+Source: bash(1), GNU bash 5.2, and `help`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
+from toolbus_toolkits.shell.commands.wrappers import tails
+from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
+
+__all__ = ["ROWS", "SPECIAL"]
+
+_BASH = "bash(1), GNU bash 5.2"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=|\Z)")
+_PRINTF_COUNT = re.compile(r"%[^A-Za-z%]*[hlLqjzt]*n")
+
+
+def _assigns(names: Sequence[Word]) -> Effect:
+    """Set the variables of `NAME` and `NAME=value` words."""
+    assignments: list[Assignment] = []
+    for word in names:
+        match = _ASSIGNMENT.match(word.prefix if word.value is None else word.value)
+        # A subscript is evaluated, and may run a command: `unset 'a[$(rm x)]'`.
+        if match is None or (word.value is None and not match[0].endswith("=")):
+            return Effect(why=f"`{word.source}` is no plain name of a variable")
+        value = Word(word.source, None)
+        if word.value is not None and match[0].endswith("="):
+            value = replace(word, value=word.value[match.end() :])
+        assignments.append(Assignment(match[1], value))
+    if not assignments:
+        return Effect(read_only=True, reads=())
+    runs = (SimpleCommand((), tuple(assignments)),)
+    return Effect(read_only=True, reads=(), runs=runs, is_transparent=True)
+
+
+def _declares(arguments: Arguments) -> Effect:
+    if arguments.has("-p"):
+        return Effect(read_only=True, reads=())
+    return _assigns(arguments.operands)
+
+
+def _changes_directory(arguments: Arguments) -> Effect:
+    name = arguments.row.name
+    operands = arguments.operands
+    if operands and (operands[0].value or "").startswith("+"):
+        operands = ()
+    if operands:
+        return Effect(read_only=True, reads=(), directory=operands[0])
+    return Effect(read_only=True, reads=(), directory=Word("~" if name == "cd" else name, None))
+
+
+def _printf(arguments: Arguments) -> Effect:
+    template = arguments.operands[:1]
+    if any(word.value is None or _PRINTF_COUNT.search(word.value) for word in template):
+        return Effect(why="`%n` of its format may set a variable")
+    return Effect(read_only=True, reads=())
+
+
+def _shopt(command: SimpleCommand) -> Effect:
+    if any(word.value is None or word.value not in ("-p", "-q") for word in command.words[1:]):
+        return Effect(why="it may change how the line is read")
+    return Effect(read_only=True, reads=())
+
+
+def _jobs(command: SimpleCommand) -> Effect:
+    letters = [word.value for word in command.words[1:]]
+    if all(text is not None and re.fullmatch(r"-[lnprs]+|%.*|[0-9]+", text) for text in letters):
+        return Effect(read_only=True, reads=())
+    return Effect(why="`-x` runs a command", runs=tails(command))
+
+
+ROWS: tuple[Command, ...] = (
+    *(
+        Command(name=name, source=_BASH, any_words=True)
+        for name in (
+            *(":", "true", "false", "echo", "pwd", "type", "help", "ulimit", "umask", "times"),
+            *("exit", "return", "break", "continue", "shift", "bg", "fg", "disown", "logout"),
+            *("dirs", "caller", "set", "test", "["),
+        )
+    ),
+    *(
+        Command(
+            name=name,
+            source=_BASH,
+            flags="-L -P -e -@ -n",
+            operands="words",
+            permutes=False,
+            any_option=True,
+            effect=_changes_directory,
+        )
+        for name in ("cd", "pushd", "popd")
+    ),
+    Command(
+        name="printf",
+        source=_BASH,
+        asks={"-v": "sets a variable"},
+        operands="words",
+        permutes=False,
+        effect=_printf,
+    ),
+    *(
+        Command(
+            name=name,
+            source=_BASH,
+            flags="-p -r -x",
+            operands="words",
+            permutes=False,
+            effect=_declares,
+        )
+        for name in ("export", "readonly", "local")
+    ),
+    Command(
+        name="unset",
+        source=_BASH,
+        flags="-v -f",
+        operands="words",
+        permutes=False,
+        effect=lambda arguments: _assigns(arguments.operands),
+    ),
+    Command(
+        name="read",
+        source=_BASH,
+        flags="-r -s",
+        valued="-p -d -n -N -t -u",
+        operands="words",
+        permutes=False,
+        effect=lambda arguments: _assigns(arguments.operands),
+    ),
+    Command(
+        name="wait",
+        source=_BASH,
+        flags="-f -n",
+        asks={"-p": "sets a variable"},
+        operands="words",
+        permutes=False,
+    ),
+    Command(
+        name="hash",
+        source=_BASH,
+        flags="-r -l -t -d",
+        asks={"-p": "sets what a command is"},
+        operands="words",
+        permutes=False,
+    ),
+    Command(name="unalias", source=_BASH, flags="-a", operands="words", any_option=True),
+    Command(
+        name="alias",
+        source=_BASH,
+        flags="-p",
+        operands="words",
+        at_most=0,
+        beyond="it changes what later commands are",
+        permutes=False,
+    ),
+)
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "shopt": _shopt,
+    "jobs": _jobs,
+    "enable": asking("may load code"),
+    "suspend": asking("stops the shell"),
+}
