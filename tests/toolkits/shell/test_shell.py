@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from support.processes.held_pipe import held_pipe
 from toolbus import (
     InvalidArguments,
     Permissions,
@@ -25,7 +26,7 @@ from toolbus import (
 from toolbus_server.testing import room_of
 from toolbus_toolkits.shell import Shell, ShellConfig, shell, tools
 
-Call = Callable[..., Awaitable[Any]]
+Call = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @asynccontextmanager
@@ -194,22 +195,14 @@ async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_call_ends_all_that_it_started(tmp_path: Path) -> None:
-    held = tmp_path / "held"
-    os.mkfifo(held)
-    pipe = await asyncio.to_thread(os.open, held, os.O_RDONLY | os.O_NONBLOCK)
     line = "exec >held; setsid sleep 60 & sleep 60 & echo ready; wait"
-    running = asyncio.create_task(_caller(tmp_path)(command=line))
-    loop, readable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(pipe, readable.set)
-    async with asyncio.timeout(30):
-        await readable.wait()
-        assert os.read(pipe, 100) == b"ready\n"
+    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
+        running = asyncio.create_task(_caller(tmp_path)(command=line))
+        assert await held.readline() == b"ready\n"
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    loop.remove_reader(pipe)
-    assert os.read(pipe, 100) == b""  # its end: no process has it open any more
-    os.close(pipe)
+        assert await held.read() == b""
 
 
 async def test_commands_get_no_setting_of_the_host(

@@ -116,7 +116,7 @@ class Shell(Toolkit):
         yield
 
 
-def shell(config: ShellConfig) -> Shell:
+def shell(config: ShellConfig) -> Toolkit:
     """Commands of bash: `run`, and jobs in the background.
 
     It is a factory: `toolbus host shell --workdir PATH` hosts it, and

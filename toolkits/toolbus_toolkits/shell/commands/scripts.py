@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.commands.table import Arguments, Command, unknown_co
 
 __all__ = ["ROWS", "awk_fault", "sed_fault"]
 
-_MOST_CHARS = 20_000
+_MOST_CHARS = 8_000
 """A longer script is not read: it would take too long, and no person reads it in a question."""
 
 _SED_ADDRESS = re.compile(r"[0-9]+(?:~[0-9]+)?|\$|[+~][0-9]+")
@@ -28,7 +28,7 @@ _SED_FLAGS = re.compile(r"[gpIiMm0-9]*")
 _SED_END = re.compile(r"[ \t]*(?:[;\n]|(?=[}#])|\Z)")
 _SED_PLAIN = frozenset("=dDgGhHnNpPxzF")
 _SED_LABEL = re.compile(r"[ \t]*[A-Za-z0-9_]*")
-_SED_TEXT = re.compile(r"[ \t]*(?:\\[ \t]*\n)?(?:[^\\\n]|\\.)(?:[^\\\n]|\\.|\\\n)*(?:\n|\Z)")
+_SED_TEXT = re.compile(r"[ \t]*(?:\\\n)?(?:[^\\\n]|\\.)(?:[^\\\n]|\\.|\\\n)*(?:\n|\Z)")
 
 
 class _SedError(Exception):
@@ -191,7 +191,7 @@ def _sed(arguments: Arguments) -> Effect:
         return Effect(read_only=True, reads=files)
     # `-i.orig` keeps the file as it was under another name.
     changes = list(files)
-    for suffix in arguments.values("-i --in-place"):
+    for suffix in arguments.values("-i --in-place")[-1:]:
         if suffix.value is None or not _SED_SUFFIX.fullmatch(suffix.value):
             return Effect(why="`-i` names further files")
         for file in files:
@@ -223,7 +223,7 @@ def awk_fault(program: str) -> str:
         return f"`{found[0]}` of its program may run a command or read other files"
     if "@" in text or "`" in text or "\\\n" in text or "\0" in text:
         return "its program is not understood"
-    if not has_slash and ("#" in text or "\\" in text or text.count('"') % 2):
+    if not has_slash and ("#" in text or "\\" in text or '"' in text.replace('""', "")):
         return "its program is not understood"
     if "|" in text.replace("||", ""):
         return "a pipe of its program may run a command"
