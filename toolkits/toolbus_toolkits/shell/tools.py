@@ -139,6 +139,7 @@ class ShellTools:
                 affinity="caller",
                 max_concurrency=_MAX_AT_A_TIME,
                 open_world=True,
+                destructive=True,
                 assess=self._assess_run,
             ),
             ShellTool(self._list, name="jobs", affinity="caller", read_only=True),
@@ -160,6 +161,7 @@ class ShellTools:
 
         It is ended after `timeout_s`, and a second before the deadline of the call; what it wrote
         until then is returned. What it leaves running ends with it, unless `background` is set.
+        The result has at most 30,000 characters; of more, the middle is left out: `read` has it.
 
         Args:
             context: The call.
