@@ -258,6 +258,32 @@ async def test_a_policy_is_asked_about_the_command_line(
     assert (said.refusal == "") is allowed
 
 
+@pytest.mark.parametrize(
+    ("command", "immune"),
+    [
+        ("cp a .venv/bin/ls", True),
+        ("touch tools/link/ls", True),
+        ("mkdir -p node_modules", True),
+        ("cp -r x/. .", True),
+        ("touch a; cp a b; mkdir -p .venv/lib", False),
+    ],
+)
+async def test_no_accepted_edit_makes_a_file_that_takes_the_place_of_a_command(
+    tmp_path: Path, command: str, immune: bool
+) -> None:
+    for folder in (".venv/bin", "tools", "x/.venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tools/link").symlink_to(tmp_path / ".venv/bin")
+    (tmp_path / "x/.venv/bin/ls").touch()
+    folders = [tmp_path / ".venv/bin", tmp_path / "node_modules/.bin"]
+    path = ":".join([*map(str, folders), os.environ["PATH"]])
+    said = await Shell(tmp_path, env={"PATH": path}).assess(
+        ToolContext(), "run", {"command": command}
+    )
+    assert (said.immune, said.within_workdir) == (immune, not immune)
+    assert ("is in PATH" in said.message) is immune
+
+
 async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
