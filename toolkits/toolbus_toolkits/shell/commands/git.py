@@ -355,7 +355,7 @@ ROWS: tuple[Command, ...] = (
         valued="--sort --points-at --format",
         optional=f"{_FILTERS} --abbrev --color --column",
         asks={
-            "-d --delete -D": "deletes a branch",
+            "-d --delete -D": "deletes a branch, and with it commits that no other has",
             "-m --move -M": "renames a branch",
             "-c --copy -C": "copies a branch",
             "-f --force": "overwrites a branch",
