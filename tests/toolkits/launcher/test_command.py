@@ -307,8 +307,8 @@ async def test_a_command_that_cannot_be_started_is_explained(
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file() -> None:
-    async with run_command(["true"], **command_options()) as command:
-        await command.wait()
+    async with run_command(["true"], stdin=True, **command_options()) as command:
+        await command.wait()  # from now on this process and the loop have all that they keep
     process = psutil.Process()
     children, descriptors = len(process.children()), process.num_fds()
     for turns in range(5):
