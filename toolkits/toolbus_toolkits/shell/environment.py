@@ -28,6 +28,8 @@ _HARMLESS = frozenset(
 _GIT_CONFIG = {
     # The hook of a hostile repository runs with `git status`, as soon as its config names one.
     "core.fsmonitor": "false",
+    # `git diff` writes the index in spite of GIT_OPTIONAL_LOCKS, and runs a hook when it has.
+    "diff.autoRefreshIndex": "false",
     # A folder that looks like a bare repository may come with any other: with its own config.
     "safe.bareRepository": "explicit",
 }

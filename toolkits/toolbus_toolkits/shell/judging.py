@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from toolbus_toolkits.shell.commands import Effect
+from toolbus_toolkits.shell.commands.git_repository import config_programs
 from toolbus_toolkits.shell.environment import is_harmless
 from toolbus_toolkits.shell.places import Places, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
@@ -126,6 +127,8 @@ def judged(
     directories = places.directories
     if effect.directory is not None:
         directories = places.entered(effect.directory)
+    if effect.read_only and not effect.runs and base_name(command) == "git":
+        verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
         partial(_judge_redirection, verdict, redirection, places)
@@ -144,6 +147,14 @@ def judged(
     if verdict.doubts or not is_file_command or (command.takes_more and effect.changes is not None):
         verdict.is_outside = True
     return verdict
+
+
+def _repository_doubts(directories: Iterable[str | None]) -> Iterator[str]:
+    for directory in directories:
+        if directory is None:
+            yield "its repository is known only when the line runs"
+        elif reason := config_programs(directory):
+            yield f"{reason}, and may make git run programs"
 
 
 def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
