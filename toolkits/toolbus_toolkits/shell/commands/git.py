@@ -355,7 +355,7 @@ ROWS: tuple[Command, ...] = (
         valued="--sort --points-at --format",
         optional=f"{_FILTERS} --abbrev --color --column",
         asks={
-            "-d --delete -D": "deletes a branch",
+            "-d --delete -D": "deletes a branch, and with it commits that no other has",
             "-m --move -M": "renames a branch",
             "-c --copy -C": "copies a branch",
             "-f --force": "overwrites a branch",
@@ -486,6 +486,7 @@ ROWS: tuple[Command, ...] = (
             "-O --open-files-in-pager": "runs a program",
             "--textconv --ext-grep": "runs programs that the configuration names",
         },
+        recursive="--no-index --untracked",
         leading=1,
         leading_given_by="-e -f",
         digits=True,
