@@ -72,7 +72,7 @@ UNQUOTED = st.one_of(
     LETTERS.map(lambda text: text.lstrip("#-=~") or "a"),
     EXPANSIONS,
     st.sampled_from(["\\ ", "\\$", "\\\\", "\\'", '\\"', "\\*", "*", "?", "[a]", "~", "$", "{}"]),
-    st.text("ab\"\\$`*{,}~ \n#;&|é", max_size=4).map(lambda text: f"'{text}'"),
+    st.text('ab"\\$`*{,}~ \n#;&|é', max_size=4).map(lambda text: f"'{text}'"),
     st.sampled_from([r"$'a\tb\'c\x41'", r"$'\\'", "{a,b}", "{1..3}", "a{b,c{d,e}}"]),
 )
 
