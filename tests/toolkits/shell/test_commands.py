@@ -66,7 +66,7 @@ xargs -n1 grep foo
 xargs -I{} cat {}
 xargs -0 sort --
 bash -c 'ls | wc -l'
-sh -c 'ls && cat a'
+sh -c 'ls && cat a 2>&1'
 eval ls -l
 trap 'ls' EXIT
 trap - INT
@@ -166,6 +166,7 @@ ASKS = {
     "sed '#x\\\nw f' a": "`w` of its script writes a file",
     "sed 's/[[:alpha:]/w f/' a": "is not understood",
     "sed 's/[/]/w f/' a": "is not understood",
+    "sed 'a\\ \nw f' a": "`w` of its script writes",
     "sed 'a\nw f' a": "is not understood",
     "sed -n p a --in-place": "changes its files",
     """awk '{print > "f"}'""": "`>` of its program may write",
@@ -188,6 +189,13 @@ ASKS = {
     "bash +x -c ls": "is an option that is not known",
     "sh -c 'ls &> a'": "in another way than bash",
     "sh -c '((rm x))'": "is not understood",
+    "watch 'ls &> a'": "in another way than bash",
+    "sh -c 'export LANG=$x'": "in another way than bash",
+    "env 'BASH_FUNC_ls%%=() { rm x; }' ls": "is not understood",
+    "tree -PI a -- -o b": "is not known",
+    "less -b -- -ob": "is not known",
+    "zstd -c -T -o a b": "is not known",
+    "lsof -F -- -Da": "is not known",
     "zsh -c ls": "is not read",
     "source a": "the commands of a file",
     "python3 -c 'x'": "a language that is not read",
@@ -234,6 +242,7 @@ python3 -c "$x"
 perl -ne "$x" a
 parallel rm
 xargs bash -c
+xargs env
 xargs -I{} sh -c {}
 xargs -I{} sh -c 'ls {}'
 dd if=a of=/dev/sda
@@ -309,7 +318,7 @@ RUNS = {
     "xargs -n 1 rm -f": ["rm -f ..."],
     "xargs -I % rm a%b": ["rm ?a"],
     "xargs -i rm {}": ["rm ?"],
-    "xargs --frob rm x": ["rm x ...", "x ..."],
+    "xargs --frob rm x": ["rm x ...", "x ...", "?"],
     "find a b -exec rm {} +": ["rm ?a ...", "rm ?b ..."],
     "find . -execdir rm x{} ;": ["rm ?x"],
     "find . -exec rm {} ; -exec ls ;": ["rm ?.", "ls"],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.processes.held_pipe import held_pipe
 from toolbus import Participant, ToolContext, ToolFailed, Turn
 from toolbus_toolkits.shell import Shell, jobs
 
@@ -58,9 +59,13 @@ async def test_a_job_goes_on_after_its_call_and_ends_by_itself(shell: _Jobs) -> 
 
 
 async def test_stop_ends_all_that_a_job_started(shell: _Jobs, tmp_path: Path) -> None:
-    job = await shell.begin("trap '' TERM HUP; setsid cat >left <pipe & mkfifo pipe; cat")
-    ended = await shell.call("stop", job=job)
-    assert (ended["running"], ended["exit"]) == (False, 137)
+    line = "exec >held; trap '' TERM HUP; setsid sleep 60 & sleep 60 & echo ready; cat"
+    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
+        job = await shell.begin(line)
+        assert await held.readline() == b"ready\n"
+        ended = await shell.call("stop", job=job)
+        assert (ended["running"], ended["exit"]) == (False, 137)
+        assert await held.read() == b""
 
 
 async def test_text_that_a_job_does_not_read_waits_and_is_bounded(
@@ -134,10 +139,13 @@ async def test_a_job_that_cannot_be_started_takes_no_place(
 
 async def test_jobs_end_with_the_last_who_uses_the_toolkit(tmp_path: Path) -> None:
     shell = _Jobs(tmp_path)
-    async with Turn(None, always=[shell.toolkit]):
+    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
         async with Turn(None, always=[shell.toolkit]):
-            job = await shell.begin("touch began; trap 'touch ended' EXIT; cat; wait")
-        assert (await shell.call("read", job=job))["running"]
+            async with Turn(None, always=[shell.toolkit]):
+                job = await shell.begin("exec >held; echo ready; cat")
+                assert await held.readline() == b"ready\n"
+            assert (await shell.call("read", job=job))["running"]
+        assert await held.read() == b""
     assert await shell.call("jobs") == []
 
 

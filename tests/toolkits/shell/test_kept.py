@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class _Kept:
 
     async def run(self, command: str, context: ToolContext = ANN, **options: Any) -> Any:
         arguments = {"command": command, **options}
-        return (await self.toolkit.execute(context, "run", arguments)).value
+        result: Any = (await self.toolkit.execute(context, "run", arguments)).value
+        return result
 
     async def out(self, command: str, context: ToolContext = ANN) -> str:
         out: str = (await self.run(command, context))["stdout"]
@@ -66,6 +68,17 @@ async def test_the_next_command_starts_with_what_a_command_ended_with(
     assert " ".join((await kept.out(LOOK)).split()) == (seen or before)
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["", 'a"b$c`d\\e!', "'\n\t\x01\x1b[0m\\n\x7f", 'declare -x PATH="x"\n', "é\u2028", "\x85"],
+)
+async def test_values_are_kept_as_they_are(kept: _Kept, value: str) -> None:
+    await kept.run(f"export MODE={shlex.quote(value)} LAST")
+    found = await kept.out("printenv -0 MODE | od -An -v -tx1; echo ${LAST-unset}")
+    assert bytes.fromhex(found.removesuffix("unset\n")) == value.encode() + b"\0"
+    assert await kept.out("ls nowhere 2>&1 | wc -l") == "1\n"
+
+
 async def test_each_caller_has_its_own(kept: _Kept) -> None:
     await kept.run("cd sub; export MODE=ann")
     for_ann = ToolContext(caller=BEN.caller, on_behalf_of=ANN.caller)
@@ -76,9 +89,10 @@ async def test_each_caller_has_its_own(kept: _Kept) -> None:
 async def test_a_job_starts_there_and_changes_nothing(kept: _Kept) -> None:
     await kept.run("cd sub")
     job = (await kept.run("pwd; cd /; export MODE=job", background=True))["job"]
-    arguments = {"job": job}
-    while (page := (await kept.toolkit.execute(ANN, "read", arguments)).value)["running"]:
+    page: Any = {"running": True}
+    while page["running"]:
         await kept.run("true")
+        page = (await kept.toolkit.execute(ANN, "read", {"job": job})).value
     assert page["text"].endswith("/sub\n")
     assert await kept.out("echo ${PWD##*/} $MODE") == "sub\n"
 

@@ -26,7 +26,7 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     workdir: Annotated[Path, OperatorOnly] = Field(
-        Path(), description="The folder that commands start in, and may change files of."
+        description="The folder that commands start in, and may change files of."
     )
     keep: bool = Field(
         False,

@@ -27,6 +27,12 @@ _NAMES_ONLY = frozenset(
 )
 """Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
 may be listed."""
+_NAMED_IN_FILES = {
+    "file": re.compile(r"-[A-Za-z]*f|--files"),
+    "du": re.compile(r"--files"),
+    "tree": re.compile(r"--(?:from|git|info)file"),
+}
+"""The options of them that read names from a file: what is no name is shown, too."""
 _PLACES_NO_LINK = frozenset(
     ("mkdir", "touch", "rm", "rmdir", "unlink", "tee", "truncate", "chmod", "sed", "shred", ">")
 )
@@ -142,13 +148,24 @@ def judged(
 
 def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
-    if effect.read_only and base_name(verdict.command) in _NAMES_ONLY:
+    if effect.read_only and _shows_names(verdict.command):
         return
     if effect.reads is None:
         _judge_any_words(verdict, places, directories)
         return
     for word in effect.reads:
         _judge_read(verdict, word, places.targets(word, directories), places)
+
+
+def _shows_names(command: SimpleCommand) -> bool:
+    """Whether a command shows nothing that a file contains."""
+    name = base_name(command)
+    if name not in _NAMES_ONLY:
+        return False
+    reads_names = _NAMED_IN_FILES.get(name)
+    return reads_names is None or not any(
+        reads_names.match(word.value or word.prefix) for word in command.words[1:]
+    )
 
 
 def _judge_any_words(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:

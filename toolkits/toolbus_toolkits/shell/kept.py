@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import threading
 from collections import OrderedDict
@@ -27,9 +26,19 @@ __all__ = ["Kept", "KeptStates", "Told"]
 _MAX_BYTES = 64 * 1024
 """Of the variables of one caller: each command gets them beside its line, for which the system has
 at least 128 KiB, on Linux 2 MiB."""
+_IN_MEMORY = "/dev/shm"
 _MAX_ASKERS = 1_000
 _MAX_JUDGED = 64
-_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_EXPORTED = re.compile(
+    rb"""^declare -[a-zA-Z]+ (?P<name>[A-Za-z_][A-Za-z0-9_]*)="""
+    rb"""(?P<value>\$'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\n""",
+    re.DOTALL | re.MULTILINE,
+)
+_ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
+_ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
+_ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+"""Of the quotes `$'...'`, which bash writes where a value has control characters."""
 _OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 """What each bash sets for itself."""
 
@@ -77,7 +86,8 @@ class KeptStates:
         self._first = first
         self._lock = threading.Lock()  # commands are judged on other threads than they are run on
         self._by_asker = OrderedDict[Asker, _Own]()
-        self._env = shutil.which("env", path=first.variables.get("PATH")) or "/usr/bin/env"
+        # A disk takes milliseconds to delete a file, in which the event loop would stand still.
+        self._folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
     def judged(self, asker: Asker, command: str) -> Kept:
         """Return what a command would start with, which is judged now."""
@@ -113,9 +123,9 @@ class KeptStates:
     @contextmanager
     def telling(self, command: str) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
-        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-") as file:
-            env = f"{quote(self._env)} -0"
-            told = f"{{ pwd -P; printf '\\0'; {env} && printf '\\0'; }} >{quote(file.name)} 2>&-"
+        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-", dir=self._folder) as file:
+            # Only builtins: `env` would cost as much as all the rest of a short command.
+            told = f"{{ pwd -P; printf '\\0'; export -p; printf '\\0'; }} >{quote(file.name)} 2>&-"
             # The first line is read and run before the command is looked at.
             yield Told(f"trap {quote(told)} EXIT\n{command}", file.name)
 
@@ -130,8 +140,7 @@ class KeptStates:
         if not mark:  # it ended without its trap
             return []
         where = os.fsdecode(directory)
-        # Of more than the system passes on to a program, `env` could not tell.
-        is_whole = variables.endswith(b"\0\0") and len(variables) <= _MAX_BYTES
+        is_whole = variables.endswith(b"\0") and len(variables) <= _MAX_BYTES
         with self._lock:
             own = self._own(asker)
             own.state = self._state(where, variables) if is_whole else own.state.at(where)
@@ -139,14 +148,12 @@ class KeptStates:
 
     def _state(self, directory: str, variables: bytes) -> Kept:
         found = {
-            os.fsdecode(name): os.fsdecode(value)
-            for name, _, value in (each.partition(b"=") for each in variables.split(b"\0"))
-            # What bash exports of a function has another name, and would take a command's place.
-            if _NAME.fullmatch(name)
+            os.fsdecode(exported["name"]): os.fsdecode(_value_of(exported["value"]))
+            for exported in _EXPORTED.finditer(variables)
         }
         first = self._first.variables
         # Names that no variable of bash has are passed on by it, and cannot be changed in it.
-        found |= {name: first[name] for name in first if not _NAME.fullmatch(os.fsencode(name))}
+        found |= {name: first[name] for name in first if not _NAME.fullmatch(name)}
         for name in _OF_BASH:
             found.pop(name, None)
         names = (found.keys() | first.keys()) - _OF_BASH
@@ -162,3 +169,16 @@ class KeptStates:
         else:
             self._by_asker.move_to_end(asker)
         return own
+
+
+def _value_of(quoted: bytes) -> bytes:
+    """Return what bash reads of a value as `export -p` writes it."""
+    if quoted.startswith(b"$"):
+        return _ESCAPE.sub(lambda found: _escaped(found[1]), quoted[2:-1])
+    return _ESCAPE.sub(lambda found: found[1], quoted[1:-1])
+
+
+def _escaped(character: bytes) -> bytes:
+    if character.isdigit():
+        return bytes([int(character, 8)])
+    return _ESCAPED.get(character, character)

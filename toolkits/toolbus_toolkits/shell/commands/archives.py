@@ -86,13 +86,14 @@ def _compress(arguments: Arguments) -> Effect:
     return Effect(why="it replaces files by packed or unpacked ones")
 
 
-def _packer(name: str, source: str, flags: str, valued: str = "") -> Command:
+def _packer(name: str, source: str, flags: str, *, valued: str = "", optional: str = "") -> Command:
     return Command(
         name=name,
         source=source,
         flags=f"{flags} -c --stdout -d --decompress -k --keep -t --test -q --quiet -v --verbose -f"
         " --force -h --help -V --version",
         valued=valued,
+        optional=optional,
         digits=True,
         effect=_compress,
     )
@@ -116,14 +117,17 @@ ROWS: tuple[Command, ...] = (
     ),
     *(_packer(name, f"{name}(1), gzip 1.12", _GZIP_FLAGS) for name in ("gzip", "gunzip", "zcat")),
     *(
-        _packer(name, f"{name}(1), XZ Utils 5.4", _XZ_FLAGS, "-T --threads")
+        _packer(name, f"{name}(1), XZ Utils 5.4", _XZ_FLAGS, valued="-T --threads")
         for name in ("xz", "unxz", "xzcat")
     ),
     *(
         _packer(name, f"{name}(1), bzip2 1.0.8", "-z --compress -s --small --fast --best")
         for name in ("bzip2", "bunzip2", "bzcat")
     ),
-    *(_packer(name, f"{name}(1), zstd 1.5", "-l", "-T") for name in ("zstd", "unzstd", "zstdcat")),
+    *(
+        _packer(name, f"{name}(1), zstd 1.5", "-l", optional="-T")
+        for name in ("zstd", "unzstd", "zstdcat")
+    ),
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {

@@ -19,6 +19,7 @@ _COREUTILS = "GNU coreutils 9.1"
 
 _OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
 _OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
+_MOST_LINKS = 20
 _ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
 
 
@@ -48,7 +49,7 @@ def _changes(why: str, *, deletes: bool = False) -> Callable[[Arguments], Effect
 def _sources(arguments: Arguments) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the sources of cp and mv, and every path that they may write."""
     operands = arguments.operands
-    targets = arguments.values("-t --target-directory")
+    targets = arguments.values("-t --target-directory")[-1:]
     if targets:
         sources = operands
     else:
@@ -89,6 +90,8 @@ def _link(arguments: Arguments) -> Effect:
     sources, written = _sources(replace(arguments, operands=operands))
     # What a link leads to counts as changed: later it is written through the link. A relative
     # symlink leads on from the folder of the link.
+    if len(sources) > _MOST_LINKS:
+        return Effect(why="it makes many links", reads=tuple(sources))
     led_to = tuple(_from_link(link, source) for link in written for source in sources)
     return Effect(why="it makes links", reads=tuple(sources), changes=(*sources, *written, *led_to))
 

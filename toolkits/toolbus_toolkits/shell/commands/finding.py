@@ -32,9 +32,9 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
-_MOST_PATHS = 20
-"""For so many folders the found files are known to begin with one of them; for more it is not known
-with what they begin."""
+_MOST_COMMANDS = 100
+"""So many commands are made of those that find runs, one for each folder where it looks: what it
+finds begins with that. Beyond, it is not known with what it begins."""
 
 
 class _Find:
@@ -142,7 +142,7 @@ class _Find:
     def _commands(self, name: str, body: Sequence[Word], adds: bool) -> list[SimpleCommand]:
         # What is found begins with the folder where the search began, so that it is no option.
         texts = [path.value or path.prefix for path in self._paths] or ["."]
-        if name in ("-execdir", "-okdir") or len(texts) > _MOST_PATHS:
+        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MOST_COMMANDS:
             texts = [""]
         return [
             SimpleCommand(

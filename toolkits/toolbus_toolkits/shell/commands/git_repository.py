@@ -35,7 +35,7 @@ _HARMLESS_SECTIONS = frozenset(
     "submodule svn-remote tag url user versionsort worktree".split()
 )
 # Of other sections these keys only; `*` stands for any subsection. `core.hooksPath` is among them
-# because what only reads runs no hook; `core.sshCommand` because it does not talk to other machines.
+# because what only reads runs no hook; `core.sshCommand` because it talks to no other machine.
 _HARMLESS_KEYS = frozenset(
     "core.abbrev core.autocrlf core.bare core.bigfilethreshold core.checkroundtripencoding "
     "core.checkstat core.commentchar core.commentstring core.commitgraph core.compression "
@@ -239,7 +239,7 @@ def _value(raw: str) -> str:
 
 @lru_cache(maxsize=128)
 def _submodules(file: _Seen, hash_length: int) -> tuple[str, ...]:
-    """Return the folders of submodules in an index. (gitformat-index(5))
+    """Return the folders of submodules in an index, as gitformat-index(5) describes it.
 
     The mode of such an entry, 160000 in octal, stands 24 bytes after its start; other fields with
     the same bytes give names that do not exist, and do no harm.

@@ -125,7 +125,7 @@ ROWS: tuple[Command, ...] = (
         optional="-i -F -T",
         asks={"-D": "writes a file", "-r": "repeats for ever"},
         plus="is an option that is not known",
-        operands="paths",
+        ends_options=False,
     ),
     Command(
         name="ss",

@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.commands.table import Arguments, Command, unknown_co
 
 __all__ = ["ROWS", "awk_fault", "sed_fault"]
 
-_MOST_CHARS = 20_000
+_MOST_CHARS = 8_000
 """A longer script is not read: it would take too long, and no person reads it in a question."""
 
 _SED_ADDRESS = re.compile(r"[0-9]+(?:~[0-9]+)?|\$|[+~][0-9]+")
@@ -24,11 +24,12 @@ _SED_BLANKS = re.compile(r"[ \t]*")
 _SED_BETWEEN = re.compile(r"(?:[ \t\n;]|#[^\n]*)*")
 # A backslash before the `]` would be another letter for some seds, and an escape for others.
 _SED_BRACKETS = re.compile(r"\[\^?\]?(?:\[:[a-z]+:\]|\\[^\]\n]|[^\[\]\\\n])*\]")
+_SED_HARM_OR_END = re.compile(r"[weWrR\n]")
 _SED_FLAGS = re.compile(r"[gpIiMm0-9]*")
 _SED_END = re.compile(r"[ \t]*(?:[;\n]|(?=[}#])|\Z)")
 _SED_PLAIN = frozenset("=dDgGhHnNpPxzF")
 _SED_LABEL = re.compile(r"[ \t]*[A-Za-z0-9_]*")
-_SED_TEXT = re.compile(r"[ \t]*(?:\\[ \t]*\n)?(?:[^\\\n]|\\.)(?:[^\\\n]|\\.|\\\n)*(?:\n|\Z)")
+_SED_TEXT = re.compile(r"[ \t]*(?:\\\n)?(?:[^\\\n]|\\.)(?:[^\\\n]|\\.|\\\n)*(?:\n|\Z)")
 
 
 class _SedError(Exception):
@@ -123,9 +124,10 @@ class _Sed:
         self._position = match.end()
         # GNU sed 4.9 takes a delimiter inside of brackets as a letter, others end the part there:
         # then what follows must be harmless in both readings.
-        line = self._script[match.start() :].partition("\n")[0]
-        if delimiter in match[0] and re.search("[weWrR]", line):
-            raise _SedError("its script is not understood")
+        if delimiter in match[0]:
+            found = _SED_HARM_OR_END.search(self._script, match.start())
+            if found is not None and found[0] != "\n":
+                raise _SedError("its script is not understood")
 
     def _read_command(self) -> None:
         name = self._peek()
@@ -191,7 +193,7 @@ def _sed(arguments: Arguments) -> Effect:
         return Effect(read_only=True, reads=files)
     # `-i.orig` keeps the file as it was under another name.
     changes = list(files)
-    for suffix in arguments.values("-i --in-place"):
+    for suffix in arguments.values("-i --in-place")[-1:]:
         if suffix.value is None or not _SED_SUFFIX.fullmatch(suffix.value):
             return Effect(why="`-i` names further files")
         for file in files:
@@ -223,7 +225,7 @@ def awk_fault(program: str) -> str:
         return f"`{found[0]}` of its program may run a command or read other files"
     if "@" in text or "`" in text or "\\\n" in text or "\0" in text:
         return "its program is not understood"
-    if not has_slash and ("#" in text or "\\" in text or text.count('"') % 2):
+    if not has_slash and ("#" in text or "\\" in text or '"' in text.replace('""', "")):
         return "its program is not understood"
     if "|" in text.replace("||", ""):
         return "a pipe of its program may run a command"

@@ -164,7 +164,6 @@ ROWS: tuple[Command, ...] = (
         flags="-a -A -B -c -C -d -e -E -f -F -g -G -i -I -J -K -L -m -M -n -N -q -Q -r -R -s -S"
         " -u -U -w -W -X -V --version --LINE-NUMBERS --RAW-CONTROL-CHARS --chop-long-lines"
         " --quit-if-one-screen --quit-at-eof --no-init --ignore-case",
-        valued="-b -h -j -x -y -z",
         asks={
             "-o -O --log-file --LOG-FILE": "writes a file",
             "-k --lesskey-file --lesskey-src --lesskey-content": "may set what it runs",
@@ -222,6 +221,7 @@ ROWS: tuple[Command, ...] = (
         valued="-c -cols -g -groupsize -l -len -n -name -o -offset -s -seek",
         single_dash=True,
         permutes=False,
+        ends_options=False,
         at_most=1,
         beyond="the second operand of `xxd` is a file that it writes",
     ),
@@ -279,6 +279,8 @@ ROWS: tuple[Command, ...] = (
         valued="-L -P -I -H -T --filelimit --charset --timefmt --sort",
         files="--gitfile --infofile",
         asks={"-o": "writes a file", "-R": "writes a file in each folder"},
+        # `-PI a b` takes both values from the words that follow, so that `--` may be one.
+        ends_options=False,
     ),
     Command(
         name="locate",

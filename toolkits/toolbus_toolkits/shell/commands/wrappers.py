@@ -40,7 +40,9 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
     ]
     if len(begins) > _MOST_TAILS:
         return (unknown_command(command.source),)
-    return tuple(_from(command, position) for position in begins)
+    found = tuple(_from(command, position) for position in begins)
+    # `xargs env --frob`: the words that are added may be the command.
+    return (*found, unknown_command(command.source)) if command.takes_more else found
 
 
 def run_text(text: str, source: str) -> tuple[tuple[SimpleCommand, ...], str]:
@@ -84,6 +86,9 @@ def _runs_operands(arguments: Arguments) -> Effect:
     if arguments.fault or any(word.value is None and word.is_split for word in leading):
         return Effect(why=f"`{arguments.row.name}` is not understood", runs=tails(command))
     inner = _with_assignments(_from(command, start))
+    if inner.words and "=" in inner.words[0].source:
+        # env sets variables of any name: `BASH_FUNC_ls%%=...` is a function of bash.
+        return Effect(why=f"`{inner.words[0].source}` is not understood", runs=tails(command))
     if not inner.words and not inner.assignments and not inner.takes_more:
         return Effect(read_only=True, reads=(), is_transparent=True)
     if not inner.words and inner.takes_more:
@@ -175,10 +180,12 @@ def _watch(arguments: Arguments) -> Effect:
     words = arguments.operands
     if arguments.fault or arguments.has("-x --exec"):
         return _runs_operands(arguments)
-    return _joined(arguments.command, words, "watch")
+    return _joined(arguments.command, words, "watch", is_bash=False)
 
 
-def _joined(command: SimpleCommand, words: Sequence[Word], name: str) -> Effect:
+def _joined(
+    command: SimpleCommand, words: Sequence[Word], name: str, *, is_bash: bool = True
+) -> Effect:
     """Run words that are joined with spaces and read again, as those of eval."""
     texts = [word.value for word in words if word.value is not None and not word.is_pattern]
     if len(texts) < len(words) or command.takes_more:
@@ -187,14 +194,18 @@ def _joined(command: SimpleCommand, words: Sequence[Word], name: str) -> Effect:
             immune=f"`{name}` runs code that is known only when the line runs",
             runs=(unknown_command(command.source), *tails(command)),
         )
-    commands, fault = run_text(" ".join(texts), command.source)
+    text = " ".join(texts)
+    commands, fault = run_text(text, command.source)
+    why = fault
+    if not is_bash and any(mark in text for mark in _NOT_SH):
+        why = fault or f"`{name}` may read its text in another way than bash"
     return Effect(
-        read_only=not fault,
-        why=fault,
+        read_only=not why,
+        why=why,
         immune=fault,
         reads=(),
         runs=commands,
-        is_transparent=not fault,
+        is_transparent=not why,
     )
 
 
@@ -214,7 +225,10 @@ def _trap(arguments: Arguments) -> Effect:
     return _joined(arguments.command, words[:1], "trap")
 
 
-_NOT_SH = ("$'", '$"', "&>", "|&", "((", "[[", "<<", "<(", ">(", "{", "=~", ">&", ";&", "function")
+_NOT_SH = (
+    *("$'", '$"', "&>", "|&", "((", "[[", "<<", "<(", ">(", "{", "=~", ";&", "function"),
+    *("export", "readonly", "local"),
+)
 """What bash reads in another way than another shell of POSIX: `ls &> f` runs `ls` and empties f."""
 
 _SHELL = Command(
@@ -243,16 +257,8 @@ def _shell(arguments: Arguments) -> Effect:
         # The text of `-c` may be any word.
         return Effect(why=arguments.fault, runs=_texts_and_tails(command))
     if arguments.has("-c") and words:
-        effect = _joined(replace(command, takes_more=False), words[:1], f"{name} -c")
-        text = words[0].value or ""
-        if effect.read_only and name != "bash" and any(mark in text for mark in _NOT_SH):
-            return replace(
-                effect,
-                read_only=False,
-                is_transparent=False,
-                why=f"`{name}` may read its text in another way than bash",
-            )
-        return effect
+        inner = replace(command, takes_more=False)
+        return _joined(inner, words[:1], f"{name} -c", is_bash=name == "bash")
     if words and not arguments.has("-s") and not command.takes_more:
         return Effect(why=f"`{name}` runs a script")
     why = f"`{name}` runs what it reads"

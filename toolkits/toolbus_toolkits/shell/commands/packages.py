@@ -1,0 +1,432 @@
+"""Package managers, tools of languages, and what they run.
+
+Many of them run code of the folder that they start in, even to show their version: yarn the file
+that `.yarnrc.yml` names, cargo and rustc the toolchain of `rust-toolchain.toml`, uv the Python of
+`.venv`, and go loads the version that `go.mod` names. Those are asked about whatever their words
+are. A file in the program's own cache or log does not count as a change.
+
+Source: `--help` of npm 11.19 and pip 23.2; the manuals of npm, yarn 4, rustup, go 1.26, uv and
+poetry; conda 24; the manual pages of apt 2.6, dpkg 1.21 and rpm 4.18; Homebrew 4; Terraform 1.11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.subcommands import (
+    SETTINGS,
+    by_name,
+    subcommand_effect,
+    with_subcommands,
+)
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    asking,
+    read_arguments,
+)
+from toolbus_toolkits.shell.commands.wrappers import run_text, tails
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = ["ROWS", "SPECIAL"]
+
+_NPM = "npm help, npm 11.19"
+_PIP = "pip help, pip 23.2"
+_APT = "apt(8), apt 2.6"
+_DPKG = "dpkg(1), dpkg 1.21"
+
+_NPM_TOP = Command(
+    name="npm",
+    source=_NPM,
+    flags="-v --version -h --help -s --silent -q --quiet -d --verbose --json -l --long",
+    optional="--loglevel",
+    permutes=False,
+)
+_NPM_LIST = Command(
+    name="npm ls",
+    source=_NPM,
+    flags="-a --all --json -l --long -p --parseable -g --global --link --prod --production --dev"
+    " --package-lock-only --unicode --no-unicode --workspaces --include-workspace-root"
+    " --install-links -s --silent",
+    # nopt takes a word that begins with `-` as the next option, not as a value.
+    optional="--depth --omit --include -w --workspace --loglevel",
+    operands="words",
+)
+_NPM_ROWS = (
+    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("ls", "list", "la", "ll")),
+    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("why", "explain", "query")),
+    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("root", "prefix")),
+    replace(_NPM_LIST, name="npm pkg get"),
+)
+_ASKS_REGISTRY = "it asks the registry that a file of the folder may name"
+_RUNS_SCRIPTS = "it runs a script that package.json of the folder names"
+_INSTALLS = "it installs packages, and runs their scripts"
+_NPM_WHYS = {
+    **dict.fromkeys(("npm install", "npm i", "npm ci", "npm add", "npm update"), _INSTALLS),
+    **dict.fromkeys(("npm rebuild", "npm init", "npm create"), "it runs scripts of packages"),
+    **dict.fromkeys(("npm run", "npm run-script", "npm test", "npm t", "npm start"), _RUNS_SCRIPTS),
+    **dict.fromkeys(("npm view", "npm info", "npm show", "npm outdated"), _ASKS_REGISTRY),
+    **dict.fromkeys(("npm audit", "npm search", "npm ping"), _ASKS_REGISTRY),
+    **dict.fromkeys(("npm uninstall", "npm remove", "npm rm", "npm prune"), "it removes packages"),
+    "npm config list": "it may show tokens",
+    "npm config get": "it may show tokens",
+    "npm publish": "it publishes the folder for everybody",
+    "npm version": "it changes the version, and commits",
+    "npm cache": "it changes the cache",
+    "npm login": "it stores a token",
+}
+
+
+def _npm(command: SimpleCommand) -> Effect:
+    values = [word.value for word in command.words[1:3]]
+    if values[:1] in (["exec"], ["x"]):
+        return _run(_NPX, command, 2)
+    first = (values or [""])[0] or ""
+    # Names of commands may be cut: `npm conf set`.
+    is_config = first in ("c", "set") or (len(first) > 2 and "config".startswith(first))
+    if is_config and (first == "set" or values[1:] not in (["list"], ["ls"], ["get"])):
+        return _changes_settings(first)
+    return _NPM_EFFECT(command)
+
+
+def _changes_settings(name: str) -> Effect:
+    return Effect(why=SETTINGS, immune=f"`{name}`: {SETTINGS}")
+
+
+_NPM_EFFECT = with_subcommands(_NPM_TOP, by_name(_NPM_ROWS), _NPM_WHYS)
+
+_PIP_TOP = Command(
+    name="pip",
+    source=_PIP,
+    flags="-h --help -V --version -q --quiet -v --verbose --no-color --isolated"
+    " --disable-pip-version-check --no-input",
+    asks={
+        "--log": "writes a file",
+        "--python": "runs a program",
+        "--debug --proxy --trusted-host --cert --client-cert --cache-dir": "is not known to read",
+    },
+    permutes=False,
+)
+_PIP_OPTIONS = (
+    "-h --help -q --quiet -v --verbose --no-color --isolated --disable-pip-version-check --no-input"
+)
+_PIP_LIST = Command(
+    name="pip list",
+    source=_PIP,
+    flags=f"{_PIP_OPTIONS} -e --editable -l --local --user --pre --not-required"
+    " --exclude-editable --include-editable",
+    valued="--format --exclude",
+    files="--path",
+    asks={
+        "--log": "writes a file",
+        "--python": "runs a program",
+        "-o --outdated -u --uptodate -i --index-url --extra-index-url": "asks an index",
+    },
+    operands="words",
+)
+_PIP_ROWS = (
+    _PIP_LIST,
+    replace(_PIP_LIST, name="pip show", flags=f"{_PIP_OPTIONS} -f --files", valued="", files=""),
+    replace(_PIP_LIST, name="pip check", flags=_PIP_OPTIONS, valued="", files=""),
+    replace(_PIP_LIST, name="pip inspect", flags=f"{_PIP_OPTIONS} --local --user", valued=""),
+)
+_PIP_WHYS = {
+    "pip install": "it installs packages, and runs their build scripts",
+    "pip uninstall": "it removes packages",
+    "pip download": "it loads packages, and runs their build scripts",
+    "pip wheel": "it builds packages, and runs their build scripts",
+    "pip freeze": "it runs git, hg and others in the folders of packages",
+    "pip cache": "it changes the cache",
+    "pip index": "it asks an index",
+}
+
+
+def _pip(command: SimpleCommand) -> Effect:
+    values = [word.value for word in command.words[1:]]
+    if "config" in values and any(value in (None, "set", "unset", "edit") for value in values):
+        return _changes_settings("pip config")
+    return _PIP_EFFECT(command)
+
+
+_PIP_EFFECT = with_subcommands(_PIP_TOP, by_name(_PIP_ROWS), _PIP_WHYS)
+
+# Programs that run others with their own words: where their options are not understood, each word
+# may begin the command.
+_NPX = Command(
+    name="npx",
+    source=_NPM,
+    flags="-y --yes --no -q --quiet",
+    valued="-p --package -w --workspace",
+    asks={"-c --call": "runs a text"},
+    permutes=False,
+    operands="words",
+)
+_UV_RUN = Command(
+    name="uv run",
+    source="uv help run, uv 0.5",
+    flags="--frozen --locked --no-sync --isolated --no-project --offline --all-extras --no-dev"
+    " --dev -q --quiet -v --verbose --exact --active --refresh",
+    valued="--with --extra --group --only-group --python -p --package --project --directory"
+    " --env-file --with-requirements --with-editable --no-group --index --config-file",
+    permutes=False,
+    operands="words",
+)
+_RUNNERS = {
+    "npx": _NPX,
+    "bunx": replace(_NPX, name="bunx"),
+    "uvx": replace(_UV_RUN, name="uvx", valued="--with --from --python -p --index"),
+    "uv run": _UV_RUN,
+    "uv tool run": replace(_UV_RUN, name="uv tool run", valued="--with --from --python -p"),
+    **{
+        name: Command(
+            name=name, source=f"{name} --help", permutes=False, operands="words", valued=valued
+        )
+        for name, valued in (
+            ("poetry run", "-C --directory -P --project"),
+            ("pipenv run", ""),
+            ("pdm run", ""),
+            ("hatch run", ""),
+            ("rye run", ""),
+            ("pipx run", "--spec --python"),
+            ("bundle exec", ""),
+            ("pnpm exec", ""),
+            ("pnpm dlx", "--package"),
+            ("yarn exec", ""),
+            ("yarn dlx", "-p --package"),
+            ("conda run", "-n --name -p --prefix --cwd"),
+            ("dotenv run", "-f --file"),
+        )
+    },
+}
+_NO_RUNNER = {
+    "uv": "it runs the Python of the folder, or changes packages",
+    "poetry": "it runs the Python of the folder, or changes packages",
+    "pipenv": "it runs the Python of the folder, or changes packages",
+    "pdm": "it runs the Python of the folder, or changes packages",
+    "hatch": "it runs scripts of the project",
+    "rye": "it runs scripts of the project",
+    "pipx": "it installs or runs packages",
+    "bundle": "it runs the Gemfile of the folder",
+    "pnpm": "it may load and run the version of pnpm that package.json names",
+    "yarn": "it runs the file that `.yarnrc.yml` of the folder names, and scripts of packages",
+    "conda": "it changes packages",
+    "dotenv": "it reads secrets",
+}
+_CONDA_ROWS = (
+    Command(
+        name="conda list",
+        source="conda list --help, conda 24",
+        flags="-f --full-name -c --canonical --json -q --quiet --explicit --export",
+        valued="-n --name",
+        operands="words",
+    ),
+    Command(
+        name="conda env list",
+        source="conda env list --help, conda 24",
+        flags="--json -q --quiet -v --verbose",
+        operands="words",
+    ),
+)
+
+
+def _run(row: Command, command: SimpleCommand, start: int) -> Effect:
+    """Run the words behind the options of a program; `npx -c TEXT` runs a text."""
+    arguments = read_arguments(row, command, start)
+    why = f"`{row.name}` runs a command in an environment of its own, and may load packages"
+    if arguments.fault:
+        runs = list(tails(command, start))
+        for word in command.words[start:]:
+            if word.value is not None and " " in word.value:
+                runs.extend(run_text(word.value.partition("=")[2] or word.value, word.source)[0])
+        return Effect(why=why, runs=tuple(runs))
+    # With nothing behind it, npx starts a shell that reads.
+    words = command.words[arguments.first_operand :]
+    inner = SimpleCommand(
+        words, source=" ".join(word.source for word in words), takes_more=command.takes_more
+    )
+    return Effect(why=why, runs=(inner,) if words else ())
+
+
+def _runner(command: SimpleCommand) -> Effect:
+    name = (command.words[0].value or "").rpartition("/")[2]
+    title = name
+    if title in _RUNNERS:
+        return _run(_RUNNERS[title], command, 1)
+    values = [word.value for word in command.words]
+    if len(values) == 2 and values[1] in ("--version", "-V") and name in _SHOWS_VERSION:
+        return Effect(read_only=True, reads=())
+    if "config" in values[1:3] and not {"list", "get", "show"} & set(values):
+        return _changes_settings(f"{name} config")
+    for position, word in enumerate(command.words[1:3], 2):
+        title = f"{title} {word.value}"
+        if title in _RUNNERS:
+            return _run(_RUNNERS[title], command, position)
+    # Options may stand before `run`; then what it runs may begin anywhere behind it.
+    runners = {"run", "exec", "dlx", None}
+    begins = [i for i, value in enumerate(values) if i > 0 and value in runners]
+    runs = tails(command, begins[0] + 1) if begins else ()
+    if name == "conda" and not runs:
+        return subcommand_effect(command, name, by_name(_CONDA_ROWS), _NO_RUNNER)
+    return Effect(why=_NO_RUNNER[name], runs=runs)
+
+
+_SHOWS_VERSION = frozenset(("uv", "uvx", "pipx", "conda"))
+"""Those that read no file of the folder to show their version."""
+
+
+def _version_only(words: str, why: str) -> Callable[[SimpleCommand], Effect]:
+    """Allow one word that shows the version, and ask about anything else."""
+    shown = frozenset(words.split())
+
+    def effect(command: SimpleCommand) -> Effect:
+        values = [word.value for word in command.words[1:]]
+        if len(values) == 1 and values[0] in shown and not command.takes_more:
+            return Effect(read_only=True, reads=())
+        return Effect(why=why)
+
+    return effect
+
+
+def _go(command: SimpleCommand) -> Effect:
+    if any(word.value in ("-w", "-u", "--w", "--u") for word in command.words[1:]):
+        return _changes_settings("go env")
+    return Effect(why="it may load and run the version of go that go.mod names")
+
+
+def _rpm(arguments: Arguments) -> Effect:
+    if not arguments.has("-q --query"):
+        return Effect(why="it installs or removes packages")
+    return Effect(read_only=True, reads=arguments.paths())
+
+
+_APT_LIST = Command(
+    name="apt list",
+    source=_APT,
+    flags="--installed --upgradable --upgradeable -a --all-versions -v --verbose -q --quiet",
+    operands="words",
+)
+_APT_TOP = Command(name="apt", source=_APT, flags="-v --version -h --help", permutes=False)
+_APT_ROWS = (
+    _APT_LIST,
+    *(
+        replace(_APT_LIST, name=f"apt {name}", flags="-a --all-versions -n --names-only -f --full")
+        for name in ("show", "search", "policy", "depends", "rdepends")
+    ),
+)
+_APT_CACHE_ROWS = tuple(
+    replace(
+        _APT_LIST, name=f"apt-cache {name}", flags="-a --all-versions -n --names-only -f --full"
+    )
+    for name in (
+        *("show", "search", "policy", "depends", "rdepends", "madison", "pkgnames", "stats"),
+        *("showpkg", "dump", "unmet", "showsrc"),
+    )
+)
+_PACKAGES = "it installs or removes packages"
+
+ROWS: tuple[Command, ...] = (
+    *(*_NPM_ROWS, *_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS),
+    Command(
+        name="dpkg",
+        source=_DPKG,
+        flags="-l --list -s --status -L --listfiles -S --search -p --print-avail --get-selections"
+        " --version --print-architecture --print-foreign-architectures -C --audit"
+        " --compare-versions -V --verify --help",
+        operands="words",
+    ),
+    Command(
+        name="dpkg-query",
+        source="dpkg-query(1), dpkg 1.21",
+        flags="-l --list -s --status -L --listfiles -S --search -p --print-avail -W --show"
+        " --no-pager --version --help",
+        valued="-f --showformat",
+        operands="words",
+    ),
+    Command(
+        name="rpm",
+        source="rpm(8), rpm 4.18",
+        flags="-q --query -a --all -i --info -l --list -c --configfiles -d --docfiles -R --requires"
+        " --provides --changelog -s --state --version",
+        operands="words",
+        effect=_rpm,
+    ),
+    Command(
+        name="brew list",
+        source="brew(1), Homebrew 4",
+        flags="--formula --formulae --cask --casks --versions -1 -l -r -t --full-name --multiple"
+        " --pinned",
+        operands="words",
+    ),
+    Command(
+        name="terraform version",
+        source="terraform version -help, Terraform 1.11",
+        flags="-json",
+        single_dash=True,
+        operands="words",
+        at_most=0,
+    ),
+)
+
+_TOOLCHAIN = "it may run the toolchain that a file of the folder names, and code of the project"
+_COMPILES = "it writes files, and may run code of the project"
+_BREW_TOP = Command(name="brew", source="brew(1), Homebrew 4", flags="--version -v", permutes=False)
+_TERRAFORM_TOP = Command(
+    name="terraform",
+    source="terraform -help, Terraform 1.11",
+    flags="-version -v --version -help",
+    single_dash=True,
+    permutes=False,
+)
+_TERRAFORM_WHYS = {
+    "terraform": "it runs providers of the project",
+    "terraform apply": "it changes what the project describes",
+    "terraform destroy": "it deletes what the project describes",
+    "terraform init": "it loads programs that the project names",
+    "terraform fmt": "it changes files",
+}
+
+
+def _rows_of(name: str) -> Mapping[str, Command]:
+    return by_name([row for row in ROWS if row.name.startswith(f"{name} ")])
+
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "npm": _npm,
+    **dict.fromkeys(("pip", "pip3"), _pip),
+    **dict.fromkeys((*(name for name in _RUNNERS if " " not in name), *_NO_RUNNER), _runner),
+    **dict.fromkeys(("cargo", "rustc", "rustup", "rustfmt", "clippy-driver"), asking(_TOOLCHAIN)),
+    **dict.fromkeys(("go", "gofmt"), _go),
+    **dict.fromkeys(
+        ("gcc", "g++", "cc", "c++", "clang", "clang++"),
+        _version_only("--version -dumpversion -dumpmachine", _COMPILES),
+    ),
+    "java": _version_only("-version --version", "it runs a program"),
+    "javac": _version_only("-version --version", _COMPILES),
+    **dict.fromkeys(("cmake", "ctest", "ninja", "meson"), _version_only("--version", _COMPILES)),
+    **dict.fromkeys(
+        ("make", "gmake"),
+        _version_only("--version -v", "it runs what the Makefile says, also with -n"),
+    ),
+    **dict.fromkeys(("just", "task", "rake"), asking("it runs what a file of the folder says")),
+    **dict.fromkeys(
+        ("pytest", "tox", "nox", "mvn", "gradle", "jest", "vitest", "mocha"),
+        asking("it runs code of the project"),
+    ),
+    **dict.fromkeys(
+        ("eslint", "prettier", "tsc", "webpack", "vite", "next"),
+        asking("it runs what the configuration of the project names"),
+    ),
+    **dict.fromkeys(("mypy", "ruff", "black", "isort", "flake8", "pylint"), asking(_COMPILES)),
+    **dict.fromkeys(("ansible", "ansible-playbook", "helm"), asking("it changes other machines")),
+    "apt": with_subcommands(_APT_TOP, by_name(_APT_ROWS), {"apt": _PACKAGES}),
+    "apt-cache": with_subcommands(
+        replace(_APT_TOP, name="apt-cache"), by_name(_APT_CACHE_ROWS), {"apt-cache": _PACKAGES}
+    ),
+    **dict.fromkeys(
+        ("apt-get", "aptitude", "dnf", "yum", "pacman", "apk", "snap", "zypper"), asking(_PACKAGES)
+    ),
+    "brew": with_subcommands(_BREW_TOP, _rows_of("brew"), {"brew": _PACKAGES}),
+    "terraform": with_subcommands(_TERRAFORM_TOP, _rows_of("terraform"), _TERRAFORM_WHYS),
+}

@@ -1,0 +1,355 @@
+"""Commands that talk to a service: containers, clusters, GitHub, machines far away.
+
+What they show is reading, if their manual says so and if a word of the line cannot choose whom they
+ask. A file in the program's own cache does not count as a change.
+
+Source: `--help` of docker 28.2 and kubectl 1.32; the manual of gh 2.60; the manual pages of curl,
+wget, OpenSSH and rsync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.subcommands import SETTINGS, by_name, with_subcommands
+from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = ["ROWS", "SPECIAL"]
+
+_DOCKER = "docker --help, Docker 28.2"
+_KUBECTL = "kubectl --help, Kubernetes 1.32"
+_GH = "gh(1), GitHub CLI 2.60"
+
+_ELSEWHERE = "may ask another machine"
+
+_DOCKER_TOP = Command(
+    name="docker",
+    source=_DOCKER,
+    flags="-D --debug -v --version --help",
+    valued="-l --log-level",
+    asks={"-H --host -c --context --config --tls --tlsverify": _ELSEWHERE},
+    permutes=False,
+)
+_PS = Command(
+    name="docker ps",
+    source=_DOCKER,
+    flags="-a --all -l --latest --no-trunc -q --quiet -s --size --help",
+    valued="-f --filter --format -n --last",
+    operands="words",
+    any_option=True,
+)
+_IMAGES = Command(
+    name="docker images",
+    source=_DOCKER,
+    flags="-a --all --digests --no-trunc -q --quiet --tree --help",
+    valued="-f --filter --format",
+    operands="words",
+    any_option=True,
+)
+_INSPECT = Command(
+    name="docker inspect",
+    source=_DOCKER,
+    flags="-s --size -v --verbose --help",
+    valued="-f --format --type --platform",
+    operands="words",
+    any_option=True,
+)
+_LOGS = Command(
+    name="docker logs",
+    source=_DOCKER,
+    flags="--details -f --follow -t --timestamps --help",
+    valued="--since --until -n --tail",
+    operands="words",
+    any_option=True,
+)
+_TOP = Command(
+    # Options of ps may follow the container.
+    name="docker top",
+    source=_DOCKER,
+    flags="--help",
+    operands="words",
+    any_option=True,
+    permutes=False,
+)
+_STATS = Command(
+    name="docker stats",
+    source=_DOCKER,
+    flags="-a --all --no-stream --no-trunc --help",
+    valued="--format",
+    operands="words",
+    any_option=True,
+)
+_SHOWN = Command(
+    name="docker version",
+    source=_DOCKER,
+    flags="--help",
+    valued="-f --format",
+    operands="words",
+    any_option=True,
+)
+_LISTED = Command(
+    name="docker volume ls",
+    source=_DOCKER,
+    flags="-q --quiet --no-trunc --help",
+    valued="-f --filter --format",
+    operands="words",
+    any_option=True,
+)
+_HISTORY = Command(
+    name="docker history",
+    source=_DOCKER,
+    flags="-H --human --no-trunc -q --quiet --help",
+    valued="--format --platform",
+    operands="words",
+    any_option=True,
+)
+_DOCKER_ROWS = (
+    *(replace(_PS, name=f"docker {name}") for name in ("ps", "container ls", "container ps")),
+    replace(_PS, name="docker container list"),
+    *(replace(_IMAGES, name=f"docker {name}") for name in ("images", "image ls", "image list")),
+    *(
+        replace(_INSPECT, name=f"docker {name}inspect")
+        for name in ("", "container ", "image ", "volume ", "network ", "context ")
+    ),
+    *(replace(_LOGS, name=f"docker {name}logs") for name in ("", "container ")),
+    *(replace(_TOP, name=f"docker {name}top") for name in ("", "container ")),
+    *(replace(_STATS, name=f"docker {name}stats") for name in ("", "container ")),
+    *(
+        replace(_SHOWN, name=f"docker {name}")
+        for name in (
+            *("version", "info", "port", "diff", "container port", "container diff"),
+            *("system info", "context show", "compose version"),
+        )
+    ),
+    replace(_SHOWN, name="docker system df", flags="-v --verbose --help", valued="--format"),
+    *(replace(_LISTED, name=f"docker {name} ls") for name in ("volume", "network", "context")),
+    *(replace(_HISTORY, name=f"docker {name}history") for name in ("", "image ")),
+)
+_DOCKER_WHYS = {
+    "docker build": "it builds an image, and runs what the Dockerfile says",
+    "docker compose": "it reads the variables and the projects that its file names, or starts"
+    " containers",
+    "docker compose down": "it ends and removes containers",
+    "docker cp": "it copies files into or out of a container",
+    "docker exec": "it runs a command in a container",
+    "docker kill": "it ends containers",
+    "docker context use": SETTINGS,
+    "docker login": SETTINGS,
+    "docker pull": "it loads an image from another machine",
+    "docker push": "it sends an image to another machine",
+    "docker restart": "it ends and starts containers",
+    "docker rm": "it removes containers",
+    "docker rmi": "it removes images",
+    "docker run": "it starts a container, which may change files of this machine",
+    "docker stop": "it ends containers",
+    "docker system prune": "it removes containers, networks and images that are not used",
+    "docker volume rm": "it removes what is stored in volumes",
+    "docker volume prune": "it removes what is stored in volumes",
+}
+
+_KUBECTL_OPTIONS = "-n --namespace --context --cluster --request-timeout"
+_KUBECTL_ASKS = {
+    "--kubeconfig --user --as --as-group --as-uid --token --username --password -s --server"
+    " --certificate-authority --client-certificate --client-key --tls-server-name"
+    " --insecure-skip-tls-verify --cache-dir --profile --profile-output --kuberc": _ELSEWHERE
+    + " or write a file",
+}
+_KUBECTL_TOP = Command(
+    name="kubectl",
+    source=_KUBECTL,
+    flags="--help -h",
+    valued=_KUBECTL_OPTIONS,
+    asks=_KUBECTL_ASKS,
+    permutes=False,
+)
+# Secrets are left out, and `all` may have resources of any kind.
+_RESOURCES = frozenset(
+    "po pod pods svc service services deploy deployment deployments rs replicaset replicasets"
+    " sts statefulset statefulsets ds daemonset daemonsets job jobs cj cronjob cronjobs"
+    " no node nodes ns namespace namespaces ing ingress ingresses ep endpoints endpointslices"
+    " pv persistentvolume persistentvolumes pvc persistentvolumeclaim persistentvolumeclaims"
+    " sc storageclass storageclasses hpa horizontalpodautoscaler horizontalpodautoscalers"
+    " ev event events sa serviceaccount serviceaccounts netpol networkpolicy networkpolicies"
+    " crd crds customresourcedefinition customresourcedefinitions quota resourcequotas limitranges"
+    " pdb poddisruptionbudget poddisruptionbudgets rc replicationcontrollers all".split()
+)
+
+
+def _resources(arguments: Arguments) -> Effect:
+    for position, word in enumerate(arguments.operands):
+        text = word.value
+        if text is None or word.is_pattern:
+            return Effect(why=f"`{word.source}` may be a secret")
+        if position > 0 and "/" not in text:
+            continue
+        kinds = {part.partition("/")[0].lower() for part in text.split(",")}
+        if not kinds <= _RESOURCES:
+            return Effect(why=f"`{word.source}` may be a secret")
+    return Effect(read_only=True, reads=())
+
+
+def _kubectl(
+    name: str,
+    flags: str = "",
+    *,
+    valued: str = "",
+    optional: str = "",
+    effect: Callable[[Arguments], Effect] | None = None,
+) -> Command:
+    return Command(
+        name=f"kubectl {name}",
+        source=_KUBECTL,
+        flags=f"-h --help {flags}",
+        valued=f"{_KUBECTL_OPTIONS} {valued}",
+        optional=optional,
+        asks=_KUBECTL_ASKS,
+        operands="words",
+        effect=effect,
+    )
+
+
+_KUBECTL_ROWS = (
+    _kubectl(
+        "get",
+        "-A --all-namespaces --ignore-not-found --no-headers --show-kind --show-labels -w --watch"
+        " --watch-only --output-watch-events",
+        valued="-o --output -l --selector --field-selector -L --label-columns --sort-by"
+        " --chunk-size --subresource",
+        effect=_resources,
+    ),
+    _kubectl(
+        "describe",
+        "-A --all-namespaces --show-events",
+        valued="-l --selector --chunk-size",
+        effect=_resources,
+    ),
+    _kubectl(
+        "logs",
+        "-f --follow -p --previous --all-containers --timestamps --prefix --ignore-errors",
+        valued="-c --container --tail --since --since-time -l --selector --limit-bytes"
+        " --max-log-requests",
+    ),
+    _kubectl("version", "--client", valued="-o --output"),
+    _kubectl("explain", "--recursive", valued="--api-version -o --output"),
+    _kubectl(
+        "api-resources",
+        "--namespaced --no-headers --cached",
+        valued="--api-group -o --output --sort-by --verbs --categories",
+    ),
+    _kubectl("api-versions"),
+    replace(_kubectl("cluster-info"), at_most=0, beyond="`dump` may write files"),
+    *(
+        _kubectl(
+            name, "-A --all-namespaces --no-headers --containers", valued="-l --selector --sort-by"
+        )
+        for name in ("top pod", "top pods", "top node", "top nodes")
+    ),
+    _kubectl("config view", "--minify --flatten", valued="-o --output"),
+    _kubectl("config get-contexts", "--no-headers", valued="-o --output"),
+    _kubectl("config current-context"),
+    _kubectl("rollout status", "-w --watch", valued="--timeout --revision"),
+    _kubectl("rollout history", valued="--revision -o --output"),
+    _kubectl("auth can-i", "-A --all-namespaces --list -q --quiet --no-headers"),
+)
+_KUBECTL_WHYS = {
+    "kubectl apply": "it changes a cluster",
+    "kubectl config": SETTINGS,
+    "kubectl cp": "it copies files into or out of a container",
+    "kubectl delete": "it deletes resources of a cluster",
+    "kubectl exec": "it runs a command in a container",
+    "kubectl port-forward": "it opens a port of this machine",
+    "kubectl run": "it starts a container in a cluster",
+}
+
+_GH_TOP = Command(name="gh", source=_GH, flags="--version --help", permutes=False)
+
+
+def _github(arguments: Arguments) -> Effect:
+    # `HOST/OWNER/NAME` and an address may name any machine.
+    for word in (*arguments.operands, *arguments.values("-R --repo")):
+        if word.value is None or word.value.count("/") > 1 or ":" in word.value:
+            return Effect(why=f"`{word.source}` may name another machine")
+    return Effect(read_only=True, reads=())
+
+
+def _gh(name: str, flags: str = "", *, valued: str = "") -> Command:
+    return Command(
+        name=f"gh {name}",
+        source=_GH,
+        flags=f"--help {flags}",
+        valued=f"-R --repo --json -q --jq -t --template {valued}",
+        asks={"-w --web": "opens a browser"},
+        operands="words",
+        effect=_github,
+    )
+
+
+_GH_ROWS = (
+    _gh(
+        "pr list",
+        "-d --draft",
+        valued="-s --state -L --limit -l --label -A --author -B --base"
+        " -H --head -S --search -a --assignee",
+    ),
+    _gh("pr view", "-c --comments"),
+    _gh("pr status", "-c --conflict-status"),
+    _gh("pr diff", "--name-only --patch", valued="--color"),
+    _gh("pr checks", "--required --fail-fast"),
+    _gh(
+        "issue list",
+        valued="-s --state -L --limit -l --label -A --author -a --assignee"
+        " -m --milestone -S --search",
+    ),
+    _gh("issue view", "-c --comments"),
+    _gh("issue status"),
+    _gh("repo view", valued="-b --branch"),
+    _gh("run list", "-a --all", valued="-b --branch -L --limit -s --status -u --user"),
+    _gh(
+        "run view", "-v --verbose --log --log-failed --exit-status", valued="-j --job -a --attempt"
+    ),
+    _gh("release list", valued="-L --limit -O --order"),
+    _gh("release view"),
+    _gh("workflow list", "-a --all", valued="-L --limit"),
+    replace(_gh("label list", valued="-L --limit -S --search --order --sort")),
+)
+_GH_WHYS = {
+    "gh api": "it may change anything on GitHub, or ask another machine",
+    "gh alias": SETTINGS,
+    "gh auth": SETTINGS,
+    "gh config": SETTINGS,
+    "gh extension": "it installs or runs programs",
+    "gh gist": "it shows or changes gists",
+    "gh pr checkout": "it asks GitHub, and checks out a branch",
+    "gh pr create": "it sends commits to GitHub, and opens a pull request",
+    "gh pr merge": "it merges on GitHub",
+    "gh repo clone": "it copies a repository from another machine",
+    "gh repo delete": "it deletes a repository on GitHub",
+    "gh secret": "it changes secrets on GitHub",
+    "gh workflow run": "it runs a workflow on GitHub",
+}
+
+ROWS: tuple[Command, ...] = (*_DOCKER_ROWS, *_KUBECTL_ROWS, *_GH_ROWS)
+
+_SENDS = asking("it may send to any machine, and write files")
+_CLOUD = asking("it asks a service, and may change what it has")
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "docker": with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS),
+    "kubectl": with_subcommands(_KUBECTL_TOP, by_name(_KUBECTL_ROWS), _KUBECTL_WHYS),
+    "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
+    **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),
+    **dict.fromkeys(("scp", "sftp"), asking("it copies files to or from another machine")),
+    "ssh": asking("it runs commands on another machine, and programs that its options name"),
+    **dict.fromkeys(("aws", "gcloud", "az", "doctl", "flyctl", "heroku", "vercel"), _CLOUD),
+    **dict.fromkeys(
+        ("psql", "mysql", "mariadb", "sqlite3", "mongosh", "redis-cli"),
+        asking("it may change data, and run programs"),
+    ),
+    # Without root, podman makes its storage and keeps a process of its own, also to list.
+    "podman": asking("it may set up its storage, and starts a process that stays"),
+    "openssl": asking("it may write files, and read private keys"),
+    "ssh-keygen": asking("it writes keys, or reads them"),
+}

@@ -1,0 +1,180 @@
+"""Commands that show services, logs and hardware.
+
+Their pagers run in a terminal only, and a command of the shell has none.
+
+Source: the manual pages of systemd 252, util-linux 2.38, pciutils 3.9, usbutils 014 and kmod 30;
+`nvidia-smi --help` 550.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.subcommands import by_name, with_subcommands
+from toolbus_toolkits.shell.commands.table import Command
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = ["ROWS", "SPECIAL"]
+
+_SYSTEMD = "systemd 252"
+_OTHERS = {
+    "-H --host -M --machine": "asks another machine",
+    "--root --image": "names another system",
+}
+
+_SYSTEMCTL = Command(
+    name="systemctl",
+    source=f"systemctl(1), {_SYSTEMD}",
+    flags="--user --system -a --all -l --full --no-pager --plain --no-legend -q --quiet -r"
+    " --recursive --reverse --after --before --failed --value --show-types --no-ask-password"
+    " -h --help --version",
+    valued="-t --type --state -p --property -P -n --lines -o --output --timestamp",
+    optional="--legend",
+    asks=_OTHERS,
+    operands="words",
+)
+_SYSTEMCTL_ROWS = (
+    replace(_SYSTEMCTL, at_most=0),
+    *(
+        replace(_SYSTEMCTL, name=f"systemctl {name}")
+        for name in (
+            *(
+                "status",
+                "show",
+                "cat",
+                "is-active",
+                "is-enabled",
+                "is-failed",
+                "is-system-running",
+                "get-default",
+            ),
+            *("list-units", "list-unit-files", "list-timers", "list-sockets", "list-paths"),
+            *("list-dependencies", "list-jobs", "list-machines", "list-automounts"),
+        )
+    ),
+)
+_SYSTEMCTL_WHYS = {
+    "systemctl": "it changes services",
+    "systemctl show-environment": "it shows variables, which may be secrets",
+    **dict.fromkeys(
+        ("systemctl start", "systemctl stop", "systemctl restart", "systemctl reload"),
+        "it starts or ends services",
+    ),
+    **dict.fromkeys(
+        ("systemctl enable", "systemctl disable", "systemctl mask"),
+        "it changes which services start with the machine",
+    ),
+    **dict.fromkeys(
+        ("systemctl poweroff", "systemctl reboot", "systemctl halt", "systemctl suspend"),
+        "it ends or restarts the machine",
+    ),
+}
+
+
+def _control(name: str, shown: str) -> tuple[Command, ...]:
+    row = Command(
+        name=name,
+        source=f"{name}(1), {_SYSTEMD}",
+        flags="--no-pager -l --full -a --all --no-legend --value --static --transient --pretty -h"
+        " --help --version",
+        valued="-p --property -n --lines -o --output",
+        asks={"-H --host -M --machine": "asks another machine"},
+        operands="words",
+    )
+    return (
+        replace(row, at_most=0),
+        *(replace(row, name=f"{name} {word}") for word in shown.split()),
+    )
+
+
+_CONTROLS = {
+    "loginctl": _control(
+        "loginctl",
+        "list-sessions session-status show-session list-users user-status show-user list-seats"
+        " seat-status show-seat",
+    ),
+    "hostnamectl": _control("hostnamectl", "status"),
+    "timedatectl": _control("timedatectl", "status show list-timezones timesync-status"),
+    "localectl": _control("localectl", "status list-locales list-keymaps"),
+}
+
+ROWS: tuple[Command, ...] = (
+    *_SYSTEMCTL_ROWS,
+    *(row for rows in _CONTROLS.values() for row in rows),
+    Command(
+        name="journalctl",
+        source=f"journalctl(1), {_SYSTEMD}",
+        flags="-a --all -f --follow -e --pager-end --no-tail -r --reverse -k --dmesg -l --full"
+        " --no-full -q --quiet -x --catalog --utc --no-hostname --no-pager --user --system -m"
+        " --merge --list-boots --disk-usage --header --list-catalog -N --fields -h --help"
+        " --version",
+        valued="-u --unit --user-unit -S --since -U --until -p --priority -o --output"
+        " --output-fields -g --grep -t --identifier -F --field -c --cursor --after-cursor"
+        " --facility --namespace",
+        files="-D --directory --file",
+        optional="-n --lines -b --boot --case-sensitive",
+        asks={
+            "--vacuum-size --vacuum-files --vacuum-time": "deletes logs",
+            "--rotate --flush --sync --relinquish-var --smart-relinquish-var": "changes logs",
+            "--setup-keys --update-catalog --cursor-file": "writes files",
+            "-M --machine --root --image": "names another system",
+        },
+    ),
+    Command(
+        name="findmnt",
+        source="findmnt(8), util-linux 2.38",
+        flags="-A --all -a --ascii -b --bytes -D --df -e --evaluate -f --first-only -i --invert -J"
+        " --json -k --kernel -l --list -n --noheadings -P --pairs -r --raw -R --submounts -u"
+        " --notruncate -U --uniq -v --nofsroot -x --verify --tree --real --pseudo -h --help -V"
+        " --version -m --mtab -s --fstab -c --canonicalize -C --nocanonicalize",
+        valued="-d --direction -M --mountpoint -o --output -O --options -S --source -t --types"
+        " -T --target",
+        files="-F --tab-file",
+        operands="words",
+        any_option=True,
+    ),
+    Command(
+        name="lspci",
+        source="lspci(8), pciutils 3.9",
+        flags="-m -t -v -k -x -b -D -P -n",
+        valued="-s -d -i",
+        asks={"-q -Q": "asks a server", "-A -O -H -F -G -M": "is not known to only read"},
+        operands="words",
+    ),
+    Command(
+        name="lsusb",
+        source="lsusb(8), usbutils 014",
+        flags="-v --verbose -t --tree -V --version -h --help",
+        valued="-s -d",
+        operands="words",
+        any_option=True,
+    ),
+    Command(name="lsmod", source="lsmod(8), kmod 30", operands="words", any_option=True),
+    Command(
+        name="nvidia-smi",
+        source="nvidia-smi --help, 550",
+        flags="-L --list-gpus -q --query -x --xml-format -h --help --version",
+        valued="-i --id -d --display",
+        optional="--query-gpu --query-compute-apps --format",
+        asks={"-f --filename": "writes a file"},
+        single_dash=True,
+        operands="words",
+        at_most=0,
+    ),
+)
+
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "systemctl": with_subcommands(
+        replace(_SYSTEMCTL, permutes=False), by_name(_SYSTEMCTL_ROWS), _SYSTEMCTL_WHYS
+    ),
+    **{
+        name: with_subcommands(
+            replace(rows[0], permutes=False, at_most=None),
+            by_name(rows),
+            {name: "it changes settings of the machine"},
+        )
+        for name, rows in _CONTROLS.items()
+    },
+}
