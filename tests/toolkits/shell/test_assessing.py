@@ -254,6 +254,9 @@ def test_rules_see_each_command_and_each_file_that_is_written(work: Path) -> Non
     # A command that is not known may run its words; `git` and `echo` do not.
     assert "rm:*" in assess("no-such-wrapper rm x", work).matches
     assert "rm:*" not in assess("echo rm x", work).matches
+    # A setting may name a program.
+    assert "rm:*" in assess("git -c alias.x='!rm -r y' x", work).matches
+    assert "rm:*" not in assess("git commit -m 'rm x'", work).matches
     assert assess("cat a.txt", work).parts == ()
 
 

@@ -202,9 +202,20 @@ def _may_match(pattern: str, verdict: Verdict) -> bool:
     is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.
     everywhere = not is_known or bool(effect.immune)
+    started = [_writing(word) for word in verdict.written]
+    if not (effect.read_only or effect.changes is not None):
+        started += _programs_of_settings(command)
     return matches_any(pattern, command, everywhere=everywhere) or any(
-        matches_any(pattern, _writing(word)) for word in verdict.written
+        matches_any(pattern, other) for other in started
     )
+
+
+def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
+    """Yield what settings of a command may run: `git -c alias.x='!rm -r y' x`, `make CC=rm`."""
+    for word in command.words[1:]:
+        text = (word.value or word.prefix).partition("=")[2].lstrip("!")
+        if words := text.split():
+            yield SimpleCommand(tuple(Word(part, part) for part in words))
 
 
 def _asked_about(verdict: Verdict, environment: Mapping[str, str]) -> Iterator[SimpleCommand]:
