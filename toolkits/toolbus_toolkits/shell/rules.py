@@ -47,8 +47,6 @@ _MAX_SUGGESTIONS = 5
 """As many as one assessment may have."""
 _MAX_EXACT_CHARS = 200
 """The longest text that is suggested as it is: a person has to judge it at a glance."""
-_MAX_WORDS = 64
-"""Among how many words of a command that is not known another command is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +143,14 @@ def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = Fals
             return True
     if not everywhere:
         return False
-    return any(
-        _may_be(found, command.words[at:], takes_more=command.takes_more)
-        for at in range(1, min(len(command.words), _MAX_WORDS))
-    )
+    for at, word in enumerate(command.words[1:], 1):
+        # This comes first because each word is compared with each pattern.
+        is_other = word.value is not None and not word.value.endswith(found.name)
+        if is_other and not word.is_pattern and not _MAY_BE_MORE.search(word.value or ""):
+            continue
+        if _may_be(found, command.words[at:], takes_more=command.takes_more):
+            return True
+    return False
 
 
 def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:
