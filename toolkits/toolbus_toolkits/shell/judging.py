@@ -212,9 +212,6 @@ def _possible_paths(word: Word) -> Iterator[Word]:
 def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
-    # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
-    copies = effect.changes is not None and base_name(verdict.command) != "ln"
-    is_recursive = effect.is_recursive or copies
     # ripgrep leaves out what begins with a dot; the second `-u` changes that.
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
@@ -228,7 +225,7 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
             # What a program that is asked about anyhow reads is no further question.
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
-        elif is_recursive and os.path.isdir(target.path):
+        elif effect.is_recursive and os.path.isdir(target.path):
             if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
