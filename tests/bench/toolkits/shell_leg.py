@@ -62,8 +62,8 @@ FILES = (
     *(f"{folder}/part{number}.py" for folder in ("src", "tests") for number in range(20)),
 )
 BARE = ("bash", "--noprofile", "--norc", "-c")
-MARK = "86399.0625"
-"""How long the processes of a tree sleep: this number finds them."""
+MARK = f"86399.{os.getpid():07}"
+"""How long the processes of a tree sleep: this number finds those of this process."""
 SLEEPS = 20
 TREE = (
     f"bash -c 'bash -c \"for i in {{2..{SLEEPS}}}; do sleep {MARK} & done; "

@@ -83,6 +83,7 @@ class Layer:
         self._place = place
         self._target = target
         self.upper = os.path.join(place, "upper")
+        self._begun: tuple[int, ...] = ()
 
     def mount(self) -> None:
         """Begin with an empty upper layer."""
@@ -92,6 +93,8 @@ class Layer:
         shutil.copystat(self.lower, self.upper)
         layers = f"lowerdir={self.lower},upperdir={self.upper},workdir={work},userxattr"
         mount("overlay", self._target, "overlay", MS_NOSUID | MS_NODEV, layers)
+        # Not those of the system's own folder: other processes go on there.
+        self._begun = facts(os.lstat(self.upper))
 
     def unmount(self) -> None:
         """Forget all changes."""
@@ -100,11 +103,16 @@ class Layer:
 
     def changes(self) -> list[str] | None:
         """Return the paths that changed; None if nothing was even opened for writing."""
+        is_same = facts(os.lstat(self.upper)) == self._begun
         with os.scandir(self.upper) as entries:
-            is_empty = next(entries, None) is None
-        if is_empty and os.lstat(self.upper).st_mtime_ns == os.lstat(self.lower).st_mtime_ns:
+            names = [entry.name for entry in entries]
+        if is_same and not names:
             return None
-        return [path for path in self._paths(self.upper, self.lower) if path]
+        changed = [] if is_same else [f"/{self.lower}"]
+        for name in names:
+            path = os.path.join(self.upper, name)
+            changed += self._paths(path, os.path.join(self.lower, name))
+        return changed
 
     def _paths(self, upper: str, lower: str) -> Iterator[str]:
         if differs(upper, lower):

@@ -83,7 +83,10 @@ async def test_output_comes_by_pipe_in_order_with_the_exit_status(
     tmp_path: Path, is_odd: bool
 ) -> None:
     output = Output()
-    line = "for n in {1..2000}; do echo $n; echo -$n >&2; done; pwd; echo $A; env | grep -c b\\.c=; exit 7"
+    line = (
+        "for n in {1..2000}; do echo $n; echo -$n >&2; done;"
+        "pwd; echo $A; env | grep -c b\\.c=; exit 7"
+    )
     # A shell that starts another program would lose a variable of such a name.
     environment = ENVIRONMENT | {"A": "b c"} | ({"b.c": "1"} if is_odd else {})
     options = command_options(output) | {"env": environment, "cwd": tmp_path}
@@ -248,6 +251,19 @@ async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused()
     assert turns > 10
 
 
+async def test_a_callback_that_raises_prevents_no_end() -> None:
+    def on_output(_: str, data: bytes) -> None:
+        raise ZeroDivisionError
+
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    options = command_options(on_output)
+    async with asyncio.timeout(TIME_S), run_command(bash("echo x; exit 3"), **options) as command:
+        assert await command.wait() == 3
+    assert [type(error) for error in told] == [ZeroDivisionError]
+
+
 async def test_while_reading_is_paused_the_last_output_is_kept() -> None:
     output = Output()
     options = command_options(output)
@@ -392,6 +408,13 @@ asyncio.run(parent())
     assert out == "of the child\n0 0\n"
 
 
+def end_as_its_host_would(watch: HostWatch) -> None:
+    pid = watch.pid
+    assert pid is not None
+    watch._forget()
+    os.waitpid(pid, 0)
+
+
 @linux
 def test_the_watch_kills_no_group_that_has_ended_and_no_group_without_a_line() -> None:
     watch = HostWatch()
@@ -401,11 +424,7 @@ def test_the_watch_kills_no_group_that_has_ended_and_no_group_without_a_line() -
         watch.add(gone.pid, "command")
         watch.add(kept.pid, "command")
         watch.remove(gone.pid)  # from now on its id may be that of any process
-        process = watch._process
-        assert process is not None
-        assert process.stdin is not None
-        process.stdin.close()  # as the end of this process would
-        process.wait(TIME_S)
+        end_as_its_host_would(watch)
         assert kept.wait(TIME_S) == -signal.SIGKILL
         assert gone.poll() is None
         assert other.poll() is None
@@ -427,13 +446,9 @@ def test_a_watch_that_does_not_read_is_replaced() -> None:
         for _ in range(10_000):  # more lines than its pipe holds
             watch.add(2**30, "command")
             watch.remove(2**30)
-        process = watch._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.pid != first
+        assert watch.pid != first
         assert has_ended(first)
-        process.stdin.close()
-        process.wait(TIME_S)
+        end_as_its_host_would(watch)
         assert sleeper.wait(TIME_S) == -signal.SIGKILL
     finally:
         sleeper.kill()

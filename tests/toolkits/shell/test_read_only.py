@@ -89,9 +89,10 @@ def examine_built_lines(judge: Judge, inside: Sandbox, runs: int, *, same: bool)
     )
     @given(st.randoms(use_true_random=False))
     def examine(random: Random) -> None:
+        lines = CommandLines(random, weighted)
+        built = [lines.line() for _ in range(BATCH)]
         if proof.run < runs:
-            lines = CommandLines(random, weighted)
-            proof.examine([lines.line() for _ in range(BATCH)])
+            proof.examine(built)
 
     examine()
     assert proof.run >= runs, f"only {proof.run} of {proof.built} lines are read-only"
@@ -123,9 +124,10 @@ def test_listed_lines_that_only_read_change_nothing(judge: Judge, inside: Sandbo
 def test_a_wrong_description_is_found(
     judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Command(name="split", source="a mistake: it writes")
-    monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "split": row})
-    with pytest.raises(AssertionError, match=r"'split a.txt': changed .*/work/xaa"):
-        Proof(judge, inside).examine(
-            [BuiltLine("ls", frozenset()), BuiltLine("split a.txt", frozenset())]
-        )
+    row = Command(name="tee", source="a mistake: it writes")
+    monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "tee": row})
+    special = {name: read for name, read in registry.SPECIAL.items() if name != "tee"}
+    monkeypatch.setattr(registry, "SPECIAL", special)
+    lines = [BuiltLine(line, frozenset()) for line in ("ls", "tee < a.txt", "ls | tee found")]
+    with pytest.raises(AssertionError, match=r"'ls | tee found': changed .*/work/found"):
+        Proof(judge, inside).examine(lines)

@@ -9,6 +9,7 @@ forgotten before its id can be that of another process.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from contextlib import suppress
@@ -67,15 +68,12 @@ class HostWatch:
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        """The process id of the watching process, while there is one."""
+        self._pipe = -1
         self._groups: dict[int, Kind] = {}
         self._lock = threading.Lock()
         call_in_children(self._forget)
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the watching process, once it was started."""
-        return None if self._process is None else self._process.pid
 
     def add(self, group: int, kind: Kind) -> None:
         """Watch over a process group from now on."""
@@ -91,54 +89,57 @@ class HostWatch:
                 self._start()
 
     def _tell(self, lines: str) -> bool:
-        if self._process is None or self._process.stdin is None:
+        if self.pid is None:
             return False
         data = lines.encode()
         with suppress(OSError):
             # The pipe does not block. A watcher that does not read a pipe full of lines is
             # replaced, because it would later kill groups that are long gone.
-            return os.write(self._process.stdin.fileno(), data) == len(data)
+            return os.write(self._pipe, data) == len(data)
         return False
 
     def _start(self) -> None:
         """Start the process, in place of one that has ended or does not read."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.kill()  # before the end of its pipe lets it end everything
-            self._process.wait()
-            self._process.stdin.close()
-            self._process = None
+        if self.pid is not None:
+            with suppress(ProcessLookupError, ChildProcessError):
+                # Before the end of its pipe lets it end everything.
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+            os.close(self._pipe)
+            self.pid = None
         if not self._groups:
             return
+        reading, self._pipe = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [_SHELL, "-c", _SCRIPT, "sh", MARKS.prefix],
-                stdin=subprocess.PIPE,
+                stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                bufsize=0,
                 env={"PATH": os.defpath},
                 cwd="/",
                 start_new_session=True,  # a signal to the group of this process does not end it
             )
         except OSError as error:
+            os.close(self._pipe)
             _logger.warning("a program is not ended if this process is killed: %s", error)
             return
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
-        MARKS.clear(self._process.pid)
+        finally:
+            os.close(reading)
+        process.returncode = 0  # it ends after this process, which Popen would complain about
+        self.pid = process.pid
+        os.set_blocking(self._pipe, False)
+        MARKS.clear(self.pid)
         if not self._tell("".join(f"{kind} {group}\n" for group, kind in self._groups.items())):
-            _logger.warning(
-                "programs are not ended if this process is killed: too many are running"
-            )
+            _logger.warning("programs are not ended if this process is killed: too many run")
 
     def _forget(self) -> None:
         """Let the pipe be that of the parent only, or its end would not be seen."""
         self._lock = threading.Lock()
         self._groups = {}
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.returncode = 0  # it is no child of this process
-        self._process = None
+        if self.pid is not None:
+            os.close(self._pipe)
+        self.pid = None
 
 
 HOST_WATCH = HostWatch()

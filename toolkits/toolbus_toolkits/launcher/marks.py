@@ -2,8 +2,8 @@
 
 The mark is the soft limit RLIMIT_RTTIME: microseconds that a process of the real-time scheduler may
 run without a pause. Every process inherits it, also one that leaves the process group (`setsid`,
-daemons), clears its environment or overwrites it with a title. A number of hundred thousand years,
-another one for each command, limits nobody, so that it only tells whose process it is.
+daemons), clears its environment or overwrites it with a title. A number of thousands of years,
+another one for each command, limits nobody: it only tells whose process it is.
 
 Considered and not used:
 

@@ -340,7 +340,11 @@ class StartedProcess:
     def _receive(self, name: PipeName, data: bytes) -> None:
         if not data:
             self._unread -= 1
-        self._on_output(name, data)
+        try:
+            self._on_output(name, data)
+        except Exception as error:  # all of the process ends nevertheless
+            text = f"output of pid {self.pid} was not taken"
+            self._loop.call_exception_handler({"message": text, "exception": error})
         if not self.ended.is_set():
             return
         if not self._unread:
@@ -351,13 +355,17 @@ class StartedProcess:
     def _on_end(self) -> None:
         """Note the exit status. Until all has ended the process stays, and its id with it."""
         try:
-            state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            state = self._wait_id(os.WNOWAIT)
         except ChildProcessError:  # something else in this process waited for it
             self._set_ended(_UNKNOWN_STATUS)
             return
         if state is not None:
             has_exited = state.si_code == os.CLD_EXITED
             self._set_ended(state.si_status if has_exited else -state.si_status)
+
+    def _wait_id(self, options: int) -> Any:
+        # By its pidfd: if something else waited for it, its id may be that of another child.
+        return os.waitid(os.P_PIDFD, self._pidfd or 0, os.WEXITED | os.WNOHANG | options)
 
     def _wait(self) -> None:
         """Wait for its end on a thread, where there is no pidfd."""
@@ -404,9 +412,9 @@ class StartedProcess:
         self._is_over = True
         HOST_WATCH.remove(self.pid)
         if self._pidfd is not None:
-            os.close(self._pidfd)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
+                self._wait_id(0)
+            os.close(self._pidfd)
         if self.stdin is not None:
             transport = self.stdin.transport
             # One that closes waits for its reader, which may be a process that was left behind.

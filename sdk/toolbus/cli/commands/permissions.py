@@ -288,7 +288,9 @@ def _show_permit(permit: Permit, said: Assessment, options: RoomOptions, *, is_a
         typer.echo(json_text(facts))
         return
     typer.echo(f"{permit.behavior}: {one_line(permit.reason)}")
-    covers = "it" if len(said.parts) <= 1 else "a part of it"
+    # Parts with the same patterns are one in `parts`; each that needs a rule has a suggestion.
+    is_one = not said.parts or len(said.parts) == len(permit.suggestions) == 1
+    covers = "it" if is_one else "a part of it"
     for rule in permit.suggestions:
         typer.echo(f"  this rule would allow {covers}: {rule}")
     _say_how(is_asked=is_asked)

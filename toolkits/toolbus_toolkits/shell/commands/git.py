@@ -424,6 +424,7 @@ ROWS: tuple[Command, ...] = (
             "-O --open-files-in-pager": "runs a program",
             "--textconv --ext-grep": "runs programs that the configuration names",
         },
+        recursive="--no-index --untracked",
         leading=1,
         leading_given_by="-e -f",
         digits=True,

@@ -88,7 +88,7 @@ ROWS: tuple[Command, ...] = (
         for name in (
             *(":", "true", "false", "echo", "pwd", "type", "help", "ulimit", "umask", "times"),
             *("exit", "return", "break", "continue", "shift", "bg", "fg", "disown", "logout"),
-            *("dirs", "caller", "set", "test", "["),
+            *("dirs", "caller", "set", "test", "[", "[["),
         )
     ),
     *(

@@ -14,8 +14,9 @@ MAX_BRACES = 16
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
 
-def expand_braces(text: str, depth: int = 0) -> list[str]:
-    """Return the words that bash makes of a word without quotes and expansions.
+def expand_braces(text: str) -> list[str]:
+    """Return the words that bash makes of a word without quotes and expansions; it drops an empty
+    one.
 
     Raises:
         UnreadableError: The braces do not close, or make too many words.
@@ -32,17 +33,15 @@ def expand_braces(text: str, depth: int = 0) -> list[str]:
     if commas:
         bounds = [start, *commas, end]
         items = [text[bounds[i] + 1 : bounds[i + 1]] for i in range(len(bounds) - 1)]
-        heads = [word for item in items for word in expand_braces(item, depth + 1)]
+        heads = [word for item in items for word in expand_braces(item)]
     elif ".." in inner:
         heads = _expand_range(inner)
     else:
-        heads = ["{" + word + "}" for word in expand_braces(inner, depth + 1)]
-    tails = expand_braces(text[end + 1 :], depth)
+        heads = ["{" + word + "}" for word in expand_braces(inner)]
+    tails = expand_braces(text[end + 1 :])
     if len(heads) * len(tails) > MAX_WORDS:
         raise UnreadableError(f"braces make more than {MAX_WORDS} words")
-    words = [text[:start] + head + tail for head in heads for tail in tails]
-    # A word of nothing is dropped.
-    return [word for word in words if word] if depth == 0 else words
+    return [text[:start] + head + tail for head in heads for tail in tails]
 
 
 def _find_end(text: str, start: int) -> tuple[int, list[int]]:

@@ -236,6 +236,9 @@ class _LineReader:
             self._depth -= 1
             self._read_redirections()
         if self._index < node.end_byte:
+            # Clauses end after their last newline.
+            self._skip_blanks()
+        if self._index < node.end_byte:
             raise self._disagreement()
 
     def _read_compound(self, node: Node) -> None:
@@ -295,7 +298,7 @@ class _LineReader:
             elif is_pattern:
                 self._read_word_at(child)
             else:
-                self._read_statement(child)
+                self._read_sequence([child])
 
     def _read_word_at(self, node: Node) -> None:
         """Read a word that begins where a node does; no word may be read in its middle."""

@@ -9,9 +9,11 @@ __all__ = ["with_plain_words"]
 _UNQUOTED = re.compile(
     r"""(?P<blank>\\\n|(?<![^\s;&|()])\#[^\n]*)"""
     r"""|(?P<plain>\\.|\$?'(?:[^'\\]|\\.)*'|[%@^,+~:?*]|(?<=[\w"'.}$])[=\#!])"""
-    r"""|(?P<other><>|["()]|\$\()""",
+    r"""|(?P<other><>|<<<|[<>]&-|["()]|\$\()""",
     re.DOTALL,
 )
+# Those that the grammar does not know everywhere.
+_REDIRECTIONS = {"<>": "< ", "<<<": "<  ", "<&-": "<&1", ">&-": ">&1"}
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
 _DOUBLE_QUOTED = re.compile(r"""(?P<blank>\\\n)|(?P<plain>\\.)|(?P<other>"|\$\()""", re.DOTALL)
 
@@ -40,8 +42,8 @@ def with_plain_words(text: str) -> str:
             pieces.append(" " * len(found))
         elif match["plain"]:
             pieces.append("x" * len(found))
-        elif found == "<>":
-            pieces.append("< ")
+        elif found in _REDIRECTIONS:
+            pieces.append(_REDIRECTIONS[found])
         else:
             pieces.append(found)
             if found == '"':

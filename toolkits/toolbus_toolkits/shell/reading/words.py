@@ -102,7 +102,7 @@ class WordReader:
             word, end = self.read(start)
             return [word], end
         words = []
-        for text in expand_braces(match[0]):
+        for text in filter(None, expand_braces(match[0])):
             reader = WordReader(
                 text,
                 self._environment,
