@@ -258,6 +258,7 @@ async def test_commands_get_no_setting_of_the_host(
         ({"inherit": ["TOOLBUS_TOKEN"]}, "a setting of toolbus"),
         ({"env": {"A=B": "x"}}, "no name of a variable"),
         ({"env": {"A": "x\0"}}, "contains NUL"),
+        ({"env": {"BASH_ENV": "x"}}, "changes how bash reads"),
         ({"max_jobs": 0}, "greater than or equal to 1"),
     ],
 )

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from toolbus_toolkits.launcher import program_environment
 
-__all__ = ["is_harmless", "shell_environment"]
+__all__ = ["READING", "is_harmless", "shell_environment"]
+
+READING = frozenset({"BASHOPTS", "BASH_COMPAT", "BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS"})
+"""What changes how bash reads a line, or lets it run a file before; no command starts with them."""
 
 _HARMLESS = frozenset(
     {
