@@ -126,6 +126,7 @@ git help log
 git foo
 git $x
 git config user.name x
+git config unset user.name
 git config edit
 git config -z edit
 git stash
