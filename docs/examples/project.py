@@ -18,10 +18,7 @@ async def person(question: Question) -> Answer:
     return Answer.deny("not now")
 
 
-async def main() -> None:
-    folder = Path("project")
-    folder.mkdir(exist_ok=True)
-    (folder / "notes.txt").write_text("b\na\n")
+async def main(folder: Path) -> None:
     permissions = Permissions(rules=[Rule(behavior="allow", tool="shell.run", match="touch:*")])
     async with Turn(None, always=[Shell(folder)], permissions=permissions, ask=person) as turn:
         for line in LINES:
@@ -30,4 +27,7 @@ async def main() -> None:
             print(" ", result.state)
 
 
-asyncio.run(main())
+project = Path("project")
+project.mkdir(exist_ok=True)
+(project / "notes.txt").write_text("b\na\n")
+asyncio.run(main(project))
