@@ -322,6 +322,13 @@ def test_letters_depend_on_the_locale() -> None:
     assert read_line("ls é", {"LANG": "C.UTF-8", "LC_ALL": "zh_CN.GBK"}).faults
 
 
+@pytest.mark.parametrize(
+    "name", ["SHELLOPTS", "BASHOPTS", "BASH_ENV", "POSIXLY_CORRECT", "BASH_FUNC_ls%%"]
+)
+def test_bash_may_start_in_another_mode(name: str) -> None:
+    assert read_line("ls", {name: "a"}).faults
+
+
 def test_words_and_commands_keep_how_they_are_written() -> None:
     (first, second) = read_line("A=1 ls 'a b' $y >c; rm  x", {}).commands
     assert first.source == "A=1 ls 'a b' $y >c"

@@ -39,12 +39,11 @@ MAX_LINE_LENGTH = 65_536
 # The grammar takes long where it does not understand many of them: 90 ms for 4,096 times `<`.
 # Here-documents have none.
 MAX_MARKS = 4_096
-MAX_WORDS = 4_096
 MAX_COMMANDS = 256
 # Each level takes some ten frames of Python, of 1,000.
 MAX_DEPTH = 20
 
-_MARK = re.compile(r"[^A-Za-z0-9_ \t./,:=-]")
+_MARK = re.compile(r"[ \t]+|[^A-Za-z0-9_./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
@@ -55,6 +54,7 @@ _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
 _REDIRECTION = re.compile(
     r"([0-9]*)(<<<|<<-?|<>|<&-?|>&-?|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
 )
+_CHANGING_NAMES = frozenset(["BASH_ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT"])
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
@@ -124,7 +124,7 @@ class _LineReader:
         if "<<" in text:
             source = without_here_documents(text, self._here_documents)
         if len(_MARK.findall(source)) > MAX_MARKS:
-            raise UnreadableError(f"it has more than {MAX_MARKS} operators and quotes")
+            raise UnreadableError(f"it has more than {MAX_MARKS} blanks, operators and quotes")
         parser, query = _grammar()
         source = _LETTERS_ABOVE_ASCII.sub("x", source)
         self._root = parser.parse(source.encode()).root_node
@@ -383,8 +383,6 @@ class _LineReader:
         # `time` is a reserved word at the start of a pipeline alone; else it is a program.
         is_measured = self._operator not in {"|", "|&"}
         while self._index < len(text):
-            if len(words) + len(assignments) + len(redirections) > MAX_WORDS:
-                raise UnreadableError(f"a command has more than {MAX_WORDS} words")
             redirection = self._read_redirection()
             if redirection is not None:
                 redirections.append(redirection)
@@ -541,6 +539,11 @@ _READERS: dict[str, Callable[[_LineReader, Node], None]] = {
 }
 
 
+def _changes_reading(name: str) -> bool:
+    """Whether bash reads in another way if it starts with a variable: aliases, functions, modes."""
+    return name in _CHANGING_NAMES or name.startswith("BASH_FUNC_")
+
+
 def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     if len(line) > MAX_LINE_LENGTH:
         return f"it is longer than {MAX_LINE_LENGTH} characters"
@@ -548,6 +551,9 @@ def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     # those that change the direction of text are not printable.
     if not line.replace("\n", "").replace("\t", "").isprintable():
         return "it has an invisible character"
+    changed = next(filter(_changes_reading, environment), None)
+    if changed is not None:
+        return f"bash starts with `{changed}`, which may change how it reads"
     if _JOINED_OPERATOR.search(line):
         return "an operator goes on in the next line"
     if not line.isascii():
