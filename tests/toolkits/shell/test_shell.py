@@ -23,7 +23,7 @@ from toolbus import (
     Turn,
     builder_of,
 )
-from toolbus_server.testing import room_of
+from toolbus_server.testing import room_of, running_server
 from toolbus_toolkits.shell import Shell, ShellConfig, shell, tools
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
@@ -205,6 +205,37 @@ async def test_a_cancelled_call_ends_all_that_it_started(tmp_path: Path) -> None
         assert await held.read() == b""
 
 
+async def test_a_caller_that_leaves_ends_its_command(tmp_path: Path) -> None:
+    line = "exec >held; echo ready; sleep 60"
+    async with (
+        asyncio.timeout(30),
+        running_server() as server,
+        server.room("host") as host,
+        host.host(Shell(tmp_path), public=True),
+        held_pipe(tmp_path / "held") as held,
+    ):
+        async with server.room("agent") as agent:
+            running = asyncio.create_task(agent.call("shell.run", command=line))
+            assert await held.readline() == b"ready\n"
+        assert await held.read() == b""
+        assert isinstance((await asyncio.gather(running, return_exceptions=True))[0], Exception)
+
+
+@pytest.mark.parametrize(
+    ("limit", "command"),
+    [
+        ({"max_file_mib": 1}, "head -c 2M /dev/zero >big"),
+        ({"max_memory_mib": 64}, "head -c 256M /dev/zero | tail -n 1 >big"),
+    ],
+)
+async def test_each_process_has_the_limits_of_the_operator(
+    tmp_path: Path, limit: dict[str, int], command: str
+) -> None:
+    result = await _caller(tmp_path, **limit)(command=f"set -o pipefail; {command}")
+    assert result["exit"] != 0
+    assert not result["timed_out"]
+
+
 async def test_commands_get_no_setting_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +258,7 @@ async def test_commands_get_no_setting_of_the_host(
         ({"inherit": ["TOOLBUS_TOKEN"]}, "a setting of toolbus"),
         ({"env": {"A=B": "x"}}, "no name of a variable"),
         ({"env": {"A": "x\0"}}, "contains NUL"),
+        ({"env": {"BASH_ENV": "x"}}, "changes how bash reads"),
         ({"max_jobs": 0}, "greater than or equal to 1"),
     ],
 )
@@ -256,6 +288,32 @@ async def test_a_policy_is_asked_about_the_command_line(
     toolkit = Shell(tmp_path, policy=policy)
     said = await toolkit.assess(ToolContext(), "run", {"command": command})
     assert (said.refusal == "") is allowed
+
+
+@pytest.mark.parametrize(
+    ("command", "immune"),
+    [
+        ("cp a .venv/bin/ls", True),
+        ("touch tools/link/ls", True),
+        ("mkdir -p node_modules", True),
+        ("cp -r x/. .", True),
+        ("touch a; cp a b; mkdir -p .venv/lib", False),
+    ],
+)
+async def test_no_accepted_edit_makes_a_file_that_takes_the_place_of_a_command(
+    tmp_path: Path, command: str, immune: bool
+) -> None:
+    for folder in (".venv/bin", "tools", "x/.venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tools/link").symlink_to(tmp_path / ".venv/bin")
+    (tmp_path / "x/.venv/bin/ls").touch()
+    folders = [tmp_path / ".venv/bin", tmp_path / "node_modules/.bin"]
+    path = ":".join([*map(str, folders), os.environ["PATH"]])
+    said = await Shell(tmp_path, env={"PATH": path}).assess(
+        ToolContext(), "run", {"command": command}
+    )
+    assert (said.immune, said.within_workdir) == (immune, not immune)
+    assert ("is in PATH" in said.message) is immune
 
 
 async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(

@@ -84,8 +84,8 @@ class Shell(Toolkit):
             max_cpu_s=max_cpu_s,
             max_file_mib=max_file_mib,
         )
-        kept = "The directory and exported variables are kept for your next call."
-        lost = "Nothing else is: each call starts a new bash in the same directory."
+        kept = "The directory and exported variables are kept for your next call, and nothing else."
+        lost = "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
         super().__init__(
             name,
             ShellTools(config).all,
@@ -94,7 +94,7 @@ class Shell(Toolkit):
             rules=[
                 "A command line is read by bash, without profile and without input: pass options"
                 " that keep a program from asking.",
-                kept if keep else f"Files stay. {lost} Write `cd FOLDER && COMMAND`.",
+                kept if keep else lost,
                 "Where a result has `truncated`, `read` its `job` for the part that is left out.",
                 "Run what does not end by itself, such as a server, with `background`; look at its"
                 " output with `read`, and `stop` it when it is not needed any more.",

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from toolbus_toolkits.launcher import program_environment
 
-__all__ = ["is_harmless", "shell_environment"]
+__all__ = ["READING", "is_harmless", "shell_environment"]
+
+READING = frozenset({"BASHOPTS", "BASH_COMPAT", "BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS"})
+"""What changes how bash reads a line, or lets it run a file before; no command starts with them."""
 
 _HARMLESS = frozenset(
     {
@@ -28,6 +31,8 @@ _HARMLESS = frozenset(
 _GIT_CONFIG = {
     # The hook of a hostile repository runs with `git status`, as soon as its config names one.
     "core.fsmonitor": "false",
+    # `git diff` writes the index in spite of GIT_OPTIONAL_LOCKS, and runs a hook when it has.
+    "diff.autoRefreshIndex": "false",
     # A folder that looks like a bare repository may come with any other: with its own config.
     "safe.bareRepository": "explicit",
 }

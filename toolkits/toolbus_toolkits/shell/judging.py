@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from toolbus_toolkits.shell.commands import Effect
+from toolbus_toolkits.shell.commands.git_repository import config_programs
 from toolbus_toolkits.shell.environment import is_harmless
 from toolbus_toolkits.shell.places import Places, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
@@ -27,6 +28,12 @@ _NAMES_ONLY = frozenset(
 )
 """Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
 may be listed."""
+_NAMED_IN_FILES = {
+    "file": re.compile(r"-[A-Za-z]*f|--files"),
+    "du": re.compile(r"--files"),
+    "tree": re.compile(r"--(?:from|git|info)file"),
+}
+"""The options of them that read names from a file: what is no name is shown, too."""
 _PLACES_NO_LINK = frozenset(
     ("mkdir", "touch", "rm", "rmdir", "unlink", "tee", "truncate", "chmod", "sed", "shred", ">")
 )
@@ -120,6 +127,8 @@ def judged(
     directories = places.directories
     if effect.directory is not None:
         directories = places.entered(effect.directory)
+    if effect.read_only and not effect.runs and base_name(command) == "git":
+        verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
         partial(_judge_redirection, verdict, redirection, places)
@@ -140,15 +149,34 @@ def judged(
     return verdict
 
 
+def _repository_doubts(directories: Iterable[str | None]) -> Iterator[str]:
+    for directory in directories:
+        if directory is None:
+            yield "its repository is known only when the line runs"
+        elif reason := config_programs(directory):
+            yield f"{reason}, and may make git run programs"
+
+
 def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
-    if effect.read_only and base_name(verdict.command) in _NAMES_ONLY:
+    if effect.read_only and _shows_names(verdict.command):
         return
     if effect.reads is None:
         _judge_any_words(verdict, places, directories)
         return
     for word in effect.reads:
         _judge_read(verdict, word, places.targets(word, directories), places)
+
+
+def _shows_names(command: SimpleCommand) -> bool:
+    """Whether a command shows nothing that a file contains."""
+    name = base_name(command)
+    if name not in _NAMES_ONLY:
+        return False
+    reads_names = _NAMED_IN_FILES.get(name)
+    return reads_names is None or not any(
+        reads_names.match(word.value or word.prefix) for word in command.words[1:]
+    )
 
 
 def _judge_any_words(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
@@ -184,9 +212,6 @@ def _possible_paths(word: Word) -> Iterator[Word]:
 def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
-    # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
-    copies = effect.changes is not None and base_name(verdict.command) != "ln"
-    is_recursive = effect.is_recursive or copies
     # ripgrep leaves out what begins with a dot; the second `-u` changes that.
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
@@ -200,7 +225,7 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
             # What a program that is asked about anyhow reads is no further question.
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
-        elif is_recursive and os.path.isdir(target.path):
+        elif effect.is_recursive and os.path.isdir(target.path):
             if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 

@@ -13,12 +13,13 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from toolbus import ToolFailed
+from toolbus_toolkits.shell.environment import READING
 from toolbus_toolkits.shell.jobs import Asker
 
 __all__ = ["Kept", "KeptStates", "Told"]
@@ -39,8 +40,8 @@ _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 """Of the quotes `$'...'`, which bash writes where a value has control characters."""
-_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
-"""What each bash sets for itself."""
+_NOT_KEPT = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
+"""The latter are what each bash sets for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Told(NamedTuple):
 
     line: str
     """What bash is given in place of the command."""
-    path: str
-    """Of the file that has it then."""
+    file: IO[bytes]
+    """What has it then."""
 
 
 @dataclass(slots=True)
@@ -123,11 +124,17 @@ class KeptStates:
     @contextmanager
     def telling(self, command: str) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
-        with tempfile.NamedTemporaryFile(prefix="toolbus-shell-", dir=self._folder) as file:
-            # Only builtins: `env` would cost as much as all the rest of a short command.
-            told = f"{{ pwd -P; printf '\\0'; export -p; printf '\\0'; }} >{quote(file.name)} 2>&-"
-            # The first line is read and run before the command is looked at.
-            yield Told(f"trap {quote(told)} EXIT\n{command}", file.name)
+        number, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
+        try:
+            with open(number, "rb") as file:
+                # Only builtins: `env` would cost as much as all the rest of a short command.
+                told = "pwd -P; printf '\\0'; export -p; printf '\\0'"
+                trap = f"{{ {told}; }} >{quote(path)} 2>&-"
+                # The first line is read and run before the command is looked at.
+                yield Told(f"trap {quote(trap)} EXIT\n{command}", file)
+        finally:
+            with suppress(FileNotFoundError):  # a command may delete what it can find
+                os.unlink(path)
 
     def keep(self, asker: Asker, told: Told) -> list[str]:
         """Keep what a command told that has ended by itself.
@@ -135,8 +142,7 @@ class KeptStates:
         Returns:
             Why its variables are not kept, if it told of too many.
         """
-        with open(told.path, "rb") as file:
-            directory, mark, variables = file.read(2 * _MAX_BYTES).partition(b"\n\0")
+        directory, mark, variables = told.file.read(2 * _MAX_BYTES).partition(b"\n\0")
         if not mark:  # it ended without its trap
             return []
         where = os.fsdecode(directory)
@@ -154,9 +160,9 @@ class KeptStates:
         first = self._first.variables
         # Names that no variable of bash has are passed on by it, and cannot be changed in it.
         found |= {name: first[name] for name in first if not _NAME.fullmatch(name)}
-        for name in _OF_BASH:
+        for name in _NOT_KEPT:
             found.pop(name, None)
-        names = (found.keys() | first.keys()) - _OF_BASH
+        names = (found.keys() | first.keys()) - _NOT_KEPT
         changed = frozenset(name for name in names if found.get(name) != first.get(name))
         return Kept(directory, found, changed)
 

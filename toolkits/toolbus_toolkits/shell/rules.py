@@ -40,6 +40,7 @@ _HOLE = "\0"
 """What is known only when the line runs; no word and no pattern has a NUL."""
 _INNER_SPACE = "\x1f"
 """A space inside of a word, where it must not count as one between words."""
+_SPACE = re.compile(r"\s")
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
 _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
@@ -47,8 +48,6 @@ _MAX_SUGGESTIONS = 5
 """As many as one assessment may have."""
 _MAX_EXACT_CHARS = 200
 """The longest text that is suggested as it is: a person has to judge it at a glance."""
-_MAX_WORDS = 64
-"""Among how many words of a command that is not known another command is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +112,16 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
 
     Assignments before the command are words of it here, since they change what it does.
     """
+    found = _parsed(pattern)
     words = [_assignment_text(assignment) for assignment in command.assignments]
     if command.words:
         words.append(_sure_name(_text_of(command.words[0])))
-        words += map(_text_of, command.words[1:])
-    found = _parsed(pattern)
+    if found.name and (not words or words[0].rpartition("/")[2] != found.name):
+        return False
+    words += map(_text_of, command.words[1:])
     name, space, rest = found.chunks[0].partition(" ")
     chunks = (f"{_sure_name(name)}{space}{rest}", *found.chunks[1:])
-    text = " ".join(re.sub(r"\s", _INNER_SPACE, word) for word in words)
+    text = " ".join(_SPACE.sub(_INNER_SPACE, word) for word in words)
     if command.takes_more:
         text += f" {_HOLE}"
     return _is_glob(chunks, text) or (found.may_end and _is_glob((*_more(chunks), ""), text))
@@ -145,10 +146,14 @@ def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = Fals
             return True
     if not everywhere:
         return False
-    return any(
-        _may_be(found, command.words[at:], takes_more=command.takes_more)
-        for at in range(1, min(len(command.words), _MAX_WORDS))
-    )
+    for at, word in enumerate(command.words[1:], 1):
+        # This comes first because each word is compared with each pattern.
+        is_other = word.value is not None and not word.value.endswith(found.name)
+        if is_other and not word.is_pattern and not _MAY_BE_MORE.search(word.value or ""):
+            continue
+        if _may_be(found, command.words[at:], takes_more=command.takes_more):
+            return True
+    return False
 
 
 def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:

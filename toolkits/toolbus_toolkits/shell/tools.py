@@ -21,6 +21,7 @@ from toolbus_toolkits.shell.environment import is_harmless, shell_environment
 from toolbus_toolkits.shell.jobs import Asker, Job, Jobs, asker_of
 from toolbus_toolkits.shell.kept import Kept, KeptStates
 from toolbus_toolkits.shell.output import MAX_CHARS
+from toolbus_toolkits.shell.programs import ProgramPaths
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 __all__ = ["JobInfo", "JobPage", "RunResult", "ShellTool", "ShellTools", "WriteResult"]
@@ -123,11 +124,11 @@ class ShellTools:
         self._limits = config.limits()
         self._first = Kept(str(config.workdir), variables)
         self._kept = KeptStates(self._first) if config.keep else None
-        self._sensitive = SensitivePaths(
-            config.additional_dangerous_files, config.additional_dangerous_directories
+        self._dangerous = (
+            config.additional_dangerous_files,
+            config.additional_dangerous_directories,
         )
-        self._roots = lru_cache(maxsize=16)(partial(_roots, self._first.directory))
-        self._roots(())
+        self._places = lru_cache(maxsize=16)(self._places_of)
         self.jobs: Jobs = Jobs(config.max_jobs)
         self.started: int = 0
         """How many of the tools are started."""
@@ -138,6 +139,7 @@ class ShellTools:
                 affinity="caller",
                 max_concurrency=_MAX_AT_A_TIME,
                 open_world=True,
+                destructive=True,
                 assess=self._assess_run,
             ),
             ShellTool(self._list, name="jobs", affinity="caller", read_only=True),
@@ -159,6 +161,7 @@ class ShellTools:
 
         It is ended after `timeout_s`, and a second before the deadline of the call; what it wrote
         until then is returned. What it leaves running ends with it, unless `background` is set.
+        The result has at most 30,000 characters; of more, the middle is left out: `read` has it.
 
         Args:
             context: The call.
@@ -250,12 +253,13 @@ class ShellTools:
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
         kept, asker = self._kept, asker_of(context)
         begun = self._first if kept is None else kept.judged(asker, command)
+        roots, sensitive = self._places(context.workdirs)
         said = assess_line(
             command,
             directory=begun.directory,
             environment=begun.variables,
-            roots=self._roots(context.workdirs),
-            sensitive=self._sensitive,
+            roots=roots,
+            sensitive=sensitive,
             patterns=context.patterns,
         )
         changed = sorted(name for name in begun.changed if not is_harmless(name))
@@ -269,6 +273,12 @@ class ShellTools:
             matches=said.matches,
             parts=((),),
         )
+
+    def _places_of(self, workdirs: tuple[str, ...]) -> tuple[Roots, SensitivePaths]:
+        """Return the working directories, also those of who judges the call, and what is apart."""
+        further = filter(os.path.isdir, workdirs)
+        roots = Roots([self._first.directory, *further])
+        return roots, ProgramPaths(roots, self._first.variables, *self._dangerous)
 
     async def _list(self, context: ToolContext) -> list[JobInfo]:
         """List your jobs, also those that have ended, the oldest first."""
@@ -361,11 +371,6 @@ class _Progress:
         self._job.on_output = None
         if self._timer is not None:
             self._timer.cancel()
-
-
-def _roots(workdir: str, further: tuple[str, ...]) -> Roots:
-    """Return the working directories: that of the toolkit, and those of who judges the call."""
-    return Roots([workdir, *(folder for folder in further if os.path.isdir(folder))])
 
 
 def _check(command: str) -> None:

@@ -15,7 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import by_name, subcommand_effect, with_subcommands
+from toolbus_toolkits.shell.commands.subcommands import (
+    SETTINGS,
+    by_name,
+    subcommand_effect,
+    with_subcommands,
+)
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
@@ -72,19 +77,22 @@ _NPM_WHYS = {
     "npm cache": "it changes the cache",
     "npm login": "it stores a token",
 }
-_SETTINGS = "changes settings of the user"
-_SETS = frozenset(("set", "delete", "rm", "edit", "fix", "unset", "debug"))
 
 
 def _npm(command: SimpleCommand) -> Effect:
-    values = [word.value for word in command.words[1:4]]
+    values = [word.value for word in command.words[1:3]]
     if values[:1] in (["exec"], ["x"]):
         return _run(_NPX, command, 2)
-    if values[:1] == ["set"] or (values[:1] in (["config"], ["c"]) and values[1:2] != ["list"]):
-        # A word that is known when it runs may be `set`.
-        if values[:1] == ["set"] or values[1:2] in ([None], []) or values[1] in _SETS:
-            return Effect(why=_SETTINGS, immune=f"`npm config` {_SETTINGS}")
+    first = (values or [""])[0] or ""
+    # Names of commands may be cut: `npm conf set`.
+    is_config = first in ("c", "set") or (len(first) > 2 and "config".startswith(first))
+    if is_config and (first == "set" or values[1:] not in (["list"], ["ls"], ["get"])):
+        return _changes_settings(first)
     return _NPM_EFFECT(command)
+
+
+def _changes_settings(name: str) -> Effect:
+    return Effect(why=SETTINGS, immune=f"`{name}`: {SETTINGS}")
 
 
 _NPM_EFFECT = with_subcommands(_NPM_TOP, by_name(_NPM_ROWS), _NPM_WHYS)
@@ -137,8 +145,8 @@ _PIP_WHYS = {
 
 def _pip(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words[1:]]
-    if "config" in values and not {"list", "get", "debug"} & set(values):
-        return Effect(why=_SETTINGS, immune=f"`pip config` {_SETTINGS}")
+    if "config" in values and any(value in (None, "set", "unset", "edit") for value in values):
+        return _changes_settings("pip config")
     return _PIP_EFFECT(command)
 
 
@@ -249,6 +257,8 @@ def _runner(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words]
     if len(values) == 2 and values[1] in ("--version", "-V") and name in _SHOWS_VERSION:
         return Effect(read_only=True, reads=())
+    if "config" in values[1:3] and not {"list", "get", "show"} & set(values):
+        return _changes_settings(f"{name} config")
     for position, word in enumerate(command.words[1:3], 2):
         title = f"{title} {word.value}"
         if title in _RUNNERS:
@@ -277,6 +287,12 @@ def _version_only(words: str, why: str) -> Callable[[SimpleCommand], Effect]:
         return Effect(why=why)
 
     return effect
+
+
+def _go(command: SimpleCommand) -> Effect:
+    if any(word.value in ("-w", "-u", "--w", "--u") for word in command.words[1:]):
+        return _changes_settings("go env")
+    return Effect(why="it may load and run the version of go that go.mod names")
 
 
 def _rpm(arguments: Arguments) -> Effect:
@@ -381,9 +397,7 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     **dict.fromkeys(("pip", "pip3"), _pip),
     **dict.fromkeys((*(name for name in _RUNNERS if " " not in name), *_NO_RUNNER), _runner),
     **dict.fromkeys(("cargo", "rustc", "rustup", "rustfmt", "clippy-driver"), asking(_TOOLCHAIN)),
-    **dict.fromkeys(
-        ("go", "gofmt"), asking("it may load and run the version of go that go.mod names")
-    ),
+    **dict.fromkeys(("go", "gofmt"), _go),
     **dict.fromkeys(
         ("gcc", "g++", "cc", "c++", "clang", "clang++"),
         _version_only("--version -dumpversion -dumpmachine", _COMPILES),

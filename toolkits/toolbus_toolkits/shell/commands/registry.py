@@ -104,7 +104,8 @@ def effect_of(command: SimpleCommand) -> Effect:
         )
     if special := SPECIAL.get(name):
         return special(command)
-    if row := ROWS.get(name):
+    # `"git log"` as one word is a program of that name, not the sub-command.
+    if " " not in name and (row := ROWS.get(name)):
         return row_effect(row, command)
     if special := interpreters.interpreter(name):
         return special(command)

@@ -24,6 +24,7 @@ _SED_BLANKS = re.compile(r"[ \t]*")
 _SED_BETWEEN = re.compile(r"(?:[ \t\n;]|#[^\n]*)*")
 # A backslash before the `]` would be another letter for some seds, and an escape for others.
 _SED_BRACKETS = re.compile(r"\[\^?\]?(?:\[:[a-z]+:\]|\\[^\]\n]|[^\[\]\\\n])*\]")
+_SED_HARM_OR_END = re.compile(r"[weWrR\n]")
 _SED_FLAGS = re.compile(r"[gpIiMm0-9]*")
 _SED_END = re.compile(r"[ \t]*(?:[;\n]|(?=[}#])|\Z)")
 _SED_PLAIN = frozenset("=dDgGhHnNpPxzF")
@@ -123,9 +124,10 @@ class _Sed:
         self._position = match.end()
         # GNU sed 4.9 takes a delimiter inside of brackets as a letter, others end the part there:
         # then what follows must be harmless in both readings.
-        line = self._script[match.start() :].partition("\n")[0]
-        if delimiter in match[0] and re.search("[weWrR]", line):
-            raise _SedError("its script is not understood")
+        if delimiter in match[0]:
+            found = _SED_HARM_OR_END.search(self._script, match.start())
+            if found is not None and found[0] != "\n":
+                raise _SedError("its script is not understood")
 
     def _read_command(self) -> None:
         name = self._peek()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import by_name, with_subcommands
+from toolbus_toolkits.shell.commands.subcommands import SETTINGS, by_name, with_subcommands
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
 from toolbus_toolkits.shell.reading import SimpleCommand
 
@@ -136,7 +136,8 @@ _DOCKER_WHYS = {
     "docker cp": "it copies files into or out of a container",
     "docker exec": "it runs a command in a container",
     "docker kill": "it ends containers",
-    "docker login": "it stores a password",
+    "docker context use": SETTINGS,
+    "docker login": SETTINGS,
     "docker pull": "it loads an image from another machine",
     "docker push": "it sends an image to another machine",
     "docker restart": "it ends and starts containers",
@@ -255,7 +256,7 @@ _KUBECTL_ROWS = (
 )
 _KUBECTL_WHYS = {
     "kubectl apply": "it changes a cluster",
-    "kubectl config": "it changes which cluster is asked",
+    "kubectl config": SETTINGS,
     "kubectl cp": "it copies files into or out of a container",
     "kubectl delete": "it deletes resources of a cluster",
     "kubectl exec": "it runs a command in a container",
@@ -316,7 +317,9 @@ _GH_ROWS = (
 )
 _GH_WHYS = {
     "gh api": "it may change anything on GitHub, or ask another machine",
-    "gh auth": "it shows or changes the token",
+    "gh alias": SETTINGS,
+    "gh auth": SETTINGS,
+    "gh config": SETTINGS,
     "gh extension": "it installs or runs programs",
     "gh gist": "it shows or changes gists",
     "gh pr checkout": "it asks GitHub, and checks out a branch",

@@ -19,10 +19,15 @@ from toolbus_toolkits.shell.commands.table import (
 )
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["by_name", "starts_itself", "subcommand_effect", "with_subcommands"]
+__all__ = ["SETTINGS", "by_name", "starts_itself", "subcommand_effect", "with_subcommands"]
 
 _MOST_WORDS = 3
 """The most words of a sub-command: `gh repo view` has two behind its name."""
+
+SETTINGS = "it changes settings of the user"
+"""What a sub-command does that a person decides about, whatever the rules allow."""
+_MOST_TAILS = 8
+"""So many words behind an option that is not known are taken as the sub-command."""
 
 
 def by_name(rows: Sequence[Command]) -> Mapping[str, Command]:
@@ -56,14 +61,23 @@ def starts_itself(arguments: Arguments) -> Effect:
     fault = arguments.fault
     if not arguments.operands:
         return Effect(read_only=not fault, why=fault, reads=())
-    words = command.words[arguments.first_operand :]
-    inner = SimpleCommand(
-        (command.words[0], *words),
-        source=" ".join(word.source for word in (command.words[0], *words)),
-        takes_more=command.takes_more,
+    begins = [arguments.first_operand]
+    if fault:
+        # An option that is not known may take the next word as its value.
+        rest = range(arguments.first_operand + 1, len(command.words))
+        begins += [i for i in rest if not command.words[i].source.startswith("-")][:_MOST_TAILS]
+    runs = [_from(command, begin) for begin in begins]
+    if begins[0] >= len(command.words) or len(begins) > _MOST_TAILS:
+        runs.append(unknown_command(command.source))
+    return Effect(
+        read_only=not fault, why=fault, reads=(), runs=tuple(runs), is_transparent=not fault
     )
-    runs = (inner,) if words else (inner, unknown_command(command.source))
-    return Effect(read_only=not fault, why=fault, reads=(), runs=runs, is_transparent=not fault)
+
+
+def _from(command: SimpleCommand, begin: int) -> SimpleCommand:
+    words = (command.words[0], *command.words[begin:])
+    source = " ".join(word.source for word in words)
+    return SimpleCommand(words, source=source, takes_more=command.takes_more)
 
 
 def subcommand_effect(
@@ -85,7 +99,8 @@ def subcommand_effect(
         if title in rows:
             return row_effect(rows[title], command, count)
         if title in whys:
-            return Effect(why=whys[title])
+            why = whys[title]
+            return Effect(why=why, immune=f"`{title}`: {why}" if why == SETTINGS else "")
     if len(texts) == 1:
         return Effect(why=f"the sub-command of `{name}` is known only when the line runs")
     return Effect(why=whys.get(name, f"`{' '.join(texts[:2])}` is not known"))
