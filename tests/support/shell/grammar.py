@@ -161,13 +161,14 @@ _SHAPES = (
     "[[ -n $({}) ]]",
 )
 # What goes on until it is ended: the letters of options, and names that are left out.
-_ENDLESS = {"tail": "fF", "shuf": "r", "dmesg": "wW", "journalctl": "f"}
+_ENDLESS = {"tail": "fF", "shuf": "r", "dmesg": "wW", "journalctl": "f", "netstat": "c"}
 _ENDLESS_LONG = ("--follow", "--repeat", "--retry", "--pid", "--follow-new", "--wait")
 _LONG_RUNNING = frozenset(
     "yes sleep top watch less more vmstat iostat mpstat sar pidstat ping htop".split()
 )
 _SLOW = frozenset(
-    "npm node kubectl docker yq man apropos whatis pip pip3 gh aws terraform cargo go".split()
+    "npm node kubectl docker yq man apropos whatis pip pip3 gh aws terraform cargo go apt apt-get"
+    " apt-cache".split()
 )
 """Programs that take a tenth of a second and more to begin."""
 
