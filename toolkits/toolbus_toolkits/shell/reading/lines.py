@@ -46,6 +46,7 @@ MAX_DEPTH = 20
 _MARK = re.compile(r"[ \t]+|[^A-Za-z0-9_./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|[<>](?!\()|\Z)")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -276,7 +277,7 @@ class _LineReader:
                     raise self._disagreement()
                 if is_special_name(name):
                     raise UnreadableError(f"`{name}` changes how bash reads the line")
-                self.assigned_names.add(name)
+                self._set_by_loop(name)
                 self._index = child.end_byte
             elif not child.is_named:
                 self._take(child)
@@ -285,6 +286,15 @@ class _LineReader:
                     self._read_words()
             elif not is_listed:
                 raise self._disagreement()
+
+    def _set_by_loop(self, name: str) -> None:
+        """Add an assignment for the variable of a loop that programs, or bash, may know."""
+        if not _OWN_NAME.fullmatch(name) or name in self._environment:
+            assignment = Assignment(name, Word(name, None))
+            command = SimpleCommand((), (assignment,), source=f"for {name}")
+            self.assigned_names.update(assigned_names(command))
+            self._add(command, len(self.commands))
+        self.assigned_names.add(name)
 
     def _read_case(self, node: Node) -> None:
         for child in node.children:
