@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
-from toolbus_toolkits.shell.reading import SimpleCommand
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
 
@@ -31,10 +31,22 @@ def _ip(arguments: Arguments) -> Effect:
     return Effect(why="it changes the network")
 
 
+def _names_process(word: Word, *, is_alone: bool) -> bool:
+    """Whether a word behind `kill -0` is no other signal: `kill -0 -s KILL 12` ends process 12."""
+    if word.value is None:
+        # One word alone that begins as an option has no process behind it.
+        return word.source in ("$!", "$$") or (is_alone and not word.is_split)
+    return not word.is_pattern and not word.value.startswith("-")
+
+
 def _kill(command: SimpleCommand) -> Effect:
     words = command.words[1:]
     values = [word.value for word in words]
-    if values and values[0] in ("-l", "-L", "--list", "--table", "-0"):
+    if (
+        values[:1] in (["-l"], ["-L"], ["--list"], ["--table"], ["-0"])
+        and all(_names_process(word, is_alone=len(words) == 2) for word in words[1:])
+        and not command.takes_more
+    ):
         return Effect(read_only=True, reads=())
     why = "it ends processes"
     # The first `-1` may be the number of a signal, a later one is every process.
@@ -121,8 +133,9 @@ ROWS: tuple[Command, ...] = (
         name="lsof",
         source="lsof(8), lsof 4.95",
         flags="-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
-        valued="-p -u -c -g -d -s",
-        optional="-i -F -T",
+        valued="-p -u -c -d",
+        # A value of these may follow, but no word that begins with `-` or `+`.
+        optional="-g -s -i -F -T",
         asks={"-D": "writes a file", "-r": "repeats for ever"},
         plus="is an option that is not known",
         ends_options=False,
