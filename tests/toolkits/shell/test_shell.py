@@ -247,6 +247,7 @@ async def test_commands_get_no_setting_of_the_host(
     variables = dict(line.split("=", 1) for line in found.splitlines())
     assert [name for name, value in variables.items() if value == "secret"] == ["SSH_AUTH_SOCK"]
     assert (variables["MODE"], variables["GIT_OPTIONAL_LOCKS"]) == ("test", "0")
+    assert variables["PIP_DISABLE_PIP_VERSION_CHECK"] == "1"
     assert all(map(os.path.isabs, variables["PATH"].split(":")))
 
 

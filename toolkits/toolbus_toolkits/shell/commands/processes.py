@@ -5,7 +5,7 @@ Source: their manual pages and `--help`; each row has its version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
@@ -31,9 +31,12 @@ def _ip(arguments: Arguments) -> Effect:
     return Effect(why="it changes the network")
 
 
-def _is_number(word: Word) -> bool:
-    # A later option names another signal: `kill -0 -s KILL 1`.
-    return (word.value or "").isdecimal() or word.source in ("$!", "$$", '"$!"', '"$$"')
+def _are_processes(words: Sequence[Word]) -> bool:
+    # A later option names another signal: `kill -0 -s KILL 1`. One word alone cannot.
+    if len(words) == 1 and words[0].value is None and not words[0].is_split:
+        return True
+    shown = ("$!", "$$", '"$!"', '"$$"')
+    return all((word.value or "").isdecimal() or word.source in shown for word in words)
 
 
 def _kill(command: SimpleCommand) -> Effect:
@@ -41,7 +44,7 @@ def _kill(command: SimpleCommand) -> Effect:
     values = [word.value for word in words]
     if values and values[0] in ("-l", "-L", "--list", "--table"):
         return Effect(read_only=True, reads=())
-    if values and values[0] == "-0" and not command.takes_more and all(map(_is_number, words[1:])):
+    if values and values[0] == "-0" and not command.takes_more and _are_processes(words[1:]):
         return Effect(read_only=True, reads=())
     why = "it ends processes"
     # The first `-1` may be the number of a signal, a later one is every process.
@@ -146,8 +149,9 @@ ROWS: tuple[Command, ...] = (
         name="lsof",
         source="lsof(8), lsof 4.95",
         flags="-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
-        valued="-p -u -c -g -d -s",
-        optional="-i -F -T",
+        valued="-p -u -c -d",
+        # A value of these may follow, but no word that begins with `-` or `+`.
+        optional="-g -s -i -F -T",
         asks={"-D": "writes a file", "-r": "repeats for ever"},
         plus="is an option that is not known",
         ends_options=False,
