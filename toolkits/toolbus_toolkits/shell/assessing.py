@@ -215,7 +215,7 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
 def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
     """Yield what settings of a command may run: `git -c alias.x='!rm -r y' x`, `make CC=rm`."""
     for word in command.words[1:]:
-        text = (word.value or word.prefix).partition("=")[2].lstrip("!")
+        text = word.known.partition("=")[2].lstrip("!")
         if words := text.split():
             yield SimpleCommand(tuple(Word(part, part) for part in words))
 

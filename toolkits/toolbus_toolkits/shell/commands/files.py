@@ -147,7 +147,7 @@ def _dd(command: SimpleCommand) -> Effect:
     changes: list[Word] = []
     fault = "a word is added when it runs" if command.takes_more else ""
     for word in command.words[1:]:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         name, _, path = text.partition("=")
         if may_be_several(word) and not text.startswith("if="):
             fault = fault or f"`{word.source}` may become an operand of `dd`"
@@ -158,7 +158,7 @@ def _dd(command: SimpleCommand) -> Effect:
         elif word.value is None or not _DD_WORDS.fullmatch(text):
             fault = fault or f"`{word.source}` of `dd` is not known"
     for target in changes:
-        path = target.value or target.prefix
+        path = target.known
         if path.startswith("/dev/") and not _DD_DEVICES.fullmatch(path):
             return Effect(why="it writes to a device", immune=f"it writes to the device `{path}`")
     if fault:
@@ -173,7 +173,7 @@ _SHRED_DEVICE = "/dev/"
 
 def _shred(command: SimpleCommand) -> Effect:
     words = command.words[1:]
-    texts = [word.value or word.prefix for word in words]
+    texts = [word.known for word in words]
     files = tuple(word for word, text in zip(words, texts, strict=True) if not text.startswith("-"))
     is_device = any(text.startswith(_SHRED_DEVICE) for text in texts)
     return Effect(

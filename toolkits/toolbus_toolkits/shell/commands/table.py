@@ -265,7 +265,7 @@ class _Reader:
         )
 
     def _add_operand(self, word: Word) -> None:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         if self._row.plus and text.startswith("+"):
             self._note(f"`{word.source}` {self._row.plus}")
         self._operands.append(word)
@@ -293,7 +293,7 @@ class _Reader:
         if word.value == "--" and self._row.ends_options:
             self._is_open = False
             return True
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         if word.value is None and (not text or word.is_split):
             self._may_be_option(word)
         elif word.is_pattern and text[:1] in ("*", "?", "[", ""):

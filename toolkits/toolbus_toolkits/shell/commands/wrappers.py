@@ -36,7 +36,7 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
     begins = [
         position
         for position, word in enumerate(command.words[start:], start)
-        if not (word.prefix if word.value is None else word.value).startswith("-")
+        if not word.known.startswith("-")
     ]
     if len(begins) > _MOST_TAILS:
         return (unknown_command(command.source),)
@@ -67,7 +67,7 @@ def _with_assignments(command: SimpleCommand) -> SimpleCommand:
     """Take `NAME=value` words before the name of a command as assignments."""
     assignments: list[Assignment] = []
     for word in command.words:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         match = _ASSIGNMENT.match(text)
         if match is None:
             break
@@ -112,10 +112,7 @@ def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
 def _env(arguments: Arguments) -> Effect:
     effect = _runs_operands(arguments)
     # To take a variable away is a change as another value is: git is told by one to write nothing.
-    unset = tuple(
-        Assignment(word.value or word.prefix, Word("", ""))
-        for word in arguments.values("-u --unset")
-    )
+    unset = tuple(Assignment(word.known, Word("", "")) for word in arguments.values("-u --unset"))
     if unset and effect.runs:
         inner = effect.runs[0]
         changed = replace(inner, assignments=(*unset, *inner.assignments))
