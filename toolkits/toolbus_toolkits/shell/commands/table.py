@@ -181,15 +181,22 @@ def unknown_command(source: str) -> SimpleCommand:
     return SimpleCommand((Word(source, None, is_split=True),), source=source, takes_more=True)
 
 
-def asking(why: str, *, immune: bool = False) -> Callable[[SimpleCommand], Effect]:
+def asking(
+    why: str, *, immune: bool = False, unless: str = ""
+) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command that is asked about whatever its words are.
 
     Args:
         why: What it does, as a clause.
         immune: Whether a person decides whatever the rules allow.
+        unless: Options that only show something; one of them has to be the only word.
     """
+    shown = frozenset(unless.split())
 
     def effect(command: SimpleCommand) -> Effect:
+        words = command.words[1:]
+        if len(words) == 1 and words[0].value in shown and not command.takes_more:
+            return Effect(read_only=True, reads=())
         name = command.words[0].source
         return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
 
