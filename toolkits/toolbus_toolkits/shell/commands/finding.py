@@ -32,7 +32,7 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
-_MOST_COMMANDS = 100
+_MAX_COMMANDS = 100
 """So many commands are made of those that find runs, one for each folder where it looks: what it
 finds begins with that. Beyond, it is not known with what it begins."""
 
@@ -142,7 +142,7 @@ class _Find:
     def _commands(self, name: str, body: Sequence[Word], adds: bool) -> list[SimpleCommand]:
         # What is found begins with the folder where the search began, so that it is no option.
         texts = [path.known for path in self._paths] or ["."]
-        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MOST_COMMANDS:
+        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MAX_COMMANDS:
             texts = [""]
         return [
             SimpleCommand(

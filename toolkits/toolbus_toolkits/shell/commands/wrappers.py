@@ -19,7 +19,7 @@ from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read
 
 __all__ = ["ROWS", "SPECIAL", "run_text", "tails"]
 
-_MOST_TAILS = 40
+_MAX_TAILS = 40
 """So many words of a wrapper that is not understood are taken as a command; with more of them, one
 that is not known stands for all."""
 
@@ -38,7 +38,7 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
         for position, word in enumerate(command.words[start:], start)
         if not word.known.startswith("-")
     ]
-    if len(begins) > _MOST_TAILS:
+    if len(begins) > _MAX_TAILS:
         return (unknown_command(command.source),)
     found = tuple(_from(command, position) for position in begins)
     # `xargs env --frob`: the words that are added may be the command.
@@ -265,12 +265,12 @@ def _shell(arguments: Arguments) -> Effect:
 def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     texts = [word for word in command.words[1:] if word.value is None or " " in word.value]
     runs = list(tails(command))
-    for word in texts[:_MOST_TAILS]:
+    for word in texts[:_MAX_TAILS]:
         if word.value is None:
             runs.append(unknown_command(word.source))
         else:
             runs.extend(run_text(word.value, word.source)[0])
-    if len(texts) > _MOST_TAILS or command.takes_more:
+    if len(texts) > _MAX_TAILS or command.takes_more:
         runs.append(unknown_command(command.source))
     return tuple(runs)
 
