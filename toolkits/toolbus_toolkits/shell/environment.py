@@ -66,6 +66,7 @@ def shell_environment(
     # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
     variables.setdefault("npm_config_logs_max", "0")
     variables.setdefault("npm_config_update_notifier", "false")
+    variables.setdefault("CHECKPOINT_DISABLE", "1")  # `terraform version` would do the same
     # To ask for its new version `pip list` starts `rustc`, whose toolchain a folder may name.
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     given = variables.get("GIT_CONFIG_COUNT", "")
