@@ -168,7 +168,7 @@ def _change_directory(
         is_certain = False
     is_home = name == "cd" and len(command.words) == 1
     word = None if is_home else effect.directory or Word(name, None)
-    places.enter(places.entered(word), is_certain=is_certain)
+    places.enter(places.entered(word, moves=True), is_certain=is_certain)
 
 
 def _combined(

@@ -69,6 +69,8 @@ class Places:
         self._home = self.resolved(home) if home else None
         self.directories: tuple[str | None, ...] = (self.resolved(directory),)
         """Where the line may be, resolved; None among them if it may be anywhere."""
+        self._names: dict[str, None] = {}
+        """How bash may call these directories, where that goes through a symlink."""
 
     def resolved(self, path: str, directory: str = "/") -> str | None:
         """Return what a path names; None if it names nothing that can be found."""
@@ -77,24 +79,31 @@ class Places:
         except UnresolvedPath:
             return None
 
-    def entered(self, word: Word | None) -> tuple[str | None, ...]:
+    def entered(self, word: Word | None, *, moves: bool = False) -> tuple[str | None, ...]:
         """Return the directories that a change of directory may lead to.
 
         Args:
             word: The directory; None for the home.
+            moves: Whether bash itself changes to it: then it keeps the name.
         """
         if word is None:
             return (self._home,)
         if word.value == "-":
             return (None,)
-        found: list[str | None] = []
-        for target in self.targets(word):
-            found.append(target.path)
-        if word.value is not None and ".." in word.value.split("/"):
-            # `cd` goes up by names where commands go up by folders: behind a symlink these differ.
-            for directory in self.directories:
-                logical = os.path.normpath(os.path.join(directory or "/", word.value))
-                found.append(self.resolved(logical) if directory else None)
+        targets = self.targets(word)
+        found = [target.path for target in targets]
+        # `cd` goes up by names where commands go up by folders: behind a symlink these differ.
+        for directory in (*self.directories, *self._names):
+            texts = [word.value or ""] if directory is None else [target.text for target in targets]
+            for text in dict.fromkeys(texts):
+                name = os.path.normpath(os.path.join(directory or "/", text))
+                path = self.resolved(name) if directory else None
+                if ".." in text.split("/"):
+                    found.append(path)
+                if moves and path is not None and path != name:
+                    self._names[name] = None
+        if len(self._names) > _MAX_DIRECTORIES:
+            found.append(None)
         return tuple(dict.fromkeys(found)) or (None,)
 
     def enter(self, directories: Iterable[str | None], *, is_certain: bool = False) -> None:
