@@ -354,8 +354,11 @@ ROWS: tuple[Command, ...] = (
         source=f"git-cat-file(1), {_GIT}",
         flags="-t -s -p -e --batch-all-objects --buffer --unordered --follow-symlinks"
         " --use-mailmap --no-use-mailmap --mailmap --no-mailmap -z -Z",
-        optional="--batch --batch-check --batch-command",
-        asks={"--textconv --filters": "runs programs that the configuration names"},
+        optional="--batch-check",
+        asks={
+            "--batch --batch-command": "shows what its input names",
+            "--textconv --filters": "runs programs that the configuration names",
+        },
         effect=_reading,
     ),
     Command(
