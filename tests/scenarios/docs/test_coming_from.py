@@ -13,7 +13,11 @@ import pytest
 from toolbus.tools.options import ToolFields
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "coming-from.md"
-PLACES = ("", ".middlewares", "_toolkits.mcp", "_toolkits.openapi", "_toolkits.skills")
+PLACES = (
+    "",
+    ".middlewares",
+    *(f"_toolkits.{each}" for each in ("mcp", "openapi", "shell", "skills")),
+)
 MODULES = [import_module(f"toolbus{each}") for each in (*PLACES, "_toolkits.guards")]
 MODULES.append(import_module("toolbus_toolkits.credentials"))
 ROW = re.compile(r"^\| .+ \| (.+) \|$", re.MULTILINE)

@@ -176,10 +176,10 @@ async def test_the_end_of_a_command_is_that_of_its_tree(end: str, way: str) -> N
 
 
 ESCAPES = {
-    "a session of its own": "setsid sleep 600 & echo $!",
-    "a daemon": "(setsid sh -c 'sleep 600 & echo $!' &) ",
+    "a session of its own": "setsid sh -c 'echo $$; exec sleep 600' &",
+    "a daemon": "(setsid sh -c 'sleep 600 & echo $!' &)",
     "a daemon without the environment": "(env -i setsid /bin/sh -c 'sleep 600 & echo $!' &)",
-    "one that closed its output": "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!",
+    "one that closed its output": "setsid sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1' &",
     "one that starts others": "setsid sh -c 'echo $$; while :; do sh -c : ; done' 2>/dev/null &",
 }
 
@@ -206,7 +206,7 @@ async def test_what_left_the_group_ends_with_the_command(kind: str, end: str) ->
 @linux
 async def test_another_command_and_its_daemons_go_on() -> None:
     output = Output()
-    line = "setsid sleep 600 & echo $!; sleep 600"
+    line = f"{ESCAPES['a session of its own']} sleep 600"
     async with asyncio.timeout(TIME_S), run_command(bash(line), **command_options(output)) as other:
         daemon = int((await output.lines(1))[0])
         async with run_command(bash("setsid sleep 600 &"), **command_options()) as command:
@@ -326,8 +326,8 @@ async def test_a_command_that_cannot_be_started_is_explained(
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file() -> None:
-    async with run_command(["true"], **command_options()) as command:
-        await command.wait()
+    async with run_command(["true"], stdin=True, **command_options()) as command:
+        await command.wait()  # from now on this process and the loop have all that they keep
     process = psutil.Process()
     children, descriptors = len(process.children()), process.num_fds()
     for turns in range(5):
@@ -346,25 +346,12 @@ HOST = """
 import asyncio, os, sys
 from toolbus_toolkits.launcher import *
 
-async def use(line, started):
+async def use(line):
     def on_output(name, data):
         print(data.decode(), end="", flush=True)
     options = {"env": dict(os.environ), "cwd": "/", "on_output": on_output}
     command = await start_command(["bash", "-c", line], **options)
     await command.wait()
-
-async def main():
-    sleep = "sleep 600 </dev/null >/dev/null 2>&1"
-    server = Program("sh", ["-c", "echo $$ >&2; exec sleep 600"])
-    async with launch(server, on_line=lambda line: print(line, flush=True)):
-        await asyncio.gather(
-            use(f"(env -i setsid {sleep} & echo $!); {sleep} & echo $!; echo $$; wait", None),
-            use(f"trap '' TERM HUP; echo $$; while :; do {sleep}; done", None),
-        )
-
-async def one():
-    async with run_command(["true"], env={}, cwd="/", on_output=print) as command:
-        await command.wait()
 """
 
 
@@ -381,8 +368,16 @@ def host(code: str) -> subprocess.Popen[str]:
 def test_what_a_host_started_ends_when_it_is_killed() -> None:
     # It had another event loop before, and a child by fork that outlives it.
     code = """
-env = os.environ
-asyncio.run(use("true", None))
+async def main():
+    sleep = "sleep 600 </dev/null >/dev/null 2>&1"
+    server = Program("sh", ["-c", "echo $$ >&2; exec sleep 600"])
+    async with launch(server, on_line=lambda line: print(line, flush=True)):
+        await asyncio.gather(
+            use(f"(env -i setsid /bin/sh -c 'echo $$; exec {sleep}' &); {sleep} & echo $!; wait"),
+            use(f"trap '' TERM HUP; echo $$; while :; do {sleep}; done"),
+        )
+
+asyncio.run(use("true"))
 if os.fork() == 0:
     os.close(1)
     sys.stdin.read()
@@ -392,7 +387,7 @@ asyncio.run(main())
     with host(code) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        pids = [int(process.stdout.readline()) for _ in range(5)]
+        pids = [int(process.stdout.readline()) for _ in range(4)]
         assert not any(has_ended(pid) for pid in pids)
         process.kill()
         for pid in pids:
@@ -413,7 +408,7 @@ async def parent():
             command.kill()
             from multiprocessing import Process
             asyncio.events._set_running_loop(None)
-            asyncio.run(use("echo of the child", None))
+            asyncio.run(use("echo of the child"))
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)

@@ -31,6 +31,7 @@ def work(tmp_path: Path) -> Path:
     ):
         (place / name).write_text("x")
     (place / "work/docs/secret.txt").symlink_to("../.env")
+    (place / "way").symlink_to("work/src")
     (place / "work/out").symlink_to("../other")
     (place / "work/loop").symlink_to("loop")
     (place / "work/rc").symlink_to("../home/.bashrc")
@@ -71,11 +72,15 @@ KINDS = {
         rg x src
         rg x conf
         ls .env docs ~/.ssh
+        cat conf/*
     """,
     "edit": """
         touch src/new 'a b'
         rm -rf src out/../work/docs
         rm src/*
+        rm ./*/b.py
+        echo x > log && cat log
+        mv docs src
         rm -rf src/*
         cd src && rm ../a.txt
         cd src; touch deep/x
@@ -105,6 +110,11 @@ KINDS = {
         FOO=1 ls
         X=1 ls
         cd src; rm ../a.txt
+        cd src && ls; rm ../a.txt
+        cd src && ls || rm ../a.txt
+        cd src && ls & rm ../a.txt
+        cd ../way && cd .. && touch x
+        cd ../way/.. && touch x
         cd .. && touch x
         cd && touch x
         cd - && touch x
@@ -150,7 +160,7 @@ KINDS = {
         no-such-command --file=.env
         no-such-command if=.env
         no-such-command -d@.env
-        no-such-command -f.env
+        no-such-command -fdocs/secret.txt
         no-such-command a:docs/secret.txt
         cd ~/.ssh && cat known
         echo x > .env
@@ -208,12 +218,14 @@ def test_a_directory_that_is_searched_elsewhere_is_not_known(work: Path) -> None
 def test_a_copy_into_a_folder_counts_by_its_name_there(work: Path) -> None:
     other = work.parent / "other"
     (other / ".gitconfig").write_text("x")
+    (other / "policy.toml").write_text("x")
     (other / "c").mkdir()
     (other / "c" / ".vscode").mkdir()
     (work / "c").mkdir()
     (work / "docs" / "c.txt").symlink_to("../../home/x")
     assert kind("cp ../other/.gitconfig .", work) == "immune"
     assert kind("cp ../other/.git* .", work) == "immune"
+    assert kind("cp ../other/p* .", work) == "immune"
     assert kind("cp -r ../other/c .", work) == "immune"
     assert kind("cp ../other/c.txt docs", work) == "ask"
     assert kind("cp ../other/c.txt src", work) == "edit"
@@ -242,6 +254,9 @@ def test_rules_see_each_command_and_each_file_that_is_written(work: Path) -> Non
     # A command that is not known may run its words; `git` and `echo` do not.
     assert "rm:*" in assess("no-such-wrapper rm x", work).matches
     assert "rm:*" not in assess("echo rm x", work).matches
+    # A setting may name a program.
+    assert "rm:*" in assess("git -c alias.x='!rm -r y' x", work).matches
+    assert "rm:*" not in assess("git commit -m 'rm x'", work).matches
     assert assess("cat a.txt", work).parts == ()
 
 

@@ -134,6 +134,8 @@ SUGGESTED = [
     ("git", "git"),
     ("python -c 'print(1)'", "python -c print(1)"),
     ("bash run.sh", "bash run.sh"),
+    ("python3.12 run.py", "python3.12 run.py"),
+    ("luajit run", "luajit run"),
     ("uv run pytest", "uv run pytest"),
     ("curl https://example.org", "curl https://example.org"),
     ("sudo ls", "sudo ls"),

@@ -289,7 +289,8 @@ class StartedProcess:
                 with contextlib.suppress(OSError):  # it was killed
                     popen.stdin.write(b"\n")
             if has_stdin:
-                await started._open_stdin(popen.stdin)
+                # Not cancelled in its middle: uvloop would close the pipe beside its file object.
+                await to_the_end(started._open_stdin(popen.stdin))
             elif popen.stdin is not None:
                 popen.stdin.close()
         except BaseException:  # as a rule this task was cancelled

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus import Assessment, Rule
+from toolbus.permissions.plain import MAX_PARTS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.shell.commands import Effect, effect_of
 from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
@@ -24,8 +25,8 @@ from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 __all__ = ["assess_line"]
 
-_MAX_COMMANDS = 256
-"""The most commands of one line, with those that others start: as many parts as rules may have."""
+_MAX_COMMANDS = MAX_PARTS
+"""The most commands of one line, with those that others start."""
 _MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
 _MAX_SHOWN = 4
@@ -174,9 +175,8 @@ def _change_directory(
 def _combined(
     verdicts: Sequence[Verdict], patterns: Sequence[str], environment: Mapping[str, str]
 ) -> Assessment:
-    matches = tuple(
-        pattern for pattern in patterns if any(_may_match(pattern, each) for each in verdicts)
-    )
+    found = {pattern for verdict in verdicts for pattern in _matching(patterns, verdict)}
+    matches = tuple(pattern for pattern in patterns if pattern in found)
     if all(verdict.is_read_only for verdict in verdicts):
         return Assessment("pass", read_only=True, matches=matches)
     parts = []
@@ -196,15 +196,29 @@ def _combined(
     )
 
 
-def _may_match(pattern: str, verdict: Verdict) -> bool:
+def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
+    """Yield the patterns that a command may match, or a file that it writes."""
     command, effect = verdict.command, verdict.effect
     name = command_name(command) if command.words else None
     is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.
     everywhere = not is_known or bool(effect.immune)
-    return matches_any(pattern, command, everywhere=everywhere) or any(
-        matches_any(pattern, _writing(word)) for word in verdict.written
-    )
+    started = [_writing(word) for word in verdict.written]
+    if not (effect.read_only or effect.changes is not None):
+        started += _programs_of_settings(command)
+    for pattern in patterns:
+        if matches_any(pattern, command, everywhere=everywhere) or any(
+            matches_any(pattern, other) for other in started
+        ):
+            yield pattern
+
+
+def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
+    """Yield what settings of a command may run: `git -c alias.x='!rm -r y' x`, `make CC=rm`."""
+    for word in command.words[1:]:
+        text = word.known.partition("=")[2].lstrip("!")
+        if words := text.split():
+            yield SimpleCommand(tuple(Word(part, part) for part in words))
 
 
 def _asked_about(verdict: Verdict, environment: Mapping[str, str]) -> Iterator[SimpleCommand]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly
 from toolbus_toolkits.launcher import ProgramLimits
+from toolbus_toolkits.shell.environment import READING
 
 __all__ = ["ShellConfig"]
 
@@ -73,6 +74,8 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
         for name in given:
             if _NAME.fullmatch(name) is None:
                 raise ValueError(f"{name!r} is no name of a variable")
+            if name in READING:
+                raise ValueError(f"{name} changes how bash reads a command, which is judged before")
             if name.startswith("TOOLBUS_"):
                 raise ValueError(f"{name} is a setting of toolbus, which commands must not read")
         if isinstance(given, Mapping) and any("\0" in value for value in given.values()):

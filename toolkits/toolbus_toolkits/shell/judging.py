@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from toolbus_toolkits.shell.commands import Effect
+from toolbus_toolkits.shell.commands.git_repository import config_programs
 from toolbus_toolkits.shell.environment import is_harmless
 from toolbus_toolkits.shell.places import Places, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
@@ -23,6 +24,7 @@ _NAMES_ONLY = frozenset(
     (
         *("ls", "dir", "vdir", "stat", "test", "[", "[[", "du", "df", "find", "fd", "tree", "file"),
         *("realpath", "readlink", "basename", "dirname", "pathchk", "namei", "cd", "pushd", "popd"),
+        "wc",
     )
 )
 """Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
@@ -30,6 +32,7 @@ may be listed."""
 _NAMED_IN_FILES = {
     "file": re.compile(r"-[A-Za-z]*f|--files"),
     "du": re.compile(r"--files"),
+    "wc": re.compile(r"--files"),
     "tree": re.compile(r"--(?:from|git|info)file"),
 }
 """The options of them that read names from a file: what is no name is shown, too."""
@@ -39,6 +42,7 @@ _PLACES_NO_LINK = frozenset(
 """File commands that put no symlink anywhere: what is written below their paths later in a line
 stays where it was when the line was judged."""
 _NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")
+_PROCESS = re.compile(r"<\([^()]*\)")
 _OPTION = re.compile(r"-[A-Za-z]+|--[a-z-]+")
 _IN_WORD = re.compile("[=:@,]")
 """Where a path may begin inside of a word: `if=.env`, `-d@.env`, `host:.ssh`."""
@@ -102,7 +106,9 @@ def changes_meaning(
         is_own = not command.words and name not in environment and _OWN_VARIABLE.fullmatch(name)
         if is_own and not _MEANING_IN_LOWER_CASE.fullmatch(name):
             continue
-        if not is_harmless(name):
+        # `IFS= read -r x` splits what is read, and nothing else.
+        is_of_read = name == "IFS" and command.words and command.words[0].value == "read"
+        if not is_harmless(name) and not is_of_read:
             found.append(assignment)
     return tuple(found)
 
@@ -126,6 +132,8 @@ def judged(
     directories = places.directories
     if effect.directory is not None:
         directories = places.entered(effect.directory)
+    if effect.read_only and not effect.runs and base_name(command) == "git":
+        verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
         partial(_judge_redirection, verdict, redirection, places)
@@ -146,6 +154,14 @@ def judged(
     return verdict
 
 
+def _repository_doubts(directories: Iterable[str | None]) -> Iterator[str]:
+    for directory in directories:
+        if directory is None:
+            yield "its repository is known only when the line runs"
+        elif reason := config_programs(directory):
+            yield f"{reason}, and may make git run programs"
+
+
 def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
     effect = verdict.effect
     if effect.read_only and _shows_names(verdict.command):
@@ -164,7 +180,7 @@ def _shows_names(command: SimpleCommand) -> bool:
         return False
     reads_names = _NAMED_IN_FILES.get(name)
     return reads_names is None or not any(
-        reads_names.match(word.value or word.prefix) for word in command.words[1:]
+        reads_names.match(word.known) for word in command.words[1:]
     )
 
 
@@ -201,9 +217,6 @@ def _possible_paths(word: Word) -> Iterator[Word]:
 def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
-    # `cp` takes a folder only to copy all of it; a link to a folder reads nothing of it.
-    copies = effect.changes is not None and base_name(verdict.command) != "ln"
-    is_recursive = effect.is_recursive or copies
     # ripgrep leaves out what begins with a dot; the second `-u` changes that.
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
@@ -214,10 +227,13 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
         if secret := places.sensitive(target, writes=False):
             verdict.immune.append(secret)
         elif target.path is None:
-            # What a program that is asked about anyhow reads is no further question.
+            # What a program that is asked about anyhow reads is no further question, and what
+            # `<(sort a)` reads is judged with `sort a`.
+            if _PROCESS.fullmatch(word.source):
+                continue
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
-        elif is_recursive and os.path.isdir(target.path):
+        elif effect.is_recursive and os.path.isdir(target.path):
             if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
@@ -226,7 +242,7 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Place
     word = redirection.target
     if word is None:
         return
-    value = word.value or word.prefix
+    value = word.known
     if value.startswith(("/dev/tcp/", "/dev/udp/")):
         verdict.doubts.append(f"`{word.source}` is a connection over the network")
         return
@@ -338,7 +354,7 @@ def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
         long: The long one; "" for any.
     """
     for word in command.words[1:]:
-        value = word.prefix if word.value is None else word.value
+        value = word.known
         if value == "--":
             return False
         if value.startswith("--"):

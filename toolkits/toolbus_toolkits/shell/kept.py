@@ -19,6 +19,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from toolbus import ToolFailed
+from toolbus_toolkits.shell.environment import READING
 from toolbus_toolkits.shell.jobs import Asker
 
 __all__ = ["Kept", "KeptStates", "Told"]
@@ -40,8 +41,8 @@ _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 """Of the quotes `$'...'`, which bash writes where a value has control characters."""
-_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
-"""What each bash sets for itself."""
+_NOT_KEPT = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
+"""The latter are what each bash sets for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,9 @@ class KeptStates:
         first = self._first.variables
         # Names that no variable of bash has are passed on by it, and cannot be changed in it.
         found |= {name: first[name] for name in first if not _NAME.fullmatch(name)}
-        for name in _OF_BASH:
+        for name in _NOT_KEPT:
             found.pop(name, None)
-        names = (found.keys() | first.keys()) - _OF_BASH
+        names = (found.keys() | first.keys()) - _NOT_KEPT
         changed = frozenset(name for name in names if found.get(name) != first.get(name))
         return Kept(directory, found, changed)
 

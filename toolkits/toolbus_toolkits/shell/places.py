@@ -68,7 +68,8 @@ class Places:
         self._words_left = _MAX_WORDS
         self._home = self.resolved(home) if home else None
         self.directories: tuple[str | None, ...] = (self.resolved(directory),)
-        """Where the line may be, resolved; None among them if it may be anywhere."""
+        """Where the line may be: by real paths, and by the names that it came by; None among them
+        if it may be anywhere."""
 
     def resolved(self, path: str, directory: str = "/") -> str | None:
         """Return what a path names; None if it names nothing that can be found."""
@@ -87,14 +88,12 @@ class Places:
             return (self._home,)
         if word.value == "-":
             return (None,)
-        found: list[str | None] = []
-        for target in self.targets(word):
-            found.append(target.path)
-        if word.value is not None and ".." in word.value.split("/"):
+        found: list[str | None] = [target.path for target in self.targets(word)]
+        if word.value is not None:
             # `cd` goes up by names where commands go up by folders: behind a symlink these differ.
             for directory in self.directories:
-                logical = os.path.normpath(os.path.join(directory or "/", word.value))
-                found.append(self.resolved(logical) if directory else None)
+                if directory is not None:
+                    found.append(os.path.normpath(os.path.join(directory, word.value)))
         return tuple(dict.fromkeys(found)) or (None,)
 
     def enter(self, directories: Iterable[str | None], *, is_certain: bool = False) -> None:

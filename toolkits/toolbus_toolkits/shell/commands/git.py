@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.git_repository import runs_gpg
+from toolbus_toolkits.shell.commands.git_settings import CONFIG_ROWS, is_harmless_setting
 from toolbus_toolkits.shell.commands.subcommands import by_name, starts_itself, subcommand_effect
 from toolbus_toolkits.shell.commands.table import Arguments, Command, read_arguments
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
@@ -101,8 +102,12 @@ def _reading(arguments: Arguments) -> Effect:
     for word in arguments.values("--diff-merges"):
         if word.value not in _HARMLESS_MERGES:
             return Effect(why=f"`{word.source}` may merge, which runs programs")
-    reads = tuple(_path(word) for word in (*arguments.paths(), *arguments.values("-L")))
-    return Effect(read_only=True, reads=reads, is_recursive=_leaves_repository(arguments))
+    paths = arguments.paths()
+    is_recursive = _leaves_repository(arguments)
+    if is_recursive and not paths:
+        paths = (Word(".", "."),)
+    reads = tuple(_path(word) for word in (*paths, *arguments.values("-L")))
+    return Effect(read_only=True, reads=reads, is_recursive=is_recursive)
 
 
 def _doubt(arguments: Arguments) -> str:
@@ -121,7 +126,7 @@ def _doubt(arguments: Arguments) -> str:
     if "--pickaxe-all" not in arguments.row.kinds:
         return ""
     for word in arguments.command.words:
-        letters = (word.prefix if word.value is None else word.value)[1:]
+        letters = word.known[1:]
         if not word.source.startswith("-") or arguments.row.kinds.get(f"-{letters[:1]}") != "flag":
             continue
         if any(arguments.row.kinds.get(f"-{letter}") == "value" for letter in letters[1:]):
@@ -153,7 +158,7 @@ def _listing(arguments: Arguments) -> Effect:
     if arguments.row.name == "git tag":
         selects += " -l -n"
     # An option that stands last has no value; in front of `--` its value is `--`.
-    names = [word.prefix if word.value is None else word.value for word in arguments.operands]
+    names = [word.known for word in arguments.operands]
     if arguments.operands and not (
         arguments.has(selects) and all(name[:1] != "-" for name in names)
     ):
@@ -177,59 +182,6 @@ def _clean(arguments: Arguments) -> Effect:
 def _removal(arguments: Arguments) -> Effect:
     return Effect(why="it deletes files", deletes=arguments.operands)
 
-
-_READS_CONFIG = "--get --get-all --get-regexp --get-urlmatch -l --list"
-# A change of these in a repository is an ordinary question. Any other may make later commands run
-# a program, so that a person decides.
-_ORDINARY_SECTIONS = frozenset(
-    "advice author branch color column committer push status user".split()
-)
-_ORDINARY_KEYS = frozenset(
-    "commit.gpgsign commit.verbose core.abbrev core.autocrlf core.eol core.filemode "
-    "core.ignorecase core.longpaths core.quotepath core.safecrlf core.symlinks core.whitespace "
-    "diff.algorithm diff.colormoved diff.mnemonicprefix diff.noprefix diff.renames "
-    "fetch.prune fetch.prunetags init.defaultbranch log.date log.decorate merge.conflictstyle "
-    "merge.ff pull.ff pull.rebase rebase.autosquash rebase.autostash rerere.enabled "
-    "tag.gpgsign".split()
-)
-
-
-def _is_ordinary(word: Word) -> bool:
-    if word.value is None or word.is_pattern:
-        return False
-    name = word.value.lower()
-    return name.partition(".")[0] in _ORDINARY_SECTIONS or name in _ORDINARY_KEYS
-
-
-def _config(arguments: Arguments) -> Effect:
-    operands = arguments.operands
-    # One key is read; a single word without a dot is a sub-command of later versions.
-    is_key = len(operands) == 1 and "." in (operands[0].value or "")
-    is_reading = arguments.has(_READS_CONFIG) or (is_key and not operands[0].is_pattern)
-    if is_reading and not arguments.fault:
-        return Effect(read_only=True, reads=arguments.paths())
-    name = operands[0].value if operands else None
-    if name in ("set", "unset"):
-        operands = operands[1:]
-    unknown = any(option not in arguments.row.kinds for option, _ in arguments.options)
-    scope = "--global --system --worktree -f --file --blob --edit -e --remove-section"
-    if unknown or arguments.has(f"{scope} --rename-section"):
-        return Effect(
-            why="it changes settings of git", immune="`git config` changes settings of the user"
-        )
-    if operands and _is_ordinary(operands[0]):
-        return Effect(why="it changes a setting of the repository")
-    return Effect(
-        why="it changes a setting of the repository",
-        immune="`git config` changes a setting that may make later commands run programs",
-    )
-
-
-_CONFIG_OPTIONS = (
-    "--global --system --local --worktree --bool --int --bool-or-int --bool-or-str --path"
-    " --expiry-date -z --null --name-only --includes --no-includes --show-origin --show-scope"
-    " --show-names --fixed-value --all --regexp"
-)
 
 _LOG = Command(
     name="git log",
@@ -263,20 +215,6 @@ _BLAME = Command(
     asks={"--textconv": "runs programs that the configuration names"},
     effect=_reading,
 )
-_CONFIG = Command(
-    name="git config",
-    source=f"git-config(1), {_GIT}",
-    flags=f"{_READS_CONFIG} {_CONFIG_OPTIONS}",
-    valued="--type --default",
-    files="-f --file",
-    asks={
-        "--add --replace-all --unset --unset-all --append": "changes a setting",
-        "-e --edit --remove-section --rename-section": "changes settings",
-    },
-    operands="words",
-    effect=_config,
-)
-_SETS_CONFIG = replace(_CONFIG, name="git config set", source="git-config(1), git 2.46")
 _NO_WORDS = Command(
     name="git remote",
     source=f"git-remote(1), {_GIT}",
@@ -499,26 +437,7 @@ ROWS: tuple[Command, ...] = (
         source=f"git-reflog(1), {_GIT}",
         at_most=1,
     ),
-    _CONFIG,
-    replace(
-        _CONFIG,
-        name="git config get",
-        source="git-config(1), git 2.46",
-        flags=_CONFIG_OPTIONS,
-        valued="--type --default --value --url",
-        asks={},
-        effect=None,
-    ),
-    replace(
-        _CONFIG,
-        name="git config list",
-        source="git-config(1), git 2.46",
-        flags=_CONFIG_OPTIONS,
-        asks={},
-        effect=None,
-    ),
-    _SETS_CONFIG,
-    replace(_SETS_CONFIG, name="git config unset"),
+    *CONFIG_ROWS,
     replace(
         _NO_WORDS,
         name="git worktree list",
@@ -724,23 +643,6 @@ _TOP = Command(
     ends_options=False,
 )
 _ELSEWHERE = "--git-dir --work-tree --namespace --super-prefix --config-env --attr-source"
-# Of `git -c`: what changes how an output looks. Their values are words or numbers.
-_HARMLESS_SETTINGS = frozenset(
-    "core.abbrev core.quotepath core.precomposeunicode core.ignorecase diff.algorithm "
-    "diff.colormoved diff.context diff.mnemonicprefix diff.noprefix diff.renamelimit diff.renames "
-    "diff.wserrorhighlight grep.linenumber grep.patterntype log.abbrevcommit log.date log.decorate "
-    "log.follow status.branch status.relativepaths status.short status.showuntrackedfiles "
-    "advice.detachedhead advice.statushints column.ui".split()
-)
-
-
-def _is_harmless_setting(word: Word) -> bool:
-    if word.value is None:
-        return False
-    name, _, value = word.value.partition("=")
-    name = name.lower()
-    is_listed = name in _HARMLESS_SETTINGS or name.startswith("color.")
-    return is_listed and not runs_gpg(value)
 
 
 def _git(command: SimpleCommand) -> Effect:
@@ -771,7 +673,7 @@ def _with_options(arguments: Arguments) -> Effect:
         effect = replace(effect, directory=Word("-C", None))
     why = ""
     for word in arguments.values("-c"):
-        if not _is_harmless_setting(word):
+        if not is_harmless_setting(word):
             why = f"`-c {word.source}` sets what git may run"
     if arguments.has(_ELSEWHERE):
         why = "its options name another repository or other settings"

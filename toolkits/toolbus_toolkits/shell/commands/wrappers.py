@@ -19,7 +19,7 @@ from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read
 
 __all__ = ["ROWS", "SPECIAL", "run_text", "tails"]
 
-_MOST_TAILS = 40
+_MAX_TAILS = 40
 """So many words of a wrapper that is not understood are taken as a command; with more of them, one
 that is not known stands for all."""
 
@@ -36,9 +36,9 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
     begins = [
         position
         for position, word in enumerate(command.words[start:], start)
-        if not (word.prefix if word.value is None else word.value).startswith("-")
+        if not word.known.startswith("-")
     ]
-    if len(begins) > _MOST_TAILS:
+    if len(begins) > _MAX_TAILS:
         return (unknown_command(command.source),)
     found = tuple(_from(command, position) for position in begins)
     # `xargs env --frob`: the words that are added may be the command.
@@ -67,7 +67,7 @@ def _with_assignments(command: SimpleCommand) -> SimpleCommand:
     """Take `NAME=value` words before the name of a command as assignments."""
     assignments: list[Assignment] = []
     for word in command.words:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         match = _ASSIGNMENT.match(text)
         if match is None:
             break
@@ -112,10 +112,7 @@ def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
 def _env(arguments: Arguments) -> Effect:
     effect = _runs_operands(arguments)
     # To take a variable away is a change as another value is: git is told by one to write nothing.
-    unset = tuple(
-        Assignment(word.value or word.prefix, Word("", ""))
-        for word in arguments.values("-u --unset")
-    )
+    unset = tuple(Assignment(word.known, Word("", "")) for word in arguments.values("-u --unset"))
     if unset and effect.runs:
         inner = effect.runs[0]
         changed = replace(inner, assignments=(*unset, *inner.assignments))
@@ -197,7 +194,7 @@ def _joined(
     text = " ".join(texts)
     commands, fault = run_text(text, command.source)
     why = fault
-    if not is_bash and any(mark in text for mark in _NOT_SH):
+    if not is_bash and (any(mark in text for mark in _NOT_SH) or _LONG_DESCRIPTOR.search(text)):
         why = fault or f"`{name}` may read its text in another way than bash"
     return Effect(
         read_only=not why,
@@ -230,6 +227,8 @@ _NOT_SH = (
     *("export", "readonly", "local"),
 )
 """What bash reads in another way than another shell of POSIX: `ls &> f` runs `ls` and empties f."""
+_LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
+"""A word for dash, and then a redirection: `uniq a 10>/dev/null` writes the file `10`."""
 
 _SHELL = Command(
     name="bash",
@@ -268,12 +267,12 @@ def _shell(arguments: Arguments) -> Effect:
 def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     texts = [word for word in command.words[1:] if word.value is None or " " in word.value]
     runs = list(tails(command))
-    for word in texts[:_MOST_TAILS]:
+    for word in texts[:_MAX_TAILS]:
         if word.value is None:
             runs.append(unknown_command(word.source))
         else:
             runs.extend(run_text(word.value, word.source)[0])
-    if len(texts) > _MOST_TAILS or command.takes_more:
+    if len(texts) > _MAX_TAILS or command.takes_more:
         runs.append(unknown_command(command.source))
     return tuple(runs)
 
@@ -422,8 +421,10 @@ ROWS: tuple[Command, ...] = (
     Command(
         name="exec",
         source="bash(1), GNU bash 5.2",
-        flags="-c -l",
-        valued="-a",
+        asks={
+            "-c": "takes away what keeps commands from writing",
+            "-a -l": "starts a program under another name, which may do something else",
+        },
         operands="words",
         permutes=False,
         effect=_runs_operands,

@@ -15,8 +15,9 @@ _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
 
 def expand_braces(text: str) -> list[str]:
-    """Return the words that bash makes of a word without quotes and expansions; it drops an empty
-    one.
+    """Return the words that bash makes of a word without quotes and expansions.
+
+    It drops an empty one later.
 
     Raises:
         UnreadableError: The braces do not close, or make too many words.

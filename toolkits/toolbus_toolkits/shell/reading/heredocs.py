@@ -14,6 +14,7 @@ _OPERATOR = re.compile(
     re.ASCII,
 )
 
+MAX_HERE_DOCUMENTS = 32
 _ARROWS = re.compile(r"(?<!<)<<(?!<)")
 
 
@@ -43,6 +44,9 @@ def find_here_documents(text: str) -> dict[int, HereDocument]:
     body_end = 0
     line_end = 0
     for match in _OPERATOR.finditer(text):
+        if len(found) == MAX_HERE_DOCUMENTS:
+            # The next one is not found, so the reader of the line stops there.
+            break
         if match.start() < body_end and match.start() > line_end:
             # It is a line of the body of the one before.
             continue
