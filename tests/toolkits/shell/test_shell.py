@@ -184,6 +184,16 @@ async def test_a_command_of_the_largest_size_runs(tmp_path: Path) -> None:
     assert (await _caller(tmp_path, keep=True)(command=command))["exit"] == 0
 
 
+@pytest.mark.parametrize("offered", [_in_process, _hosted])
+async def test_an_error_says_that_no_command_was_started(tmp_path: Path, offered: Any) -> None:
+    async with offered(tmp_path) as turn:
+        await turn.call("shell.run", command="rmdir $PWD")
+        for arguments in ({"command": "true"}, {"command": "true", "background": True}):
+            with pytest.raises(ToolFailed, match="there is no folder") as raised:
+                await turn.call("shell.run", **arguments)
+            assert raised.value.executed == "no"
+
+
 async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
