@@ -67,6 +67,7 @@ def make_project(place: Path) -> ProjectFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     work = place / "work"
+    (place / "home" / ".npm").mkdir()  # the cache of npm, which even `npm ls` makes
     (work / "run.sh").chmod(0o755)
     (work / "link").symlink_to("../outside")
     (work / "linked.txt").symlink_to("a.txt")

@@ -80,6 +80,7 @@ xz -l a.xz
 ps aux
 kill -l
 kill -0 12
+kill -0 "$pid" && kill -0 $!
 ip -br addr show
 ip a
 ss -ltnp
@@ -213,6 +214,10 @@ ASKS = {
     "xargs -o sort": "may become an option",
     "xargs uniq": "a file that it writes",
     "kill 12": "ends processes",
+    "kill -0 -s KILL 12": "ends processes",
+    "kill -0 $x 12": "ends processes",
+    "xargs kill -0": "ends processes",
+    "lsof -g -Dbx": "writes a file",
     "pkill x": "ends processes",
     "ip link set eth0 down": "changes the network",
     "ip -batch a": "runs commands of a file",
@@ -346,7 +351,8 @@ READS = {
     "grep $x a": "? a",
     "grep -r foo": ".",
     "sed -n -e p a": "a",
-    "sort --files0-from=a b": "a b",
+    "sort --files0-from=a b": None,
+    "wc --files0-from=a": "a",
     "cp a b c": "a b",
     "echo /etc/shadow": "",
     "jq --rawfile x /etc/shadow . a": ". a /etc/shadow",

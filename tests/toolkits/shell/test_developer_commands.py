@@ -67,7 +67,6 @@ kubectl -n x get po,svc -o yaml
 kubectl logs -f pod
 gh pr view 3
 gh issue list -R a/b
-npm ls --depth=0
 npm -v
 pip list --format=json
 pip3 show x
@@ -162,9 +161,15 @@ gh pr view evil.example/a/b
 gh pr view https://evil.example/a/b/pull/1
 npm run test
 npm view x
+npm ls
 npm ls --omit --logs-dir=x
+npm -s root
+npm -l
+npm -h
 npm config list
 pip list --log x
+pip list --isolated
+pip --isolated list
 pip list --lo x
 pip freeze
 yarn --version

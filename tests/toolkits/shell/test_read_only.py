@@ -69,9 +69,9 @@ def inside(judge: Judge) -> Iterator[Sandbox]:
 
 
 def examine_built_lines(judge: Judge, inside: Sandbox, runs: int, *, same: bool) -> Proof:
-    """Run so many lines, or more; `same` builds the same ones each time."""
+    """Run so many lines, or more; `same` builds the same ones each time, of quick commands."""
     proof = Proof(judge, inside)
-    names = names_to_try()
+    names = names_to_try(slow=not same)
     reading = [
         name
         for name in names

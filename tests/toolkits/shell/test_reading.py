@@ -85,7 +85,8 @@ READ = {
     "IFS=3; ls $((1 + 2)) $?": "IFS=3 / ls ?* ?*",
     "X=2; ls $X": "X=2 / ls ?*",
     "ls $X; X=2": "ls ?* / X=2",
-    "for X in a; do ls $X; done": "ls ?*",
+    "for X in a; do ls $X; done": "X=? / ls ?*",
+    "for IFS in a; do ls $X; done": "IFS=? / ls ?*",
     "read X; ls $X $HOME": "read X / ls ?* /home/u",
     "export X=2; ls $X": "export X=2 / ls ?*",
     "cd /a; ls $PWD $HOME": "cd /a / ls ?* /home/u",
@@ -109,6 +110,7 @@ READ = {
     "case $y in a|b*) c;; (d) e;; *) f; esac": "c / e / f",
     "time a; time -p b | c; a | time d": "a / b / c / a / time d",
     "time A=1 a": "A=1 a",
+    "a | b\ntime c": "a / b / c",
     "f() { a; }; f x; b": "a / b",
     "f() { a $1; }; f > out": "a ?* / >out",
     # Redirections.
@@ -245,6 +247,7 @@ FAULTS = [
     "POSIXLY_CORRECT=1",
     # Redirections and here-documents.
     "a {y}> b",
+    "a <&-# b",
     "a >",
     "a <<E",
     "a <<E\nb",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -247,6 +249,7 @@ async def test_commands_get_no_setting_of_the_host(
     variables = dict(line.split("=", 1) for line in found.splitlines())
     assert [name for name, value in variables.items() if value == "secret"] == ["SSH_AUTH_SOCK"]
     assert (variables["MODE"], variables["GIT_OPTIONAL_LOCKS"]) == ("test", "0")
+    assert variables["PIP_DISABLE_PIP_VERSION_CHECK"] == "1"
     assert all(map(os.path.isabs, variables["PATH"].split(":")))
 
 
@@ -324,3 +327,12 @@ async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(
             assert "has no policy" not in caplog.text
         async with host.host(Shell(tmp_path)):
             assert "toolkit shell has no policy: whoever may call it runs any" in caplog.text
+
+
+@pytest.mark.parametrize("package", ["tree_sitter", "tree_sitter_bash"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import toolbus_toolkits.shell"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr.strip().splitlines()[-1] == (
+        "ModuleNotFoundError: the toolkit shell needs more packages: pip install 'toolbus[shell]'"
+    )

@@ -48,7 +48,7 @@ def shell_environment(
     """Return the variables that a command starts with.
 
     They are those of every started program, what the operator adds, and what keeps git from writing
-    the index and from running programs of a repository while it only reads.
+    the index, and git and pip from running programs that a folder names while they only read.
 
     Args:
         added: What the operator sets; it wins over what is inherited.
@@ -63,6 +63,11 @@ def shell_environment(
     variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
     variables["GIT_OPTIONAL_LOCKS"] = "0"
     variables["GIT_TERMINAL_PROMPT"] = "0"  # nobody could answer
+    # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
+    variables.setdefault("npm_config_logs_max", "0")
+    variables.setdefault("npm_config_update_notifier", "false")
+    # To ask for its new version `pip list` starts `rustc`, whose toolchain a folder may name.
+    variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     given = variables.get("GIT_CONFIG_COUNT", "")
     first = int(given) if given.isdecimal() else 0
     for number, (key, value) in enumerate(_GIT_CONFIG.items(), first):

@@ -24,6 +24,7 @@ _NAMES_ONLY = frozenset(
     (
         *("ls", "dir", "vdir", "stat", "test", "[", "[[", "du", "df", "find", "fd", "tree", "file"),
         *("realpath", "readlink", "basename", "dirname", "pathchk", "namei", "cd", "pushd", "popd"),
+        "wc",
     )
 )
 """Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
@@ -31,6 +32,7 @@ may be listed."""
 _NAMED_IN_FILES = {
     "file": re.compile(r"-[A-Za-z]*f|--files"),
     "du": re.compile(r"--files"),
+    "wc": re.compile(r"--files"),
     "tree": re.compile(r"--(?:from|git|info)file"),
 }
 """The options of them that read names from a file: what is no name is shown, too."""
@@ -40,6 +42,7 @@ _PLACES_NO_LINK = frozenset(
 """File commands that put no symlink anywhere: what is written below their paths later in a line
 stays where it was when the line was judged."""
 _NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")
+_PROCESS = re.compile(r"<\([^()]*\)")
 _OPTION = re.compile(r"-[A-Za-z]+|--[a-z-]+")
 _IN_WORD = re.compile("[=:@,]")
 """Where a path may begin inside of a word: `if=.env`, `-d@.env`, `host:.ssh`."""
@@ -103,7 +106,9 @@ def changes_meaning(
         is_own = not command.words and name not in environment and _OWN_VARIABLE.fullmatch(name)
         if is_own and not _MEANING_IN_LOWER_CASE.fullmatch(name):
             continue
-        if not is_harmless(name):
+        # `IFS= read -r x` splits what is read, and nothing else.
+        is_of_read = name == "IFS" and command.words and command.words[0].value == "read"
+        if not is_harmless(name) and not is_of_read:
             found.append(assignment)
     return tuple(found)
 
@@ -222,7 +227,10 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
         if secret := places.sensitive(target, writes=False):
             verdict.immune.append(secret)
         elif target.path is None:
-            # What a program that is asked about anyhow reads is no further question.
+            # What a program that is asked about anyhow reads is no further question, and what
+            # `<(sort a)` reads is judged with `sort a`.
+            if _PROCESS.fullmatch(word.source):
+                continue
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
         elif effect.is_recursive and os.path.isdir(target.path):

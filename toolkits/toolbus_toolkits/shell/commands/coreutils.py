@@ -99,9 +99,10 @@ ROWS: tuple[Command, ...] = (
         " -V --version-sort -c -C -m --merge -s --stable -u --unique -z --zero-terminated"
         " --debug --help --version",
         valued="--sort --batch-size -k --key -S --buffer-size -t --field-separator --parallel",
-        files="--random-source --files0-from",
+        files="--random-source",
         optional="--check",
         asks={
+            "--files0-from": "names further files",
             "-o --output": "writes a file",
             "--compress-program": "runs a program",
             "-T --temporary-directory": "names a folder that it writes in",

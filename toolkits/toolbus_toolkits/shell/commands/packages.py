@@ -3,7 +3,8 @@
 Many of them run code of the folder that they start in, even to show their version: yarn the file
 that `.yarnrc.yml` names, cargo and rustc the toolchain of `rust-toolchain.toml`, uv the Python of
 `.venv`, and go loads the version that `go.mod` names. Those are asked about whatever their words
-are. A file in the program's own cache or log does not count as a change.
+are. npm writes a log for each command, to the folder that `.npmrc` names. A file in a program's own
+cache does not count as a change.
 
 Source: `--help` of npm 11.19 and pip 23.2; the manuals of npm, yarn 4, rustup, go 1.26, uv and
 poetry; conda 24; the manual pages of apt 2.6, dpkg 1.21 and rpm 4.18; Homebrew 4; Terraform 1.11.
@@ -37,33 +38,13 @@ _PIP = "pip help, pip 23.2"
 _APT = "apt(8), apt 2.6"
 _DPKG = "dpkg(1), dpkg 1.21"
 
-_NPM_TOP = Command(
-    name="npm",
-    source=_NPM,
-    flags="-v --version -h --help -s --silent -q --quiet -d --verbose --json -l --long",
-    optional="--loglevel",
-    permutes=False,
-)
-_NPM_LIST = Command(
-    name="npm ls",
-    source=_NPM,
-    flags="-a --all --json -l --long -p --parseable -g --global --link --prod --production --dev"
-    " --package-lock-only --unicode --no-unicode --workspaces --include-workspace-root"
-    " --install-links -s --silent",
-    # nopt takes a word that begins with `-` as the next option, not as a value.
-    optional="--depth --omit --include -w --workspace --loglevel",
-    operands="words",
-)
-_NPM_ROWS = (
-    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("ls", "list", "la", "ll")),
-    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("why", "explain", "query")),
-    *(replace(_NPM_LIST, name=f"npm {name}") for name in ("root", "prefix")),
-    replace(_NPM_LIST, name="npm pkg get"),
-)
 _ASKS_REGISTRY = "it asks the registry that a file of the folder may name"
 _RUNS_SCRIPTS = "it runs a script that package.json of the folder names"
 _INSTALLS = "it installs packages, and runs their scripts"
+_WRITES_LOGS = "it writes logs and asks the registry, both where `.npmrc` of the folder says"
 _NPM_WHYS = {
+    "npm": _WRITES_LOGS,
+    **dict.fromkeys(("npm ls", "npm list", "npm why", "npm explain", "npm root"), _WRITES_LOGS),
     **dict.fromkeys(("npm install", "npm i", "npm ci", "npm add", "npm update"), _INSTALLS),
     **dict.fromkeys(("npm rebuild", "npm init", "npm create"), "it runs scripts of packages"),
     **dict.fromkeys(("npm run", "npm run-script", "npm test", "npm t", "npm start"), _RUNS_SCRIPTS),
@@ -88,30 +69,42 @@ def _npm(command: SimpleCommand) -> Effect:
     is_config = first in ("c", "set") or (len(first) > 2 and "config".startswith(first))
     if is_config and (first == "set" or values[1:] not in (["list"], ["ls"], ["get"])):
         return _changes_settings(first)
-    return _NPM_EFFECT(command)
+    if values in (["--version"], ["-v"]) and not command.takes_more:
+        return Effect(read_only=True, reads=())
+    effect = _NPM_EFFECT(command)
+    # Options alone show a help, and write a log of that.
+    return effect if effect.runs or effect.why else Effect(why=_WRITES_LOGS)
 
 
 def _changes_settings(name: str) -> Effect:
     return Effect(why=SETTINGS, immune=f"`{name}`: {SETTINGS}")
 
 
-_NPM_EFFECT = with_subcommands(_NPM_TOP, by_name(_NPM_ROWS), _NPM_WHYS)
+_NPM_TOP = Command(
+    name="npm",
+    source=_NPM,
+    flags="-s --silent -q --quiet -d --verbose --json -l --long",
+    optional="--loglevel",
+    permutes=False,
+)
+_NPM_EFFECT = with_subcommands(_NPM_TOP, {}, _NPM_WHYS)
 
+# With it pip leaves out the variable of the shell that keeps `pip list` from this.
+_CHECKS_ITSELF = "lets pip ask an index about itself, and run the `rustc` that the folder may name"
 _PIP_TOP = Command(
     name="pip",
     source=_PIP,
-    flags="-h --help -V --version -q --quiet -v --verbose --no-color --isolated"
+    flags="-h --help -V --version -q --quiet -v --verbose --no-color"
     " --disable-pip-version-check --no-input",
     asks={
+        "--isolated": _CHECKS_ITSELF,
         "--log": "writes a file",
         "--python": "runs a program",
         "--debug --proxy --trusted-host --cert --client-cert --cache-dir": "is not known to read",
     },
     permutes=False,
 )
-_PIP_OPTIONS = (
-    "-h --help -q --quiet -v --verbose --no-color --isolated --disable-pip-version-check --no-input"
-)
+_PIP_OPTIONS = "-h --help -q --quiet -v --verbose --no-color --disable-pip-version-check --no-input"
 _PIP_LIST = Command(
     name="pip list",
     source=_PIP,
@@ -120,6 +113,7 @@ _PIP_LIST = Command(
     valued="--format --exclude",
     files="--path",
     asks={
+        "--isolated": _CHECKS_ITSELF,
         "--log": "writes a file",
         "--python": "runs a program",
         "-o --outdated -u --uptodate -i --index-url --extra-index-url": "asks an index",
@@ -314,7 +308,7 @@ _APT_CACHE_ROWS = tuple(
 _PACKAGES = "it installs or removes packages"
 
 ROWS: tuple[Command, ...] = (
-    *(*_NPM_ROWS, *_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS),
+    *(*_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS),
     Command(
         name="dpkg",
         source=_DPKG,

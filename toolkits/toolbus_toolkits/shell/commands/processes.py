@@ -5,11 +5,11 @@ Source: their manual pages and `--help`; each row has its version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
-from toolbus_toolkits.shell.reading import SimpleCommand
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
 
@@ -31,10 +31,20 @@ def _ip(arguments: Arguments) -> Effect:
     return Effect(why="it changes the network")
 
 
+def _are_processes(words: Sequence[Word]) -> bool:
+    # A later option names another signal: `kill -0 -s KILL 1`. One word alone cannot.
+    if len(words) == 1 and words[0].value is None and not words[0].is_split:
+        return True
+    shown = ("$!", "$$", '"$!"', '"$$"')
+    return all((word.value or "").isdecimal() or word.source in shown for word in words)
+
+
 def _kill(command: SimpleCommand) -> Effect:
     words = command.words[1:]
     values = [word.value for word in words]
-    if values and values[0] in ("-l", "-L", "--list", "--table", "-0"):
+    if values and values[0] in ("-l", "-L", "--list", "--table"):
+        return Effect(read_only=True, reads=())
+    if values and values[0] == "-0" and not command.takes_more and _are_processes(words[1:]):
         return Effect(read_only=True, reads=())
     why = "it ends processes"
     # The first `-1` may be the number of a signal, a later one is every process.
@@ -49,6 +59,14 @@ def _pkill(command: SimpleCommand) -> Effect:
         why="it ends processes by their names",
         immune="it ends every process of this user" if everything else "",
     )
+
+
+def _getent(arguments: Arguments) -> Effect:
+    database = arguments.operands[0].value if arguments.operands else ""
+    if database is None or database.startswith(("ahosts", "hosts", "net")):
+        # A name may carry a secret away, as an address does.
+        return Effect(why="it may ask name servers")
+    return Effect(read_only=True, reads=())
 
 
 def _man(arguments: Arguments) -> Effect:
@@ -76,9 +94,19 @@ ROWS: tuple[Command, ...] = (
             ("whereis", f"whereis(1), {_UTIL_LINUX}"),
             ("cal", f"cal(1), {_UTIL_LINUX}"),
             ("clear", "clear(1), ncurses 6.4"),
-            ("whatis", "whatis(1), man-db 2.11"),
-            ("apropos", "apropos(1), man-db 2.11"),
         )
+    ),
+    *(
+        Command(
+            name=name,
+            source=f"{name}(1), man-db 2.11",
+            flags="-d --debug -v --verbose -r --regex -w --wildcard -e --exact -a --and -l --long"
+            " -? --help --usage -V --version",
+            valued="-s --sections --section -m --systems -M --manpath -L --locale",
+            asks={"-C --config-file": "reads a file of settings, and shows what it does not know"},
+            operands="words",
+        )
+        for name in ("whatis", "apropos")
     ),
     Command(
         name="hostname",
@@ -104,7 +132,7 @@ ROWS: tuple[Command, ...] = (
         flags="-A --no-addrconfig -i --no-idn -? --help --usage -V --version",
         valued="-s --service",
         operands="words",
-        any_option=True,
+        effect=_getent,
     ),
     Command(
         name="top",
@@ -121,8 +149,9 @@ ROWS: tuple[Command, ...] = (
         name="lsof",
         source="lsof(8), lsof 4.95",
         flags="-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
-        valued="-p -u -c -g -d -s",
-        optional="-i -F -T",
+        valued="-p -u -c -d",
+        # A value of these may follow, but no word that begins with `-` or `+`.
+        optional="-g -s -i -F -T",
         asks={"-D": "writes a file", "-r": "repeats for ever"},
         plus="is an option that is not known",
         ends_options=False,

@@ -45,12 +45,6 @@ def _assigns(names: Sequence[Word]) -> Effect:
     return Effect(read_only=True, reads=(), runs=runs, is_transparent=True)
 
 
-def _declares(arguments: Arguments) -> Effect:
-    if arguments.has("-p"):
-        return Effect(read_only=True, reads=())
-    return _assigns(arguments.operands)
-
-
 def _changes_directory(arguments: Arguments) -> Effect:
     name = arguments.row.name
     operands = arguments.operands
@@ -114,10 +108,11 @@ ROWS: tuple[Command, ...] = (
         Command(
             name=name,
             source=_BASH,
+            # With names `-p` counts nothing: `export -p PATH=.` sets PATH.
             flags="-p -r -x",
             operands="words",
             permutes=False,
-            effect=_declares,
+            effect=lambda arguments: _assigns(arguments.operands),
         )
         for name in ("export", "readonly", "local")
     ),

@@ -65,6 +65,14 @@ def _jq(arguments: Arguments) -> Effect:
     return Effect(read_only=True, reads=reads)
 
 
+def _strings(arguments: Arguments) -> Effect:
+    # What binutils calls a response file, wherever the word stands.
+    for word in arguments.command.words[1:]:
+        if (word.value or word.prefix).startswith("@"):
+            return Effect(why=f"`{word.source}` is a file with further words")
+    return Effect(read_only=True, reads=arguments.paths())
+
+
 ROWS: tuple[Command, ...] = (
     _GREP,
     replace(_GREP, name="egrep"),
@@ -188,6 +196,7 @@ ROWS: tuple[Command, ...] = (
         valued="-n --bytes -t --radix -T --target -e --encoding -s --output-separator -U --unicode",
         digits=True,
         any_option=True,
+        effect=_strings,
     ),
     Command(
         name="iconv",

@@ -194,7 +194,7 @@ def _joined(
     text = " ".join(texts)
     commands, fault = run_text(text, command.source)
     why = fault
-    if not is_bash and any(mark in text for mark in _NOT_SH):
+    if not is_bash and (any(mark in text for mark in _NOT_SH) or _LONG_DESCRIPTOR.search(text)):
         why = fault or f"`{name}` may read its text in another way than bash"
     return Effect(
         read_only=not why,
@@ -227,6 +227,8 @@ _NOT_SH = (
     *("export", "readonly", "local"),
 )
 """What bash reads in another way than another shell of POSIX: `ls &> f` runs `ls` and empties f."""
+_LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
+"""A word for dash, and then a redirection: `uniq a 10>/dev/null` writes the file `10`."""
 
 _SHELL = Command(
     name="bash",
@@ -419,8 +421,10 @@ ROWS: tuple[Command, ...] = (
     Command(
         name="exec",
         source="bash(1), GNU bash 5.2",
-        flags="-c -l",
-        valued="-a",
+        asks={
+            "-c": "takes away what keeps commands from writing",
+            "-a -l": "starts a program under another name, which may do something else",
+        },
         operands="words",
         permutes=False,
         effect=_runs_operands,

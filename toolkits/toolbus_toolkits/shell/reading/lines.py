@@ -46,6 +46,7 @@ MAX_DEPTH = 20
 _MARK = re.compile(r"[ \t]+|[^A-Za-z0-9_./,:=-]")
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _TIME = re.compile(r"time(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t\n|&;)]|[<>](?!\()|\Z)")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -58,6 +59,7 @@ _CHANGING_NAMES = frozenset(["BASH_ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRE
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
+_ENDS_WORD = frozenset(["", *" \t\n|&;<>()"])
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 # bash joins lines before it looks for operators and expansions.
 _JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
@@ -90,6 +92,24 @@ def _grammar() -> tuple[Parser, Query]:
     language = Language(tree_sitter_bash.language())
     query = Query(language, "[(command_substitution) (process_substitution)] @substitution")
     return Parser(language), query
+
+
+def _structure(source: str) -> Node:
+    """Return the tree of a text in ASCII.
+
+    Raises:
+        UnreadableError: The grammar does not understand it.
+    """
+    parser, _ = _grammar()
+    # The grammar ends some of `$'...'` too late, and does not know some words that bash knows.
+    if "$'" not in source:
+        root = parser.parse(source.encode()).root_node
+        if not root.has_error:
+            return root
+    root = parser.parse(with_plain_words(source).encode()).root_node
+    if root.has_error:
+        raise UnreadableError("it is not understood as a command line of bash")
+    return root
 
 
 class _LineReader:
@@ -125,16 +145,11 @@ class _LineReader:
             source = without_here_documents(text, self._here_documents)
         if len(_MARK.findall(source)) > MAX_MARKS:
             raise UnreadableError(f"it has more than {MAX_MARKS} blanks, operators and quotes")
-        parser, query = _grammar()
         source = _LETTERS_ABOVE_ASCII.sub("x", source)
-        self._root = parser.parse(source.encode()).root_node
-        if self._root.has_error:
-            # The grammar does not know some words that bash knows.
-            self._root = parser.parse(with_plain_words(source).encode()).root_node
-            if self._root.has_error:
-                raise UnreadableError("it is not understood as a command line of bash")
+        self._root = _structure(source)
         self._substitutions: dict[int, Node] = {}
         if "$(" in source or "<(" in source or ">(" in source:
+            _, query = _grammar()
             captures = QueryCursor(query).captures(self._root)
             self._substitutions = {
                 node.start_byte: node for node in captures.get("substitution", ())
@@ -198,7 +213,7 @@ class _LineReader:
         if kind in _OPERATORS:
             is_whole = not following or following not in _LONGER.get(kind, "")
         else:
-            is_whole = kind in _KEYWORDS and (not following or following in " \t\n|&;()<>")
+            is_whole = kind in _KEYWORDS and following in _ENDS_WORD
         if not is_whole:
             raise UnreadableError(f"`{text[self._index : end + 1]}` is not read")
         self._index = end
@@ -263,7 +278,7 @@ class _LineReader:
                     raise self._disagreement()
                 if is_special_name(name):
                     raise UnreadableError(f"`{name}` changes how bash reads the line")
-                self.assigned_names.add(name)
+                self._set_by_loop(name)
                 self._index = child.end_byte
             elif not child.is_named:
                 self._take(child)
@@ -272,6 +287,15 @@ class _LineReader:
                     self._read_words()
             elif not is_listed:
                 raise self._disagreement()
+
+    def _set_by_loop(self, name: str) -> None:
+        """Add an assignment for the variable of a loop that programs, or bash, may know."""
+        if not _OWN_NAME.fullmatch(name) or name in self._environment:
+            assignment = Assignment(name, Word(name, None))
+            command = SimpleCommand((), (assignment,), source=f"for {name}")
+            self.assigned_names.update(assigned_names(command))
+            self._add(command, len(self.commands))
+        self.assigned_names.add(name)
 
     def _read_case(self, node: Node) -> None:
         for child in node.children:
@@ -404,6 +428,7 @@ class _LineReader:
                 words.append(self._read_name(may_be_time=is_program))
             end = self._index
             self._skip_blanks(newlines=False)
+        self._operator = ""
         # The commands of its substitutions run before it, but it begins before them.
         source = text[start:end]
         command = SimpleCommand(tuple(words), tuple(assignments), tuple(redirections), source)
@@ -470,6 +495,8 @@ class _LineReader:
             return self._read_here_document(match.end(1), operator)
         self._index = match.end()
         if operator in {"<&-", ">&-"}:
+            if self._text[self._index : self._index + 1] not in _ENDS_WORD:
+                raise UnreadableError(f"a word directly behind `{operator}` is not read")
             return Redirection(operator, None)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)
