@@ -69,7 +69,7 @@ async def test_commands_and_jobs_run_in_each_way_the_toolkit_is_offered(
             "job": None,
         }
         where = await turn.call("shell.run", command="pwd; cat")
-        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240
+        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240 - a folder of the test
 
         def note(value: Any) -> None:
             seen.append(value)
