@@ -57,7 +57,7 @@ class ProjectFolder:
     """The working directory."""
     home: Path
     outside: Path
-    """A folder outside of the working directory; `work/link` leads there."""
+    """A folder outside of the working directory; `work/link` leads there, `back` in it to `src`."""
 
 
 def make_project(place: Path) -> ProjectFolder:
@@ -72,6 +72,7 @@ def make_project(place: Path) -> ProjectFolder:
     (work / "link").symlink_to("../outside")
     (work / "linked.txt").symlink_to("a.txt")
     (work / "bashrc").symlink_to("../home/.bashrc")
+    (place / "outside" / "back").symlink_to("../work/src")
     with tarfile.open(work / "archive.tar", "w") as archive:
         archive.add(work / "src", "src")
     environment = {

@@ -165,6 +165,8 @@ npm ls
 npm ls --omit --logs-dir=x
 npm -s root
 npm -l
+kubectl get pods -o go-template-file=.env
+kubectl get pods -ocustom-columns-file=a
 npm -h
 npm config list
 pip list --log x

@@ -69,7 +69,7 @@ async def test_commands_and_jobs_run_in_each_way_the_toolkit_is_offered(
             "job": None,
         }
         where = await turn.call("shell.run", command="pwd; cat")
-        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240
+        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240 - a folder of the test
 
         def note(value: Any) -> None:
             seen.append(value)
@@ -182,6 +182,16 @@ async def test_a_command_that_bash_cannot_be_given_is_refused(
 async def test_a_command_of_the_largest_size_runs(tmp_path: Path) -> None:
     command = "true " + "é" * 61_000
     assert (await _caller(tmp_path, keep=True)(command=command))["exit"] == 0
+
+
+@pytest.mark.parametrize("offered", [_in_process, _hosted])
+async def test_an_error_says_that_no_command_was_started(tmp_path: Path, offered: Any) -> None:
+    async with offered(tmp_path) as turn:
+        await turn.call("shell.run", command="rmdir $PWD")
+        for arguments in ({"command": "true"}, {"command": "true", "background": True}):
+            with pytest.raises(ToolFailed, match="there is no folder") as raised:
+                await turn.call("shell.run", **arguments)
+            assert raised.value.executed == "no"
 
 
 async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
     is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.
     everywhere = not is_known or bool(effect.immune)
-    started = [_writing(word) for word in verdict.written]
+    started = [*effect.same, *map(_writing, verdict.written)]
     if not (effect.read_only or effect.changes is not None):
         started += _programs_of_settings(command)
     for pattern in patterns:

@@ -12,7 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from toolbus_toolkits.shell.reading import Word
-from toolbus_toolkits.workspace import Roots, SensitivePaths, UnresolvedPath, has_wildcard, resolve
+from toolbus_toolkits.workspace import (
+    ProcessPath,
+    Roots,
+    SensitivePaths,
+    UnresolvedPath,
+    has_wildcard,
+    resolve,
+)
 
 __all__ = ["Places", "Target", "TooManyWords", "TooMuch"]
 
@@ -26,6 +33,8 @@ _SETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
 _WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 _DESCRIPTORS = re.compile(r"/dev/fd/\d+|/dev/std(?:in|out|err)|/proc/self/fd/\d+")
 """Files that the command has already."""
+_OF_PROCESS = "leads through a process to a file that may be any"
+"""Why `/proc/self/root/etc/shadow` is not known."""
 
 
 class TooMuch(Exception):
@@ -148,6 +157,8 @@ class Places:
     def _target(self, text: str, directory: str) -> Target:
         try:
             return Target(text, resolve(text, directory, self._seen))
+        except ProcessPath:
+            return Target(text, None, _OF_PROCESS)
         except UnresolvedPath as error:
             return Target(text, None, f"cannot be found: {error}")
 
@@ -217,6 +228,8 @@ class Places:
 
     def sensitive(self, target: Target, *, writes: bool) -> str:
         """Return why a person decides about a file, as a clause with its name; else empty."""
+        if target.why == _OF_PROCESS:
+            return f"`{target.text}` {target.why}"
         for path in (target.text, target.path):
             if path and (reason := self._sensitive.reason(path, writes=writes)):
                 return f"`{target.text}` {reason}"

@@ -8,6 +8,7 @@ that change what other programs do.
 from __future__ import annotations
 
 from toolbus_toolkits.workspace.roots import (
+    ProcessPath,
     Roots,
     UnresolvedPath,
     homes,
@@ -18,6 +19,7 @@ from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePath
 
 __all__ = [
     "HARMLESS_DEVICES",
+    "ProcessPath",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["Roots", "UnresolvedPath", "homes", "is_same_or_below", "resolve"]
+__all__ = ["ProcessPath", "Roots", "UnresolvedPath", "homes", "is_same_or_below", "resolve"]
 
 _MAX_BYTES = 4096
 """`PATH_MAX` of Linux, with the NUL at the end: the kernel takes no longer path."""
 _MAX_LINKS = 40
 """`MAXSYMLINKS` of Linux: after so many the kernel answers ELOOP."""
+_OF_PROCESS = re.compile(
+    r"/proc/(?:thread-self|(?:self|[0-9]+)(?:/task/[0-9]+)?/(?:root|cwd|exe|fd/[0-9]+|map_files/.*))"
+)
 _MAX_STEPS = 4096
 """The most names of one resolution: each of 40 symlinks may add up to 2,048 names."""
 
 
 class UnresolvedPath(ValueError):
     """A path that names no file, or not the same one for each process; why, as a clause."""
+
+
+class ProcessPath(UnresolvedPath):
+    """A path through a symlink of `/proc` to what a process has open, its directory or its root."""
 
 
 def resolve(text: str, directory: str, seen: dict[str, str] | None = None) -> str:
@@ -85,13 +93,16 @@ def _names_of(path: str) -> list[str]:
 
 def _target_of(path: str) -> str:
     """Return where a symlink leads; "" for what is none, or may not be looked at."""
+    if path.startswith("/proc/"):
+        # By name: it is another link for each process, and the process may not be there yet.
+        if _OF_PROCESS.fullmatch(path):
+            raise ProcessPath("it names another file for each process")
+        if path == "/proc/self":
+            return ""  # a folder of each process: its files have fixed names
     try:
-        target = os.readlink(path)
+        return os.readlink(path)
     except OSError:
         return ""
-    if path.startswith("/proc/"):
-        raise UnresolvedPath("it names another file for each process")
-    return target
 
 
 def is_same_or_below(path: str, folder: str) -> bool:

@@ -33,6 +33,9 @@ class Effect:
     runs: tuple[SimpleCommand, ...] = ()
     """The commands that it starts with its own words, as `env` and `xargs` do. Each is judged as a
     command of the line."""
+    same: tuple[SimpleCommand, ...] = ()
+    """The same command by the name that rules know it by, as `npm install` for `npm i`: what denies
+    one denies the other."""
     is_transparent: bool = False
     """Whether it does nothing but start `runs`, as `time` does: no rule has to cover it itself."""
     directory: Word | None = None

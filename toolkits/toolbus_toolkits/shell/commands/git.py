@@ -17,7 +17,12 @@ from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.git_repository import runs_gpg
 from toolbus_toolkits.shell.commands.git_settings import CONFIG_ROWS, is_harmless_setting
 from toolbus_toolkits.shell.commands.subcommands import by_name, starts_itself, subcommand_effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, read_arguments
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    read_arguments,
+    unknown_command,
+)
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
@@ -354,8 +359,11 @@ ROWS: tuple[Command, ...] = (
         source=f"git-cat-file(1), {_GIT}",
         flags="-t -s -p -e --batch-all-objects --buffer --unordered --follow-symlinks"
         " --use-mailmap --no-use-mailmap --mailmap --no-mailmap -z -Z",
-        optional="--batch --batch-check --batch-command",
-        asks={"--textconv --filters": "runs programs that the configuration names"},
+        optional="--batch-check",
+        asks={
+            "--batch --batch-command": "shows what its input names",
+            "--textconv --filters": "runs programs that the configuration names",
+        },
         effect=_reading,
     ),
     Command(
@@ -657,10 +665,18 @@ def _git(command: SimpleCommand) -> Effect:
     title = f"git {command.words[1].value}"
     for word in command.words[2:]:
         if clause := _FORCED.get((title, word.value or "")):
-            return replace(effect, why=clause)
+            return replace(effect, why=clause, same=_in_full(command, title))
     if start := _STARTS.get(title):
         return start(command, effect)
     return effect
+
+
+def _in_full(command: SimpleCommand, title: str) -> tuple[SimpleCommand, ...]:
+    if title != "git push":
+        return ()
+    force = Word("--force", "--force")
+    words = tuple(force if word.value == "-f" else word for word in command.words)
+    return (replace(command, words=words),)
 
 
 def _with_options(arguments: Arguments) -> Effect:
@@ -675,6 +691,11 @@ def _with_options(arguments: Arguments) -> Effect:
     for word in arguments.values("-c"):
         if not is_harmless_setting(word):
             why = f"`-c {word.source}` sets what git may run"
+        if word.value is None or word.value.lower().startswith("alias."):
+            # `git -c alias.x=push x` is any command of git, or of the system.
+            effect = replace(effect, same=(unknown_command(word.source),))
+    if arguments.has("--config-env"):
+        effect = replace(effect, same=(unknown_command("--config-env"),))
     if arguments.has(_ELSEWHERE):
         why = "its options name another repository or other settings"
     if why and not effect.why:

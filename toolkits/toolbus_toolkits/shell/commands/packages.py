@@ -19,6 +19,7 @@ from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.subcommands import (
     SETTINGS,
     by_name,
+    renamed,
     subcommand_effect,
     with_subcommands,
 )
@@ -60,7 +61,27 @@ _NPM_WHYS = {
 }
 
 
+# Names are also cut: `npm inst`.
+_NPM_NAMES = {
+    "install": "i add in ins isnt isnta isntal isntall ci ic clean-install install-clean",
+    "run": "run-script rum urn",
+    "uninstall": "un unlink remove rm r",
+    "publish": "",
+    "test": "t tst",
+    "update": "up upgrade udpate",
+}
+
+
 def _npm(command: SimpleCommand) -> Effect:
+    effect = _npm_by_words(command)
+    name = (command.words[1].value or "") if len(command.words) > 1 else ""
+    for full, others in _NPM_NAMES.items():
+        if name != full and (name in others.split() or (len(name) > 2 and full.startswith(name))):
+            return replace(effect, same=renamed(command, 2, f"npm {full}"))
+    return effect
+
+
+def _npm_by_words(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words[1:3]]
     if values[:1] in (["exec"], ["x"]):
         return _run(_NPX, command, 2)
@@ -141,7 +162,9 @@ def _pip(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words[1:]]
     if "config" in values and any(value in (None, "set", "unset", "edit") for value in values):
         return _changes_settings("pip config")
-    return _PIP_EFFECT(command)
+    effect = _PIP_EFFECT(command)
+    is_pip = command.words[0].value == "pip"
+    return effect if is_pip else replace(effect, same=renamed(command, 1, "pip"))
 
 
 _PIP_EFFECT = with_subcommands(_PIP_TOP, by_name(_PIP_ROWS), _PIP_WHYS)

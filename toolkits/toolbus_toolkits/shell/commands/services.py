@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import SETTINGS, by_name, with_subcommands
+from toolbus_toolkits.shell.commands.subcommands import SETTINGS, by_name, renamed, with_subcommands
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
 from toolbus_toolkits.shell.reading import SimpleCommand
 
@@ -179,6 +179,10 @@ _RESOURCES = frozenset(
 
 
 def _resources(arguments: Arguments) -> Effect:
+    for word in arguments.values("-o --output"):
+        # `-o go-template-file=.env` shows what is no template.
+        if word.value is None or "-file" in word.value:
+            return Effect(why=f"`{word.source}` reads a file")
     for position, word in enumerate(arguments.operands):
         text = word.value
         if text is None or word.is_pattern:
@@ -331,13 +335,26 @@ _GH_WHYS = {
     "gh workflow run": "it runs a workflow on GitHub",
 }
 
+_DOCKER_EFFECT = with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS)
+
+
+def _docker(command: SimpleCommand) -> Effect:
+    effect = _DOCKER_EFFECT(command)
+    values = [word.value for word in command.words[1:3]]
+    if len(values) < 2 or values[0] not in ("container", "image", "builder"):
+        return effect
+    # `docker container run` is `docker run`, and `docker image rm` is `docker rmi`.
+    name = "rmi" if values in (["image", "rm"], ["image", "remove"]) else values[1]
+    return replace(effect, same=renamed(command, 3, f"docker {name}")) if name else effect
+
+
 ROWS: tuple[Command, ...] = (*_DOCKER_ROWS, *_KUBECTL_ROWS, *_GH_ROWS)
 
 _SENDS = asking("it may send to any machine, and write files")
 _CLOUD = asking("it asks a service, and may change what it has")
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    "docker": with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS),
+    "docker": _docker,
     "kubectl": with_subcommands(_KUBECTL_TOP, by_name(_KUBECTL_ROWS), _KUBECTL_WHYS),
     "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
     **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),

@@ -17,9 +17,16 @@ from toolbus_toolkits.shell.commands.table import (
     row_effect,
     unknown_command,
 )
-from toolbus_toolkits.shell.reading import SimpleCommand
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
-__all__ = ["SETTINGS", "by_name", "starts_itself", "subcommand_effect", "with_subcommands"]
+__all__ = [
+    "SETTINGS",
+    "by_name",
+    "renamed",
+    "starts_itself",
+    "subcommand_effect",
+    "with_subcommands",
+]
 
 _MAX_WORDS = 3
 """The most words of a sub-command: `gh repo view` has two behind its name."""
@@ -72,6 +79,19 @@ def starts_itself(arguments: Arguments) -> Effect:
     return Effect(
         read_only=not fault, why=fault, reads=(), runs=tuple(runs), is_transparent=not fault
     )
+
+
+def renamed(command: SimpleCommand, count: int, text: str) -> tuple[SimpleCommand, ...]:
+    """Return a command with its first words replaced, for `Effect.same`.
+
+    Args:
+        command: The command.
+        count: How many words are replaced.
+        text: The words in their place.
+    """
+    words = (*(Word(word, word) for word in text.split()), *command.words[count:])
+    source = " ".join(word.source for word in words)
+    return (SimpleCommand(words, source=source, takes_more=command.takes_more),)
 
 
 def _from(command: SimpleCommand, begin: int) -> SimpleCommand:

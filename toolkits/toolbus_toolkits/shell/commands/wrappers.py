@@ -124,7 +124,8 @@ def _env(arguments: Arguments) -> Effect:
 def _env_split(command: SimpleCommand) -> Effect:
     """`env -S TEXT` makes words of TEXT, with `$NAME` and escapes of its own."""
     effect = row_effect(_ENV, command)
-    if not effect.read_only and any("S" in word.source for word in command.words):
+    texts = [word.value or word.prefix for word in command.words]
+    if not effect.read_only and any("S" in text or text.startswith("--s") for text in texts):
         return replace(effect, runs=(*tails(command), unknown_command(command.source)))
     return effect
 
@@ -230,6 +231,9 @@ _NOT_SH = (
 _LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
 """A word for dash, and then a redirection: `uniq a 10>/dev/null` writes the file `10`."""
 
+_INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/(?:self|[0-9]+))/fd/[0-9]+")
+"""What names no script, but what a shell reads: `curl ... | sh -`."""
+
 _SHELL = Command(
     name="bash",
     source="bash(1), GNU bash 5.2",
@@ -258,7 +262,8 @@ def _shell(arguments: Arguments) -> Effect:
     if arguments.has("-c") and words:
         inner = replace(command, takes_more=False)
         return _joined(inner, words[:1], f"{name} -c", is_bash=name == "bash")
-    if words and not arguments.has("-s") and not command.takes_more:
+    is_script = words and not _INPUT.fullmatch(words[0].value or "")
+    if is_script and not arguments.has("-s") and not command.takes_more:
         return Effect(why=f"`{name}` runs a script")
     why = f"`{name}` runs what it reads"
     return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
@@ -299,7 +304,9 @@ def _parallel(command: SimpleCommand) -> Effect:
 def _source_file(command: SimpleCommand) -> Effect:
     words = command.words[1:]
     why = "it runs the commands of a file"
-    if any(word.value is None or word.is_pattern for word in words[:1]):
+    if any(
+        word.value is None or word.is_pattern or _INPUT.fullmatch(word.value) for word in words[:1]
+    ):
         immune = "it runs the commands of a file that is known only when the line runs"
         return Effect(why=why, immune=immune, runs=(unknown_command(command.source),))
     return Effect(why=why, reads=words)
