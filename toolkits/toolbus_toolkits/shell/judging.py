@@ -42,6 +42,8 @@ _PLACES_NO_LINK = frozenset(
 """File commands that put no symlink anywhere: what is written below their paths later in a line
 stays where it was when the line was judged."""
 _NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")
+_GLOB_OPTION = re.compile(r"(?:-[A-Za-z]*g|--i?glob|--type-add(?=[^:]*:))[=\n]?(?:[^:]*:)?")
+"""An option of ripgrep, and what stands before its glob: `-g`, `--type-add x:`."""
 _PROCESS = re.compile(r"<\([^()]*\)")
 _OPTION = re.compile(r"-[A-Za-z]+|--[a-z-]+")
 _IN_WORD = re.compile("[=:@,]")
@@ -221,6 +223,7 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
         or _has_option(verdict.command, "", "--unrestricted")
+        or _globs_hidden(verdict.command, places)
     )
     for target in targets:
         verdict.reads.append(target)
@@ -236,6 +239,18 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
         elif effect.is_recursive and os.path.isdir(target.path):
             if secret := places.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
+
+
+def _globs_hidden(command: SimpleCommand, places: Places) -> bool:
+    """Whether a glob of ripgrep may name hidden files: `-g .env`, `-g '*'`."""
+    texts = [word.prefix if word.value is None else word.value for word in command.words]
+    # Joined with its option a glob stands in one word, else in the next one.
+    for text in (*texts, *map("\n".join, zip(texts, texts[1:], strict=False))):
+        option = _GLOB_OPTION.match(text)
+        name = text[option.end() :] if option else ""
+        if name.endswith(("*", "]")) or places.sensitive(Target(name, None), writes=False):
+            return True
+    return False
 
 
 def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Places) -> None:

@@ -82,7 +82,9 @@ def _compress(arguments: Arguments) -> Effect:
         shows = shows or arguments.has("-l --list -t --test")
     is_filter = not arguments.operands
     if shows or is_filter or arguments.row.name.endswith("cat"):
-        return Effect(read_only=True, reads=arguments.operands)
+        return Effect(
+            read_only=True, reads=arguments.operands, is_recursive=arguments.is_recursive()
+        )
     return Effect(why="it replaces files by packed or unpacked ones")
 
 
@@ -94,6 +96,7 @@ def _packer(name: str, source: str, flags: str, *, valued: str = "", optional: s
         " --force -h --help -V --version",
         valued=valued,
         optional=optional,
+        recursive="-r --recursive",
         digits=True,
         effect=_compress,
     )

@@ -52,7 +52,8 @@ _DIFF = Command(
     files="-X --exclude-from --from-file --to-file",
     optional="--context --unified --color",
     any_option=True,
-    recursive="-r --recursive",
+    # Without `-r` it compares the files of two folders too, and with `-N` each of them.
+    recursive="*",
 )
 
 
