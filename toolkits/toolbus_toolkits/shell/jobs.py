@@ -98,7 +98,8 @@ class Job:
         (self.stdout if stream == "stdout" else self.stderr).feed(data)
         process = self.process
         if process is not None:  # its first output may come while it is being started
-            if self._max_bytes is not None and self.bytes > self._max_bytes:
+            is_too_much = self._max_bytes is not None and self.bytes > self._max_bytes
+            if is_too_much and not self.is_killed_for_output:
                 self.is_killed_for_output = True
                 process.kill()
             self._burst += len(data)
