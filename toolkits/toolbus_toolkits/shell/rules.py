@@ -23,7 +23,7 @@ count wherever they stand, `-rf` also as `-fr` and `-f -r`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -277,7 +277,19 @@ _ONLY_EXACT = frozenset(
         *("bash", "sh", "dash", "zsh", "ksh", "fish", "python", "python2", "python3", "pypy3"),
         *("node", "deno", "bun", "ruby", "perl", "php", "lua", "tclsh", "expect", "Rscript"),
         *("osascript", "pwsh", "java", "awk", "gawk", "mawk", "sed", "ed", "vim", "vi", "ex"),
-        *("gdb", "sqlite3", "psql", "mysql", "jshell", "ghci", "erl", "iex", "julia"),
+        *(
+            "gdb",
+            "cmake",
+            "ansible",
+            "sqlite3",
+            "psql",
+            "mysql",
+            "jshell",
+            "ghci",
+            "erl",
+            "iex",
+            "julia",
+        ),
         # Programs that run others.
         *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
         *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
@@ -318,6 +330,22 @@ _RUNNING_PAIRS = frozenset(
     )
 )
 """Commands that run what their further words say, as the names above."""
+_RUNNING_WORDS = frozenset("exec x dlx shell ssh develop debug foreach".split())
+"""Sub-commands that do so of any program: `asdf exec`, `adb shell`, `docker compose exec`."""
+_GROUPS: Mapping[str, frozenset[str]] = {
+    "docker": frozenset(
+        "builder buildx compose container context image manifest network system volume".split()
+    ),
+    "podman": frozenset("compose container image machine network pod system volume".split()),
+    "git": frozenset("bundle lfs notes reflog remote stash svn worktree".split()),
+    "uv": frozenset(("cache", "pip", "python")),
+    "pip": frozenset(("cache",)),
+    "kubectl": frozenset(("config", "rollout", "set")),
+    "npm": frozenset(("cache", "pkg")),
+}
+"""Second words of which the third one says what is done: `docker compose up`."""
+_ALL_GROUPS = frozenset(("gh", "glab", "aws", "gcloud", "az"))
+"""Names of which every second word is such one."""
 _SEVERAL_TOOLS = frozenset(
     (
         *("git", "gh", "glab", "hg", "svn", "docker", "podman", "kubectl", "helm", "npm", "pnpm"),
@@ -352,8 +380,14 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
         return ""
     name = _sure_name(words[0].value)
     second = words[1].value or "" if len(words) > 1 else ""
-    if is_exact or name in _ONLY_EXACT or (name, second) in _RUNNING_PAIRS:
+    third = words[2].value or "" if len(words) > 2 else ""
+    is_running = second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS
+    if is_exact or name in _ONLY_EXACT or is_running:
         return _exact(command, name)
+    if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
+        if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
+            return _exact(command, name)
+        return f"{_escaped(name)} {second} {third}:*"
     if _WORD.fullmatch(second) and not words[1].is_pattern:
         return f"{_escaped(name)} {second}:*"
     return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
