@@ -334,7 +334,8 @@ _RUNNING_WORDS = frozenset("exec x dlx shell ssh develop debug foreach".split())
 """Sub-commands that do so of any program: `asdf exec`, `adb shell`, `docker compose exec`."""
 _GROUPS: Mapping[str, frozenset[str]] = {
     "docker": frozenset(
-        "builder buildx compose container context image manifest network system volume".split()
+        "builder buildx compose container context image manifest network plugin system"
+        " volume".split()
     ),
     "podman": frozenset("compose container image machine network pod system volume".split()),
     "git": frozenset("bundle lfs notes reflog remote stash svn worktree".split()),
