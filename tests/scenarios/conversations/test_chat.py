@@ -223,6 +223,15 @@ def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Pat
         assert person.ended() == 143
 
 
+def test_chat_says_that_an_offer_alone_builds_nothing(toolbus: CommandLine, tmp_path: Path) -> None:
+    replies = write_replies(tmp_path / "own.jsonl", {"text": "Done."})
+    own = ("chat", "--model", f"scripted:{replies}", "--offer", "clock", "--once", "go")
+    note = 'note: --offer alone builds nothing: add --tools \'[{"name": "clock"}]\''
+    assert note in toolbus.run(*own).err
+    asking = toolbus.run(*own, "--tools", '[{"name": "clock"}]')
+    assert "note:" not in asking.err
+
+
 def ask_lines(
     toolbus: CommandLine, lines: Sequence[str], *arguments: str
 ) -> tuple[int, list[object]]:

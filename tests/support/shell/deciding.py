@@ -14,7 +14,7 @@ from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.shell.environment import shell_environment
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
-__all__ = ["Judge"]
+__all__ = ["TOOL", "Judge"]
 
 TOOL = "shell.run"
 

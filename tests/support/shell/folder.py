@@ -57,7 +57,7 @@ class ProjectFolder:
     """The working directory."""
     home: Path
     outside: Path
-    """A folder outside of the working directory; `work/link` leads there."""
+    """A folder outside of the working directory; `work/link` leads there, `back` in it to `src`."""
 
 
 def make_project(place: Path) -> ProjectFolder:
@@ -67,10 +67,12 @@ def make_project(place: Path) -> ProjectFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     work = place / "work"
+    (place / "home" / ".npm").mkdir()  # the cache of npm, which even `npm ls` makes
     (work / "run.sh").chmod(0o755)
     (work / "link").symlink_to("../outside")
     (work / "linked.txt").symlink_to("a.txt")
     (work / "bashrc").symlink_to("../home/.bashrc")
+    (place / "outside" / "back").symlink_to("../work/src")
     with tarfile.open(work / "archive.tar", "w") as archive:
         archive.add(work / "src", "src")
     environment = {

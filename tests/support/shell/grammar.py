@@ -161,16 +161,26 @@ _SHAPES = (
     "[[ -n $({}) ]]",
 )
 # What goes on until it is ended: the letters of options, and names that are left out.
-_ENDLESS = {"tail": "fF", "shuf": "r", "dmesg": "wW", "journalctl": "f"}
+_ENDLESS = {"tail": "fF", "shuf": "r", "dmesg": "wW", "journalctl": "f", "netstat": "c"}
 _ENDLESS_LONG = ("--follow", "--repeat", "--retry", "--pid", "--follow-new", "--wait")
 _LONG_RUNNING = frozenset(
     "yes sleep top watch less more vmstat iostat mpstat sar pidstat ping htop".split()
 )
+_SLOW = frozenset(
+    "npm node kubectl docker yq man apropos whatis pip pip3 gh aws terraform cargo go apt apt-get"
+    " apt-cache".split()
+)
+"""Programs that take a tenth of a second and more to begin."""
 
 
-def names_to_try() -> tuple[str, ...]:
-    """Return the names of described commands that this machine has: `sort`, `git log`."""
+def names_to_try(*, slow: bool) -> tuple[str, ...]:
+    """Return the names of described commands that this machine has: `sort`, `git log`.
+
+    Args:
+        slow: With those that take long to begin.
+    """
     names = {*ROWS, *SPECIAL} - _LONG_RUNNING
+    names = {name for name in names if slow or name.split()[0] not in _SLOW}
     has = {
         name: name in BUILTINS or shutil.which(name) is not None
         for name in {name.split()[0] for name in names}

@@ -124,6 +124,11 @@ def sandbox(directory: Path, environment: Mapping[str, str]) -> Iterator[Sandbox
             fault = inside.begin()
             if fault:
                 not_verified(what, fault)
+            # An ordinary user cannot change files below a folder of another user, not even in an
+            # overlay: then no line would be found to change anything.
+            probe = next(inside.run(["touch toolbus-probe"]))
+            if not probe.changed:
+                not_verified(what, f"nothing can be written in {directory}: {probe.output}")
             yield inside
         finally:
             process.kill()

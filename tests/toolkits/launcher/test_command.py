@@ -264,6 +264,25 @@ async def test_a_callback_that_raises_prevents_no_end() -> None:
     assert [type(error) for error in told] == [ZeroDivisionError]
 
 
+async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    output = Output()
+
+    def on_output(name: str, data: bytes) -> None:
+        output(name, data)
+        command.kill()
+
+    options = command_options(on_output)
+    async with asyncio.timeout(TIME_S), run_command(bash("echo x"), **options) as command:
+        command.pause()
+        await command._process.ended.wait()
+        command.kill()
+        assert await command.wait() == 0
+    assert output.text() == "x\n"
+    assert not told
+
+
 async def test_while_reading_is_paused_the_last_output_is_kept() -> None:
     output = Output()
     options = command_options(output)

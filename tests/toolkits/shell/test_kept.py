@@ -51,6 +51,10 @@ LOOK = 'echo "${PWD##*/}" "$MODE" "$LANG"'
         ("cd sub; MODE=x; (cd ..; export MODE)", "sub C.UTF-8"),
         ("cd sub; cd nowhere; export MODE=a; (exit 1", None),  # not even read
         ("cd sub; export MODE=a; exec true", None),
+        ("cd sub; export MODE=a; mkdir gone; cd gone; rmdir ../gone", None),
+        ("cd sub; rm $(trap -p EXIT | grep -o '/[^ ]*toolbus-shell-[a-z0-9_]*'); exec true", None),
+        ("cd sub; export MODE=a; set -o noclobber -o posix -o xtrace", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a; BASH_XTRACEFD=1; set -x", None),
         ("cd sub; export MODE=a; kill -9 $$", None),
         ("cd sub; export MODE=a; trap 'echo' EXIT", None),
         ("cd sub; export MODE=a; sleep 60", None),

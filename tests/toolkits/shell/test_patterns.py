@@ -134,6 +134,8 @@ SUGGESTED = [
     ("git", "git"),
     ("python -c 'print(1)'", "python -c print(1)"),
     ("bash run.sh", "bash run.sh"),
+    ("python3.12 run.py", "python3.12 run.py"),
+    ("luajit run", "luajit run"),
     ("uv run pytest", "uv run pytest"),
     ("adb shell ls", "adb shell ls"),
     ("docker compose exec web sh", "docker compose exec web sh"),

@@ -51,7 +51,7 @@ class Proof:
             if said.read_only and said.behavior == "pass":
                 allowed.append(line.text)
                 self.names.update(line.names)
-        outcomes = list(self._inside.run(allowed))
+        outcomes = list(self._inside.run(allowed, timeout_s=2))
         self.run += len(outcomes)
         wrong = [f"{outcome.line!r}: {outcome.fault}" for outcome in outcomes if outcome.fault]
         assert not wrong, "\n".join(wrong)
@@ -69,9 +69,9 @@ def inside(judge: Judge) -> Iterator[Sandbox]:
 
 
 def examine_built_lines(judge: Judge, inside: Sandbox, runs: int, *, same: bool) -> Proof:
-    """Run so many lines, or more; `same` builds the same ones each time."""
+    """Run so many lines, or more; `same` builds the same ones each time, of quick commands."""
     proof = Proof(judge, inside)
-    names = names_to_try()
+    names = names_to_try(slow=not same)
     reading = [
         name
         for name in names
@@ -103,12 +103,13 @@ def examine_built_lines(judge: Judge, inside: Sandbox, runs: int, *, same: bool)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # it takes some 20 s of a processor, and others may want that, too
 def test_built_lines_that_only_read_change_nothing(judge: Judge, inside: Sandbox) -> None:
     examine_built_lines(judge, inside, RUNS, same=True)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_many_built_lines_that_only_read_change_nothing(judge: Judge, inside: Sandbox) -> None:
     examine_built_lines(judge, inside, SOAK_RUNS, same=False)
 

@@ -110,6 +110,7 @@ READ = {
     "case $y in a|b*) c;; (d) e;; *) f; esac": "c / e / f",
     "time a; time -p b | c; a | time d": "a / b / c / a / time d",
     "time A=1 a": "A=1 a",
+    "a | b\ntime c": "a / b / c",
     "f() { a; }; f x; b": "a / b",
     "f() { a $1; }; f > out": "a ?* / >out",
     # Redirections.
@@ -246,6 +247,7 @@ FAULTS = [
     "POSIXLY_CORRECT=1",
     # Redirections and here-documents.
     "a {y}> b",
+    "a <&-# b",
     "a >",
     "a <<E",
     "a <<E\nb",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,7 +69,7 @@ async def test_commands_and_jobs_run_in_each_way_the_toolkit_is_offered(
             "job": None,
         }
         where = await turn.call("shell.run", command="pwd; cat")
-        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240
+        assert where["stdout"] == f"{os.path.realpath(tmp_path)}\n"  # noqa: ASYNC240 - a folder of the test
 
         def note(value: Any) -> None:
             seen.append(value)
@@ -180,6 +182,16 @@ async def test_a_command_that_bash_cannot_be_given_is_refused(
 async def test_a_command_of_the_largest_size_runs(tmp_path: Path) -> None:
     command = "true " + "é" * 61_000
     assert (await _caller(tmp_path, keep=True)(command=command))["exit"] == 0
+
+
+@pytest.mark.parametrize("offered", [_in_process, _hosted])
+async def test_an_error_says_that_no_command_was_started(tmp_path: Path, offered: Any) -> None:
+    async with offered(tmp_path) as turn:
+        await turn.call("shell.run", command="rmdir $PWD")
+        for arguments in ({"command": "true"}, {"command": "true", "background": True}):
+            with pytest.raises(ToolFailed, match="there is no folder") as raised:
+                await turn.call("shell.run", **arguments)
+            assert raised.value.executed == "no"
 
 
 async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:
@@ -325,3 +337,12 @@ async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(
             assert "has no policy" not in caplog.text
         async with host.host(Shell(tmp_path)):
             assert "toolkit shell has no policy: whoever may call it runs any" in caplog.text
+
+
+@pytest.mark.parametrize("package", ["tree_sitter", "tree_sitter_bash"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import toolbus_toolkits.shell"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr.strip().splitlines()[-1] == (
+        "ModuleNotFoundError: the toolkit shell needs more packages: pip install 'toolbus[shell]'"
+    )

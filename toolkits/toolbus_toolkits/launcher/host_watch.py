@@ -129,6 +129,8 @@ class HostWatch:
         process.returncode = 0  # it ends after this process, which Popen would complain about
         self.pid = process.pid
         os.set_blocking(self._pipe, False)
+        # This process may be a command of another host. The watch has to outlive the end of that
+        # command, or what this process started would go on.
         MARKS.clear(self.pid)
         if not self._tell("".join(f"{kind} {group}\n" for group, kind in self._groups.items())):
             _logger.warning("programs are not ended if this process is killed: too many run")

@@ -43,7 +43,8 @@ _MAX_WAITED = 64
 _RECENT_S = 0.25
 _RECENT_PROCESSES = 16_384
 """More processes than that are not started within `_RECENT_S`, on any machine."""
-_FEWEST_IDS = 32_768
+_DEFAULT_IDS = 32_768
+"""As many ids as Linux has unless it is told otherwise; after the last one it begins again."""
 
 
 class Marks:
@@ -53,9 +54,9 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        self._ids = _FEWEST_IDS
+        self._ids = _DEFAULT_IDS
         with suppress(OSError, ValueError):
-            self._ids = max(int(Path("/proc/sys/kernel/pid_max").read_bytes()), _FEWEST_IDS)
+            self._ids = int(Path("/proc/sys/kernel/pid_max").read_bytes())
         self._renew()
         call_in_children(self._renew)
 

@@ -346,7 +346,8 @@ class StartedProcess:
         except Exception as error:  # all of the process ends nevertheless
             text = f"output of pid {self.pid} was not taken"
             self._loop.call_exception_handler({"message": text, "exception": error})
-        if not self.ended.is_set():
+        # Who kills it for its output lets the rest be read, and maybe all end, in that call.
+        if not self.ended.is_set() or self._is_over:
             return
         if not self._unread:
             self._finish()

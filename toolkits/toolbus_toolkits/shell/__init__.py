@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.shell.config import ShellConfig
-from toolbus_toolkits.shell.tools import JobInfo, JobPage, RunResult, ShellTools, WriteResult
+
+try:
+    from toolbus_toolkits.shell.tools import JobInfo, JobPage, RunResult, ShellTools, WriteResult
+except ModuleNotFoundError as error:
+    if error.name in ("tree_sitter", "tree_sitter_bash"):
+        raise ModuleNotFoundError(
+            "the toolkit shell needs more packages: pip install 'toolbus[shell]'", name=error.name
+        ) from error
+    raise
 
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus import Assessment, Rule
+from toolbus.permissions.plain import MAX_PARTS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.shell.commands import Effect, effect_of
 from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
@@ -24,8 +25,8 @@ from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 __all__ = ["assess_line"]
 
-_MAX_COMMANDS = 256
-"""The most commands of one line, with those that others start: as many parts as rules may have."""
+_MAX_COMMANDS = MAX_PARTS
+"""The most commands of one line, with those that others start."""
 _MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
 _MAX_SHOWN = 4
@@ -215,7 +216,7 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
 def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
     """Yield what settings of a command may run: `git -c alias.x='!rm -r y' x`, `make CC=rm`."""
     for word in command.words[1:]:
-        text = (word.value or word.prefix).partition("=")[2].lstrip("!")
+        text = word.known.partition("=")[2].lstrip("!")
         if words := text.split():
             yield SimpleCommand(tuple(Word(part, part) for part in words))
 

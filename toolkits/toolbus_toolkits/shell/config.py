@@ -34,7 +34,8 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
         description="Keep directory and exported variables between calls of a caller.",
     )
     env: Annotated[Mapping[str, str], OperatorOnly] = Field(
-        default_factory=dict, description="Variables that commands get, beside PATH, HOME and such."
+        default_factory=dict,
+        description='Variables that commands get, beside PATH, HOME and such: {"CI": "1"}.',
     )
     inherit: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Names of variables of the host that commands get, such as SSH_AUTH_SOCK."

@@ -63,6 +63,9 @@ def shell_environment(
     variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
     variables["GIT_OPTIONAL_LOCKS"] = "0"
     variables["GIT_TERMINAL_PROMPT"] = "0"  # nobody could answer
+    # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
+    variables.setdefault("npm_config_logs_max", "0")
+    variables.setdefault("npm_config_update_notifier", "false")
     # To ask for its new version `pip list` starts `rustc`, whose toolchain a folder may name.
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     given = variables.get("GIT_CONFIG_COUNT", "")

@@ -228,7 +228,7 @@ class Jobs:
     def _check_room(self, asker: Asker) -> None:
         running = [job.id for job in self.of(asker) if job.is_running]
         if len(running) >= self._max_running:
-            text = f"{len(running)} jobs are running, as many as there may be: stop one of "
+            text = f"as many of your jobs are running as may be ({len(running)}): stop one of "
             raise ToolFailed(text + ", ".join(running), details={"reason": "too_many_jobs"})
         if len(self._running) >= _MAX_RUNNING:
             text = "this host runs as many jobs as it may, of all callers: try again later"

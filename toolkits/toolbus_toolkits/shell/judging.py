@@ -180,7 +180,7 @@ def _shows_names(command: SimpleCommand) -> bool:
         return False
     reads_names = _NAMED_IN_FILES.get(name)
     return reads_names is None or not any(
-        reads_names.match(word.value or word.prefix) for word in command.words[1:]
+        reads_names.match(word.known) for word in command.words[1:]
     )
 
 
@@ -242,7 +242,7 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Place
     word = redirection.target
     if word is None:
         return
-    value = word.value or word.prefix
+    value = word.known
     if value.startswith(("/dev/tcp/", "/dev/udp/")):
         verdict.doubts.append(f"`{word.source}` is a connection over the network")
         return
@@ -354,7 +354,7 @@ def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
         long: The long one; "" for any.
     """
     for word in command.words[1:]:
-        value = word.prefix if word.value is None else word.value
+        value = word.known
         if value == "--":
             return False
         if value.startswith("--"):

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from toolbus import ToolFailed
 from toolbus_toolkits.shell.environment import READING
@@ -32,10 +32,11 @@ _MAX_ASKERS = 1_000
 _MAX_JUDGED = 64
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _EXPORTED = re.compile(
-    rb"""^declare -[a-zA-Z]+ (?P<name>[A-Za-z_][A-Za-z0-9_]*)="""
+    rb"""^(?:declare -[a-zA-Z]+|export) (?P<name>[A-Za-z_][A-Za-z0-9_]*)="""
     rb"""(?P<value>\$'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\n""",
     re.DOTALL | re.MULTILINE,
 )
+"""The second word is that of the mode `posix`."""
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -63,8 +64,8 @@ class Told(NamedTuple):
 
     line: str
     """What bash is given in place of the command."""
-    file: IO[bytes]
-    """What has it then."""
+    descriptor: int
+    """Of the file that has it then. By its path, a command may have put another one there."""
 
 
 @dataclass(slots=True)
@@ -124,16 +125,17 @@ class KeptStates:
     @contextmanager
     def telling(self, command: str) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
-        number, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
+        descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
+        # Only builtins: `env` would cost as much as all the rest of a short command. They are named
+        # so, and the file is written by `>|`, whatever functions and options the command has set.
+        words = ("pwd -P", "printf '\\0'", "export -p", "printf '\\0'")
+        told = f"{{ {' && '.join(f'builtin {each}' for each in words)}; }} >|{quote(path)} 2>&-"
         try:
-            with open(number, "rb") as file:
-                # Only builtins: `env` would cost as much as all the rest of a short command.
-                told = "pwd -P; printf '\\0'; export -p; printf '\\0'"
-                trap = f"{{ {told}; }} >{quote(path)} 2>&-"
-                # The first line is read and run before the command is looked at.
-                yield Told(f"trap {quote(trap)} EXIT\n{command}", file)
+            # The first line is read and run before the command is looked at.
+            yield Told(f"trap {quote(told)} EXIT\n{command}", descriptor)
         finally:
-            with suppress(FileNotFoundError):  # a command may delete what it can find
+            os.close(descriptor)
+            with suppress(OSError):  # the command has removed it
                 os.unlink(path)
 
     def keep(self, asker: Asker, told: Told) -> list[str]:
@@ -142,8 +144,9 @@ class KeptStates:
         Returns:
             Why its variables are not kept, if it told of too many.
         """
-        directory, mark, variables = told.file.read(2 * _MAX_BYTES).partition(b"\n\0")
-        if not mark:  # it ended without its trap
+        data = os.pread(told.descriptor, 2 * _MAX_BYTES, 0)
+        directory, mark, variables = data.partition(b"\n\0")
+        if not mark or not directory.startswith(b"/"):  # it ended without its trap, or nowhere
             return []
         where = os.fsdecode(directory)
         is_whole = variables.endswith(b"\0") and len(variables) <= _MAX_BYTES

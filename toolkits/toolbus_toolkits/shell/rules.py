@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from toolbus.permissions import Rule
+from toolbus.permissions.plain import MAX_SUGGESTIONS
+from toolbus_toolkits.shell.commands.interpreters import interpreter
+from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["covers", "matches_any", "suggested"]
 
-_STANDARD_FOLDERS = frozenset(
-    ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-)
-"""Where a program is the one that its bare name finds: an allow rule for `ls` covers `/bin/ls`."""
 _HOLE = "\0"
 """What is known only when the line runs; no word and no pattern has a NUL."""
 _INNER_SPACE = "\x1f"
@@ -44,8 +43,6 @@ _SPACE = re.compile(r"\s")
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
 _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
-_MAX_SUGGESTIONS = 5
-"""As many as one assessment may have."""
 _MAX_EXACT_CHARS = 200
 """The longest text that is suggested as it is: a person has to judge it at a glance."""
 
@@ -236,8 +233,9 @@ def _assignment_text(assignment: Assignment) -> str:
 
 
 def _sure_name(name: str) -> str:
+    """Return a name without a standard folder: an allow rule for `ls` covers `/bin/ls`."""
     folder, _, base = name.rpartition("/")
-    return base if folder in _STANDARD_FOLDERS else name
+    return base if folder in STANDARD_FOLDERS else name
 
 
 def _is_glob(chunks: Sequence[str], text: str) -> bool:
@@ -273,23 +271,11 @@ def _may_be_glob(chunks: Sequence[str], text: str) -> bool:
 
 _ONLY_EXACT = frozenset(
     (
-        # Shells and interpreters: whatever stands in the file or text that they get.
-        *("bash", "sh", "dash", "zsh", "ksh", "fish", "python", "python2", "python3", "pypy3"),
-        *("node", "deno", "bun", "ruby", "perl", "php", "lua", "tclsh", "expect", "Rscript"),
-        *("osascript", "pwsh", "java", "awk", "gawk", "mawk", "sed", "ed", "vim", "vi", "ex"),
-        *(
-            "gdb",
-            "cmake",
-            "ansible",
-            "sqlite3",
-            "psql",
-            "mysql",
-            "jshell",
-            "ghci",
-            "erl",
-            "iex",
-            "julia",
-        ),
+        # Shells and interpreters, beside those of `commands.interpreters`: whatever stands in the
+        # file or text that they get.
+        *("bash", "sh", "dash", "zsh", "ksh", "fish", "expect", "pwsh", "java", "awk", "gawk"),
+        *("mawk", "sed", "ed", "vim", "vi", "ex", "gdb", "sqlite3", "psql", "mysql", "jshell"),
+        *("ghci", "erl", "iex", "julia", "cmake", "ansible"),
         # Programs that run others.
         *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
         *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
@@ -299,19 +285,8 @@ _ONLY_EXACT = frozenset(
         # What they do is all in what they name: a file, an address, a process.
         *("curl", "wget", "http", "nc", "ncat", "socat", "scp", "sftp", "rsync", "dd", "kill"),
         *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount", "tar", "zip"),
-        *(
-            "rm",
-            "rmdir",
-            "unlink",
-            "mv",
-            "cp",
-            "ln",
-            "install",
-            "touch",
-            "mkdir",
-            "truncate",
-            "tee",
-        ),
+        *("rm", "rmdir", "unlink", "mv", "cp", "ln", "install", "touch", "mkdir", "truncate"),
+        "tee",
         # What they do to the rest of the line; and the files that redirections write.
         *("alias", "export", "declare", "typeset", "readonly", "set", "shopt", "unset", "enable"),
         *("hash", "[", "[[", "test", ">"),
@@ -371,7 +346,7 @@ def suggested(commands: Iterable[tuple[SimpleCommand, bool]]) -> tuple[Rule, ...
     """
     found = dict.fromkeys(_suggestion(command, is_exact) for command, is_exact in commands)
     patterns = [pattern for pattern in found if pattern]
-    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns[:_MAX_SUGGESTIONS])
+    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns[:MAX_SUGGESTIONS])
 
 
 def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
@@ -382,8 +357,8 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
     name = _sure_name(words[0].value)
     second = words[1].value or "" if len(words) > 1 else ""
     third = words[2].value or "" if len(words) > 2 else ""
-    is_running = second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS
-    if is_exact or name in _ONLY_EXACT or is_running:
+    is_exact = is_exact or name in _ONLY_EXACT or interpreter(name) is not None
+    if is_exact or second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS:
         return _exact(command, name)
     if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:

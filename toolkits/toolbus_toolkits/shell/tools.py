@@ -149,6 +149,7 @@ class ShellTools:
         ]
         for tool in self.all:
             tool.shell = self
+        self.all[0].marks_entry = True  # by `enter`: before, no command was started
 
     async def _run(
         self,
@@ -169,12 +170,22 @@ class ShellTools:
             timeout_s: Seconds that it may take; not for the background.
             background: Return at once, with a job that goes on: see `read`, `write` and `stop`.
         """
+        try:
+            return await self._run_line(context, command, timeout_s, background)
+        except ToolFailed as error:  # all of these come before a command is started
+            error.executed = "no"
+            context.refuse(error)
+            raise
+
+    async def _run_line(
+        self, context: ToolContext, command: str, timeout_s: float, background: bool
+    ) -> RunResult:
         _check(command)
         asker = asker_of(context)
         kept = self._kept
         begun = self._first if kept is None else kept.begin(asker, command)
         if background:
-            return await self._run_as_job(asker, command, begun)
+            return await self._run_as_job(context, command, begun)
         job = Job(command, _MAX_OUTPUT_BYTES)
         seconds = timeout_s
         if (left_s := context.deadline) is not None:
@@ -184,14 +195,17 @@ class ShellTools:
             told = None if kept is None else stack.enter_context(kept.telling(command))
             progress = _Progress(context, job)
             stack.callback(progress.end)
-            timed_out = await self._run_job(job, begun, seconds, told.line if told else command)
+            line = told.line if told else command
+            timed_out = await self._run_job(context, job, begun, seconds, line)
             if job.is_killed_for_output:
                 notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
             elif kept is not None and told is not None and not timed_out:
                 notes += kept.keep(asker, told)
         return self._result(asker, job, timed_out, notes)
 
-    async def _run_job(self, job: Job, begun: Kept, seconds: float, line: str) -> bool:
+    async def _run_job(
+        self, context: ToolContext, job: Job, begun: Kept, seconds: float, line: str
+    ) -> bool:
         """Run a command in the foreground; return whether its time has passed."""
         try:
             async with (
@@ -204,6 +218,7 @@ class ShellTools:
                     limits=self._limits,
                 ) as job.process,
             ):
+                context.enter()
                 await job.ended()
         except TimeoutError:
             job.close(None)
@@ -212,7 +227,7 @@ class ShellTools:
             raise ToolFailed(str(error)) from None
         return False
 
-    async def _run_as_job(self, asker: Asker, command: str, begun: Kept) -> RunResult:
+    async def _run_as_job(self, context: ToolContext, command: str, begun: Kept) -> RunResult:
         job = Job(command)
         start = partial(
             start_command,
@@ -224,9 +239,13 @@ class ShellTools:
             stdin=True,
         )
         try:
-            await self.jobs.start(asker, job, start)
+            await self.jobs.start(asker_of(context), job, start)
         except LaunchFailed as error:
             raise ToolFailed(str(error)) from None
+        except asyncio.CancelledError:  # it may have begun
+            context.enter()
+            raise
+        context.enter()
         return RunResult(
             exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
         )

@@ -26,12 +26,13 @@ from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
 from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
+from toolbus.cli.toolkit_references import last_name
 from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
 from toolbus.errors import RoomException
 from toolbus.settings import home_of
 from toolbus.telemetry.tracing import recorded
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["chat"]
 
@@ -95,6 +96,9 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     """
     chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
     chosen.check(choices)
+    if choices.model is not None and choices.offer and tools is None:
+        configs = json_text([{"name": last_name(reference)} for reference in choices.offer])
+        typer.echo(f"  note: --offer alone builds nothing: add --tools '{configs}'", err=True)
     is_interactive = once is None and not options.as_json and _is_terminal(sys.stdin)
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(

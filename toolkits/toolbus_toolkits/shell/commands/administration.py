@@ -14,24 +14,10 @@ from toolbus_toolkits.shell.reading import SimpleCommand
 __all__ = ["ROWS", "SPECIAL"]
 
 
-def _unless(options: str, why: str) -> Callable[[SimpleCommand], Effect]:
-    """Ask, but for the command with one of some options alone, which only shows."""
-    shown = frozenset(options.split())
-    ask = asking(why, immune=True)
-
-    def effect(command: SimpleCommand) -> Effect:
-        words = command.words[1:]
-        if len(words) == 1 and words[0].value in shown and not command.takes_more:
-            return Effect(read_only=True, reads=())
-        return ask(command)
-
-    return effect
-
-
 _DISKS = asking("changes a disk", immune=True)
 _ENDS = asking("ends or restarts the machine", immune=True)
 _USERS = asking("changes the users of the machine", immune=True)
-_FIREWALL = _unless("-L -S --list --list-rules", "changes the firewall")
+_FIREWALL = asking("changes the firewall", immune=True, unless="-L -S --list --list-rules")
 
 ROWS: tuple[Command, ...] = ()
 
@@ -47,7 +33,7 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
         ),
         _DISKS,
     ),
-    "fdisk": _unless("-l --list", "changes a disk"),
+    "fdisk": asking("changes a disk", immune=True, unless="-l --list"),
     **dict.fromkeys(("shutdown", "reboot", "halt", "poweroff", "init", "telinit"), _ENDS),
     **dict.fromkeys(
         (
@@ -62,8 +48,8 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
         ("nft", "ufw", "firewall-cmd", "iptables-restore", "ip6tables-restore"),
         asking("changes the firewall", immune=True),
     ),
-    "crontab": _unless("-l", "sets what runs later"),
-    "at": _unless("-l -V", "sets what runs later"),
+    "crontab": asking("sets what runs later", immune=True, unless="-l"),
+    "at": asking("sets what runs later", immune=True, unless="-l -V"),
     "batch": asking("sets what runs later", immune=True),
     "atrm": asking("changes what runs later", immune=True),
     **dict.fromkeys(

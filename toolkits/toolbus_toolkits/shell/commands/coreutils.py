@@ -17,7 +17,7 @@ _COREUTILS = "GNU coreutils 9.1"
 
 def _date(arguments: Arguments) -> Effect:
     for word in arguments.operands:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         if not text.startswith("+") or (word.value is None and word.is_split):
             return Effect(why=f"`{word.source}` sets the clock")
     return Effect(read_only=True, reads=arguments.paths())

@@ -19,7 +19,7 @@ _COREUTILS = "GNU coreutils 9.1"
 
 _OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
 _OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
-_MOST_LINKS = 20
+_MAX_LINKS = 20
 _ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
 
 
@@ -90,7 +90,7 @@ def _link(arguments: Arguments) -> Effect:
     sources, written = _sources(replace(arguments, operands=operands))
     # What a link leads to counts as changed: later it is written through the link. A relative
     # symlink leads on from the folder of the link.
-    if len(sources) > _MOST_LINKS:
+    if len(sources) > _MAX_LINKS:
         return Effect(why="it makes many links", reads=tuple(sources))
     led_to = tuple(_from_link(link, source) for link in written for source in sources)
     return Effect(why="it makes links", reads=tuple(sources), changes=(*sources, *written, *led_to))
@@ -147,7 +147,7 @@ def _dd(command: SimpleCommand) -> Effect:
     changes: list[Word] = []
     fault = "a word is added when it runs" if command.takes_more else ""
     for word in command.words[1:]:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         name, _, path = text.partition("=")
         if may_be_several(word) and not text.startswith("if="):
             fault = fault or f"`{word.source}` may become an operand of `dd`"
@@ -158,7 +158,7 @@ def _dd(command: SimpleCommand) -> Effect:
         elif word.value is None or not _DD_WORDS.fullmatch(text):
             fault = fault or f"`{word.source}` of `dd` is not known"
     for target in changes:
-        path = target.value or target.prefix
+        path = target.known
         if path.startswith("/dev/") and not _DD_DEVICES.fullmatch(path):
             return Effect(why="it writes to a device", immune=f"it writes to the device `{path}`")
     if fault:
@@ -168,14 +168,11 @@ def _dd(command: SimpleCommand) -> Effect:
     return Effect(read_only=True, reads=tuple(reads))
 
 
-_SHRED_DEVICE = "/dev/"
-
-
 def _shred(command: SimpleCommand) -> Effect:
     words = command.words[1:]
-    texts = [word.value or word.prefix for word in words]
+    texts = [word.known for word in words]
     files = tuple(word for word, text in zip(words, texts, strict=True) if not text.startswith("-"))
-    is_device = any(text.startswith(_SHRED_DEVICE) for text in texts)
+    is_device = any(text.startswith("/dev/") for text in texts)
     return Effect(
         why="it overwrites files",
         immune="it overwrites a device" if is_device else "",

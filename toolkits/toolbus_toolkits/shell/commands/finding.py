@@ -32,7 +32,7 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
-_MOST_COMMANDS = 100
+_MAX_COMMANDS = 100
 """So many commands are made of those that find runs, one for each folder where it looks: what it
 finds begins with that. Beyond, it is not known with what it begins."""
 
@@ -84,7 +84,7 @@ class _Find:
             self._position += 1
         while self._position < len(words):
             word = words[self._position]
-            text = word.prefix if word.value is None else word.value
+            text = word.known
             if word.value in _OPERATORS or text.startswith("-"):
                 return
             if not text or text[0] in "*?[" or (word.value is None and word.is_split):
@@ -117,7 +117,7 @@ class _Find:
             return
         value = self._words[self._position]
         self._position += 1
-        text = value.prefix if value.value is None else value.value
+        text = value.known
         # `-name *` becomes several words if files match, and one of them may be named `-delete`.
         is_split = value.value is None and value.is_split
         if is_split or (value.is_pattern and text[:1] in ("*", "?", "[", "-", "")):
@@ -141,8 +141,8 @@ class _Find:
 
     def _commands(self, name: str, body: Sequence[Word], adds: bool) -> list[SimpleCommand]:
         # What is found begins with the folder where the search began, so that it is no option.
-        texts = [path.value or path.prefix for path in self._paths] or ["."]
-        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MOST_COMMANDS:
+        texts = [path.known for path in self._paths] or ["."]
+        if name in ("-execdir", "-okdir") or len(texts) * len(self._bodies) > _MAX_COMMANDS:
             texts = [""]
         return [
             SimpleCommand(

@@ -131,7 +131,7 @@ def _doubt(arguments: Arguments) -> str:
     if "--pickaxe-all" not in arguments.row.kinds:
         return ""
     for word in arguments.command.words:
-        letters = (word.prefix if word.value is None else word.value)[1:]
+        letters = word.known[1:]
         if not word.source.startswith("-") or arguments.row.kinds.get(f"-{letters[:1]}") != "flag":
             continue
         if any(arguments.row.kinds.get(f"-{letter}") == "value" for letter in letters[1:]):
@@ -163,7 +163,7 @@ def _listing(arguments: Arguments) -> Effect:
     if arguments.row.name == "git tag":
         selects += " -l -n"
     # An option that stands last has no value; in front of `--` its value is `--`.
-    names = [word.prefix if word.value is None else word.value for word in arguments.operands]
+    names = [word.known for word in arguments.operands]
     if arguments.operands and not (
         arguments.has(selects) and all(name[:1] != "-" for name in names)
     ):
@@ -359,8 +359,11 @@ ROWS: tuple[Command, ...] = (
         source=f"git-cat-file(1), {_GIT}",
         flags="-t -s -p -e --batch-all-objects --buffer --unordered --follow-symlinks"
         " --use-mailmap --no-use-mailmap --mailmap --no-mailmap -z -Z",
-        optional="--batch --batch-check --batch-command",
-        asks={"--textconv --filters": "runs programs that the configuration names"},
+        optional="--batch-check",
+        asks={
+            "--batch --batch-command": "shows what its input names",
+            "--textconv --filters": "runs programs that the configuration names",
+        },
         effect=_reading,
     ),
     Command(

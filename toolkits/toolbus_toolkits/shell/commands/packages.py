@@ -293,19 +293,6 @@ _SHOWS_VERSION = frozenset(("uv", "uvx", "pipx", "conda"))
 """Those that read no file of the folder to show their version."""
 
 
-def _version_only(words: str, why: str) -> Callable[[SimpleCommand], Effect]:
-    """Allow one word that shows the version, and ask about anything else."""
-    shown = frozenset(words.split())
-
-    def effect(command: SimpleCommand) -> Effect:
-        values = [word.value for word in command.words[1:]]
-        if len(values) == 1 and values[0] in shown and not command.takes_more:
-            return Effect(read_only=True, reads=())
-        return Effect(why=why)
-
-    return effect
-
-
 def _go(command: SimpleCommand) -> Effect:
     if any(word.value in ("-w", "-u", "--w", "--u") for word in command.words[1:]):
         return _changes_settings("go env")
@@ -417,14 +404,14 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     **dict.fromkeys(("go", "gofmt"), _go),
     **dict.fromkeys(
         ("gcc", "g++", "cc", "c++", "clang", "clang++"),
-        _version_only("--version -dumpversion -dumpmachine", _COMPILES),
+        asking(_COMPILES, unless="--version -dumpversion -dumpmachine"),
     ),
-    "java": _version_only("-version --version", "it runs a program"),
-    "javac": _version_only("-version --version", _COMPILES),
-    **dict.fromkeys(("cmake", "ctest", "ninja", "meson"), _version_only("--version", _COMPILES)),
+    "java": asking("it runs a program", unless="-version --version"),
+    "javac": asking(_COMPILES, unless="-version --version"),
+    **dict.fromkeys(("cmake", "ctest", "ninja", "meson"), asking(_COMPILES, unless="--version")),
     **dict.fromkeys(
         ("make", "gmake"),
-        _version_only("--version -v", "it runs what the Makefile says, also with -n"),
+        asking("it runs what the Makefile says, also with -n", unless="--version -v"),
     ),
     **dict.fromkeys(("just", "task", "rake"), asking("it runs what a file of the folder says")),
     **dict.fromkeys(

@@ -31,7 +31,7 @@ from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Command, row_effect
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["FOLDERS", "MODULES", "ROWS", "SPECIAL", "command_name", "effect_of"]
+__all__ = ["MODULES", "ROWS", "SPECIAL", "STANDARD_FOLDERS", "command_name", "effect_of"]
 
 MODULES: tuple[ModuleType, ...] = (
     administration,
@@ -52,8 +52,10 @@ MODULES: tuple[ModuleType, ...] = (
 )
 """The modules of descriptions."""
 
-FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/", "/usr/local/sbin/")
-"""Where a command of a path is the one of that name; anywhere else it may be any program."""
+STANDARD_FOLDERS = frozenset(
+    ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+)
+"""Where a program is the one that its bare name finds; anywhere else it may be any program."""
 
 
 def _rows() -> dict[str, Command]:
@@ -86,12 +88,12 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = _special()
 
 
 def command_name(command: SimpleCommand) -> str | None:
-    """Return the name of a command without a folder of `FOLDERS`; None where it is not known."""
+    """Return the name of a command without a standard folder; None where it is not known."""
     word = command.words[0]
     if word.value is None or word.is_pattern:
         return None
-    folder, slash, name = word.value.rpartition("/")
-    return name if folder + slash in FOLDERS else word.value
+    folder, _, name = word.value.rpartition("/")
+    return name if folder in STANDARD_FOLDERS else word.value
 
 
 def effect_of(command: SimpleCommand) -> Effect:

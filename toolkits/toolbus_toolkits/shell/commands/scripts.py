@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.commands.table import Arguments, Command, unknown_co
 
 __all__ = ["ROWS", "awk_fault", "sed_fault"]
 
-_MOST_CHARS = 8_000
+_MAX_CHARS = 8_000
 """A longer script is not read: it would take too long, and no person reads it in a question."""
 
 _SED_ADDRESS = re.compile(r"[0-9]+(?:~[0-9]+)?|\$|[+~][0-9]+")
@@ -160,7 +160,7 @@ class _Sed:
 
 def sed_fault(script: str) -> str:
     """Return why a script of sed does more than to change its output, or an empty text."""
-    if len(script) > _MOST_CHARS:
+    if len(script) > _MAX_CHARS:
         return "its script is too long to be read"
     try:
         _Sed(script).read()
@@ -213,7 +213,7 @@ _AWK_PRINT = re.compile(r"\b(?:print|printf)\b")
 
 def awk_fault(program: str) -> str:
     """Return why a program of awk may do more than to print, or an empty text."""
-    if len(program) > _MOST_CHARS:
+    if len(program) > _MAX_CHARS:
         return "its program is too long to be read"
     # Without a slash, what is a string is certain. With one, it depends on whether the slash
     # divides or begins a regular expression: then no text is skipped.

@@ -23,7 +23,6 @@ from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 __all__ = ["ROWS", "SPECIAL"]
 
 _BASH = "bash(1), GNU bash 5.2"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=|\Z)")
 _PRINTF_COUNT = re.compile(r"%[^A-Za-z%]*[hlLqjzt]*n")
 
@@ -32,7 +31,7 @@ def _assigns(names: Sequence[Word]) -> Effect:
     """Set the variables of `NAME` and `NAME=value` words."""
     assignments: list[Assignment] = []
     for word in names:
-        match = _ASSIGNMENT.match(word.prefix if word.value is None else word.value)
+        match = _ASSIGNMENT.match(word.known)
         # A subscript is evaluated, and may run a command: `unset 'a[$(rm x)]'`.
         if match is None or (word.value is None and not match[0].endswith("=")):
             return Effect(why=f"`{word.source}` is no plain name of a variable")

@@ -28,12 +28,12 @@ __all__ = [
     "with_subcommands",
 ]
 
-_MOST_WORDS = 3
+_MAX_WORDS = 3
 """The most words of a sub-command: `gh repo view` has two behind its name."""
 
 SETTINGS = "it changes settings of the user"
 """What a sub-command does that a person decides about, whatever the rules allow."""
-_MOST_TAILS = 8
+_MAX_TAILS = 8
 """So many words behind an option that is not known are taken as the sub-command."""
 
 
@@ -72,9 +72,9 @@ def starts_itself(arguments: Arguments) -> Effect:
     if fault:
         # An option that is not known may take the next word as its value.
         rest = range(arguments.first_operand + 1, len(command.words))
-        begins += [i for i in rest if not command.words[i].source.startswith("-")][:_MOST_TAILS]
+        begins += [i for i in rest if not command.words[i].source.startswith("-")][:_MAX_TAILS]
     runs = [_from(command, begin) for begin in begins]
-    if begins[0] >= len(command.words) or len(begins) > _MOST_TAILS:
+    if begins[0] >= len(command.words) or len(begins) > _MAX_TAILS:
         runs.append(unknown_command(command.source))
     return Effect(
         read_only=not fault, why=fault, reads=(), runs=tuple(runs), is_transparent=not fault
@@ -110,7 +110,7 @@ def subcommand_effect(
             return row_effect(row, command)
         return Effect(why=whys.get(name, "it is not known to only read"))
     texts = [name]
-    for word in command.words[1 : 1 + _MOST_WORDS]:
+    for word in command.words[1 : 1 + _MAX_WORDS]:
         if word.value is None or word.is_pattern:
             break
         texts.append(word.value)

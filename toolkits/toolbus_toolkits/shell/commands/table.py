@@ -181,15 +181,22 @@ def unknown_command(source: str) -> SimpleCommand:
     return SimpleCommand((Word(source, None, is_split=True),), source=source, takes_more=True)
 
 
-def asking(why: str, *, immune: bool = False) -> Callable[[SimpleCommand], Effect]:
+def asking(
+    why: str, *, immune: bool = False, unless: str = ""
+) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command that is asked about whatever its words are.
 
     Args:
         why: What it does, as a clause.
         immune: Whether a person decides whatever the rules allow.
+        unless: Options that only show something; one of them has to be the only word.
     """
+    shown = frozenset(unless.split())
 
     def effect(command: SimpleCommand) -> Effect:
+        words = command.words[1:]
+        if len(words) == 1 and words[0].value in shown and not command.takes_more:
+            return Effect(read_only=True, reads=())
         name = command.words[0].source
         return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
 
@@ -265,7 +272,7 @@ class _Reader:
         )
 
     def _add_operand(self, word: Word) -> None:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         if self._row.plus and text.startswith("+"):
             self._note(f"`{word.source}` {self._row.plus}")
         self._operands.append(word)
@@ -293,7 +300,7 @@ class _Reader:
         if word.value == "--" and self._row.ends_options:
             self._is_open = False
             return True
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         if word.value is None and (not text or word.is_split):
             self._may_be_option(word)
         elif word.is_pattern and text[:1] in ("*", "?", "[", ""):

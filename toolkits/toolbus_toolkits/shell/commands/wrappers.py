@@ -19,7 +19,7 @@ from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read
 
 __all__ = ["ROWS", "SPECIAL", "run_text", "tails"]
 
-_MOST_TAILS = 40
+_MAX_TAILS = 40
 """So many words of a wrapper that is not understood are taken as a command; with more of them, one
 that is not known stands for all."""
 
@@ -36,9 +36,9 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
     begins = [
         position
         for position, word in enumerate(command.words[start:], start)
-        if not (word.prefix if word.value is None else word.value).startswith("-")
+        if not word.known.startswith("-")
     ]
-    if len(begins) > _MOST_TAILS:
+    if len(begins) > _MAX_TAILS:
         return (unknown_command(command.source),)
     found = tuple(_from(command, position) for position in begins)
     # `xargs env --frob`: the words that are added may be the command.
@@ -67,7 +67,7 @@ def _with_assignments(command: SimpleCommand) -> SimpleCommand:
     """Take `NAME=value` words before the name of a command as assignments."""
     assignments: list[Assignment] = []
     for word in command.words:
-        text = word.prefix if word.value is None else word.value
+        text = word.known
         match = _ASSIGNMENT.match(text)
         if match is None:
             break
@@ -112,10 +112,7 @@ def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
 def _env(arguments: Arguments) -> Effect:
     effect = _runs_operands(arguments)
     # To take a variable away is a change as another value is: git is told by one to write nothing.
-    unset = tuple(
-        Assignment(word.value or word.prefix, Word("", ""))
-        for word in arguments.values("-u --unset")
-    )
+    unset = tuple(Assignment(word.known, Word("", "")) for word in arguments.values("-u --unset"))
     if unset and effect.runs:
         inner = effect.runs[0]
         changed = replace(inner, assignments=(*unset, *inner.assignments))
@@ -127,7 +124,8 @@ def _env(arguments: Arguments) -> Effect:
 def _env_split(command: SimpleCommand) -> Effect:
     """`env -S TEXT` makes words of TEXT, with `$NAME` and escapes of its own."""
     effect = row_effect(_ENV, command)
-    if not effect.read_only and any("S" in word.source for word in command.words):
+    texts = [word.value or word.prefix for word in command.words]
+    if not effect.read_only and any("S" in text or text.startswith("--s") for text in texts):
         return replace(effect, runs=(*tails(command), unknown_command(command.source)))
     return effect
 
@@ -233,6 +231,9 @@ _NOT_SH = (
 _LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
 """A word for dash, and then a redirection: `uniq a 10>/dev/null` writes the file `10`."""
 
+_INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/(?:self|[0-9]+))/fd/[0-9]+")
+"""What names no script, but what a shell reads: `curl ... | sh -`."""
+
 _SHELL = Command(
     name="bash",
     source="bash(1), GNU bash 5.2",
@@ -261,7 +262,8 @@ def _shell(arguments: Arguments) -> Effect:
     if arguments.has("-c") and words:
         inner = replace(command, takes_more=False)
         return _joined(inner, words[:1], f"{name} -c", is_bash=name == "bash")
-    if words and not arguments.has("-s") and not command.takes_more:
+    is_script = words and not _INPUT.fullmatch(words[0].value or "")
+    if is_script and not arguments.has("-s") and not command.takes_more:
         return Effect(why=f"`{name}` runs a script")
     why = f"`{name}` runs what it reads"
     return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
@@ -270,12 +272,12 @@ def _shell(arguments: Arguments) -> Effect:
 def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     texts = [word for word in command.words[1:] if word.value is None or " " in word.value]
     runs = list(tails(command))
-    for word in texts[:_MOST_TAILS]:
+    for word in texts[:_MAX_TAILS]:
         if word.value is None:
             runs.append(unknown_command(word.source))
         else:
             runs.extend(run_text(word.value, word.source)[0])
-    if len(texts) > _MOST_TAILS or command.takes_more:
+    if len(texts) > _MAX_TAILS or command.takes_more:
         runs.append(unknown_command(command.source))
     return tuple(runs)
 
@@ -302,7 +304,9 @@ def _parallel(command: SimpleCommand) -> Effect:
 def _source_file(command: SimpleCommand) -> Effect:
     words = command.words[1:]
     why = "it runs the commands of a file"
-    if any(word.value is None or word.is_pattern for word in words[:1]):
+    if any(
+        word.value is None or word.is_pattern or _INPUT.fullmatch(word.value) for word in words[:1]
+    ):
         immune = "it runs the commands of a file that is known only when the line runs"
         return Effect(why=why, immune=immune, runs=(unknown_command(command.source),))
     return Effect(why=why, reads=words)

@@ -59,6 +59,7 @@ _CHANGING_NAMES = frozenset(["BASH_ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRE
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
+_ENDS_WORD = frozenset(["", *" \t\n|&;<>()"])
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 # bash joins lines before it looks for operators and expansions.
 _JOINED_OPERATOR = re.compile(r"[|&;<>(]\\\n[\\|&;<>(]|\$\w*\\\n|\{\w*\\\n", re.ASCII)
@@ -212,7 +213,7 @@ class _LineReader:
         if kind in _OPERATORS:
             is_whole = not following or following not in _LONGER.get(kind, "")
         else:
-            is_whole = kind in _KEYWORDS and (not following or following in " \t\n|&;()<>")
+            is_whole = kind in _KEYWORDS and following in _ENDS_WORD
         if not is_whole:
             raise UnreadableError(f"`{text[self._index : end + 1]}` is not read")
         self._index = end
@@ -427,6 +428,7 @@ class _LineReader:
                 words.append(self._read_name(may_be_time=is_program))
             end = self._index
             self._skip_blanks(newlines=False)
+        self._operator = ""
         # The commands of its substitutions run before it, but it begins before them.
         source = text[start:end]
         command = SimpleCommand(tuple(words), tuple(assignments), tuple(redirections), source)
@@ -493,6 +495,8 @@ class _LineReader:
             return self._read_here_document(match.end(1), operator)
         self._index = match.end()
         if operator in {"<&-", ">&-"}:
+            if self._text[self._index : self._index + 1] not in _ENDS_WORD:
+                raise UnreadableError(f"a word directly behind `{operator}` is not read")
             return Redirection(operator, None)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)

@@ -26,6 +26,11 @@ class Word:
     is_split: bool = False
     """Where `value` is None: whether it may become several words, or none."""
 
+    @property
+    def known(self) -> str:
+        """The value; where that is not known, what it begins with."""
+        return self.prefix if self.value is None else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
