@@ -9,7 +9,9 @@ import pytest
 from toolbus_toolkits.workspace import SensitivePaths
 
 SECRETS = """
-.env ./.env a/.env /a/.env.local .ENV .envrc prod.env .env/x .e\u200bnv \uff0eenv a//.env a/./.env
+.env ./.env a/.env /a/.env.local .ENV .envrc prod.env .env~ .env-prod .flaskenv .env/x
+.e\u200bnv \uff0eenv a//.env
+a/./.env
 id_rsa .ssh .ssh/config ~/.ssh/known_hosts a/.SSH/x x.pem X.PEM x.key x.p12 x.kdbx
 /etc/ssh/ssh_host_rsa_key .gnupg/x .netrc .npmrc .pypirc .pgpass .git-credentials .aws/config
 .kube/config .docker/config.json a/.docker/./config.json .config/gcloud/x .config/gh/hosts.yml

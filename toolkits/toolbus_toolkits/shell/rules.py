@@ -23,7 +23,7 @@ count wherever they stand, `-rf` also as `-fr` and `-f -r`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -275,7 +275,7 @@ _ONLY_EXACT = frozenset(
         # file or text that they get.
         *("bash", "sh", "dash", "zsh", "ksh", "fish", "expect", "pwsh", "java", "awk", "gawk"),
         *("mawk", "sed", "ed", "vim", "vi", "ex", "gdb", "sqlite3", "psql", "mysql", "jshell"),
-        *("ghci", "erl", "iex", "julia"),
+        *("ghci", "erl", "iex", "julia", "cmake", "ansible"),
         # Programs that run others.
         *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
         *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
@@ -305,6 +305,23 @@ _RUNNING_PAIRS = frozenset(
     )
 )
 """Commands that run what their further words say, as the names above."""
+_RUNNING_WORDS = frozenset("exec x dlx shell ssh develop debug foreach".split())
+"""Sub-commands that do so of any program: `asdf exec`, `adb shell`, `docker compose exec`."""
+_GROUPS: Mapping[str, frozenset[str]] = {
+    "docker": frozenset(
+        "builder buildx compose container context image manifest network plugin system"
+        " volume".split()
+    ),
+    "podman": frozenset("compose container image machine network pod system volume".split()),
+    "git": frozenset("bundle lfs notes reflog remote stash svn worktree".split()),
+    "uv": frozenset(("cache", "pip", "python")),
+    "pip": frozenset(("cache",)),
+    "kubectl": frozenset(("config", "rollout", "set")),
+    "npm": frozenset(("cache", "pkg")),
+}
+"""Second words of which the third one says what is done: `docker compose up`."""
+_ALL_GROUPS = frozenset(("gh", "glab", "aws", "gcloud", "az"))
+"""Names of which every second word is such one."""
 _SEVERAL_TOOLS = frozenset(
     (
         *("git", "gh", "glab", "hg", "svn", "docker", "podman", "kubectl", "helm", "npm", "pnpm"),
@@ -339,9 +356,14 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
         return ""
     name = _sure_name(words[0].value)
     second = words[1].value or "" if len(words) > 1 else ""
+    third = words[2].value or "" if len(words) > 2 else ""
     is_exact = is_exact or name in _ONLY_EXACT or interpreter(name) is not None
-    if is_exact or (name, second) in _RUNNING_PAIRS:
+    if is_exact or second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS:
         return _exact(command, name)
+    if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
+        if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
+            return _exact(command, name)
+        return f"{_escaped(name)} {second} {third}:*"
     if _WORD.fullmatch(second) and not words[1].is_pattern:
         return f"{_escaped(name)} {second}:*"
     return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"

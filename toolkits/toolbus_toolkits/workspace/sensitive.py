@@ -22,7 +22,10 @@ _OF_TOOLBUS = "holds keys and records of toolbus"
 SECRETS: Mapping[str, tuple[str, ...]] = {
     # Variables of a service or a folder: by custom passwords of databases and keys of models.
     # `.env.example` is listed with them: what it holds, only a look at it tells.
-    "may hold passwords and keys of a service": (".env", ".env.*", ".envrc", "*.env"),
+    "may hold passwords and keys of a service": (
+        *(".env", ".env.*", ".env~", ".env-*", ".env_*", ".envrc", "*.env", ".flaskenv"),
+        ".dev.vars",
+    ),
     # The names that ssh-keygen, OpenSSL, Java and password managers give to private keys. Public
     # keys (`*.pub`) and certificates (`*.crt`, `*.cer`) are no secrets.
     "is by its name a private key": (
