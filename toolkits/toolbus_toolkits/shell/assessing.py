@@ -198,7 +198,8 @@ def _combined(
 
 def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """Yield the patterns that a command may match, or a file that it writes."""
-    command, effect = verdict.command, verdict.effect
+    command = verdict.command
+    effect = verdict.effect
     name = command_name(command) if command.words else None
     is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.

@@ -85,7 +85,8 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
 
     def limits(self) -> ProgramLimits:
         """Return the limits of each process as the launcher takes them."""
-        memory, file = self.max_memory_mib, self.max_file_mib
+        memory = self.max_memory_mib
+        file = self.max_file_mib
         return ProgramLimits(
             memory_bytes=None if memory is None else memory * _MIB,
             cpu_s=self.max_cpu_s,

@@ -270,7 +270,8 @@ class ShellTools:
         )
 
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
-        kept, asker = self._kept, asker_of(context)
+        kept = self._kept
+        asker = asker_of(context)
         begun = self._first if kept is None else kept.judged(asker, command)
         roots, sensitive = self._places(context.workdirs)
         said = assess_line(

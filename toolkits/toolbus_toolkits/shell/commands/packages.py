@@ -27,6 +27,7 @@ from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
     asking,
+    command_of,
     read_arguments,
 )
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
@@ -260,10 +261,7 @@ def _run(row: Command, command: SimpleCommand, start: int) -> Effect:
         return Effect(why=why, runs=tuple(runs))
     # With nothing behind it, npx starts a shell that reads.
     words = command.words[arguments.first_operand :]
-    inner = SimpleCommand(
-        words, source=" ".join(word.source for word in words), takes_more=command.takes_more
-    )
-    return Effect(why=why, runs=(inner,) if words else ())
+    return Effect(why=why, runs=(command_of(command, words),) if words else ())
 
 
 def _runner(command: SimpleCommand) -> Effect:

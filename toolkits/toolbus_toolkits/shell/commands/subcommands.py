@@ -13,6 +13,7 @@ from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    command_of,
     read_arguments,
     row_effect,
     unknown_command,
@@ -95,9 +96,7 @@ def renamed(command: SimpleCommand, count: int, text: str) -> tuple[SimpleComman
 
 
 def _from(command: SimpleCommand, begin: int) -> SimpleCommand:
-    words = (command.words[0], *command.words[begin:])
-    source = " ".join(word.source for word in words)
-    return SimpleCommand(words, source=source, takes_more=command.takes_more)
+    return command_of(command, (command.words[0], *command.words[begin:]))
 
 
 def subcommand_effect(

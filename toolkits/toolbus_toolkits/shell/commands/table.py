@@ -25,6 +25,7 @@ __all__ = [
     "Command",
     "Kind",
     "asking",
+    "command_of",
     "may_be_several",
     "read_arguments",
     "row_effect",
@@ -170,6 +171,12 @@ class Arguments:
 def may_be_several(word: Word) -> bool:
     """Whether bash may replace a word by several words, or by none."""
     return word.is_pattern or (word.value is None and word.is_split)
+
+
+def command_of(command: SimpleCommand, words: tuple[Word, ...]) -> SimpleCommand:
+    """Return the command that some words of another one are; it takes more where that one does."""
+    source = " ".join(word.source for word in words)
+    return SimpleCommand(words, source=source, takes_more=command.takes_more)
 
 
 def unknown_command(source: str) -> SimpleCommand:

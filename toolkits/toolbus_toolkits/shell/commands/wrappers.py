@@ -14,7 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, row_effect, unknown_command
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    command_of,
+    row_effect,
+    unknown_command,
+)
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read_line
 
 __all__ = ["ROWS", "SPECIAL", "run_text", "tails"]
@@ -55,12 +61,7 @@ def run_text(text: str, source: str) -> tuple[tuple[SimpleCommand, ...], str]:
 
 
 def _from(command: SimpleCommand, position: int) -> SimpleCommand:
-    words = command.words[position:]
-    return SimpleCommand(
-        words,
-        source=" ".join(word.source for word in words),
-        takes_more=command.takes_more,
-    )
+    return command_of(command, command.words[position:])
 
 
 def _with_assignments(command: SimpleCommand) -> SimpleCommand:
