@@ -188,7 +188,8 @@ class _Dialog:
             self._quote("reaches", one_line(assessment.reaches), most_lines)
         self._quote("arguments", json_text(self._arguments, indent=2), most_lines)
         self._quote("asked because", printable(question.permit.reason), most_lines)
-        if assessment.message:
+        # Most reasons quote it already.
+        if assessment.message and json_text(assessment.message) not in question.permit.reason:
             speaker = "its owner says" if tool.owner else "the tool says"
             self._quote(speaker, printable(assessment.message), most_lines)
         if assessment.preview:

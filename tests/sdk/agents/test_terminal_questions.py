@@ -32,7 +32,7 @@ PROGRAM = textwrap.dedent(
         arguments,
         Permit(
             "ask",
-            "No rule allows this call.",
+            facts.get("reason", "No rule allows this call."),
             source=facts.get("source", "mode"),
             suggestions=rules,
         ),
@@ -173,6 +173,19 @@ def test_words_of_others_cannot_look_like_the_question() -> None:
     assert "\x1b" not in shown
     for line in shown.splitlines()[:-1]:
         assert line.startswith(("    | ", "  ")) or not line, line
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_repeated"), [('No rule; it says: "it writes `x`.".', False), ("No rule.", True)]
+)
+def test_what_the_reason_quotes_is_shown_once(reason: str, is_repeated: bool) -> None:
+    with asked(reason=reason, message="it writes `x`.") as person:
+        person.type("\n")
+        shown = person.reads(KEYS)
+        person.type("o")
+        answer_of(person)
+    assert shown.count("it writes `x`.") == 1
+    assert ("the tool says" in shown) is is_repeated
 
 
 def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
