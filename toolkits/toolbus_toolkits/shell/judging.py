@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.commands.git_repository import config_programs
@@ -243,9 +244,9 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
 
 def _globs_hidden(command: SimpleCommand, places: Places) -> bool:
     """Whether a glob of ripgrep may name hidden files: `-g .env`, `-g '*'`."""
-    texts = [word.prefix if word.value is None else word.value for word in command.words]
+    texts = [word.known for word in command.words]
     # Joined with its option a glob stands in one word, else in the next one.
-    for text in (*texts, *map("\n".join, zip(texts, texts[1:], strict=False))):
+    for text in (*texts, *map("\n".join, pairwise(texts))):
         option = _GLOB_OPTION.match(text)
         name = text[option.end() :] if option else ""
         if name.endswith(("*", "]")) or places.sensitive(Target(name, None), writes=False):
