@@ -203,14 +203,7 @@ def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Pat
     removes = {"uses": [{"name": "disk.remove", "arguments": {"path": "a"}}]}
     done = {"text": "Done."}
     replies = write_replies(tmp_path / "own.jsonl", removes, done, removes, done)
-    own = (
-        "--model",
-        f"scripted:{replies}",
-        "--offer",
-        "disk:disk",
-        "--tools",
-        '[{"name": "disk"}]',
-    )
+    own = ("--model", f"scripted:{replies}", "--offer", "disk:disk")
     with chatting(toolbus, *own, plain=False) as person:
         person.type("clean up\n")
         person.reads(KEYS)
@@ -223,13 +216,14 @@ def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Pat
         assert person.ended() == 143
 
 
-def test_chat_says_that_an_offer_alone_builds_nothing(toolbus: CommandLine, tmp_path: Path) -> None:
-    replies = write_replies(tmp_path / "own.jsonl", {"text": "Done."})
+def test_chat_with_its_own_agent_builds_what_it_offers(
+    toolbus: CommandLine, tmp_path: Path
+) -> None:
+    uses = {"uses": [{"name": "clock.now", "arguments": {}}]}
+    replies = write_replies(tmp_path / "own.jsonl", uses, {"text": "Done."})
     own = ("chat", "--model", f"scripted:{replies}", "--offer", "clock", "--once", "go")
-    note = 'note: --offer alone builds nothing: add --tools \'[{"name": "clock"}]\''
-    assert note in toolbus.run(*own).err
-    asking = toolbus.run(*own, "--tools", '[{"name": "clock"}]')
-    assert "note:" not in asking.err
+    assert "clock.now ok" in toolbus.run(*own).err
+    assert "clock.now failed" in toolbus.run(*own, "--tools", "[]").err
 
 
 def ask_lines(

@@ -203,9 +203,9 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
     name = command_name(command) if command.words else None
     is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.
-    everywhere = not is_known or bool(effect.immune)
+    everywhere = not is_known or bool(effect.immune) or effect.runs_words
     started = [*effect.same, *map(_writing, verdict.written)]
-    if not (effect.read_only or effect.changes is not None):
+    if command.assignments or not (effect.read_only or effect.changes is not None):
         started += _programs_of_settings(command)
     for pattern in patterns:
         if matches_any(pattern, command, everywhere=everywhere) or any(
@@ -215,9 +215,10 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
 
 
 def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
-    """Yield what settings of a command may run: `git -c alias.x='!rm -r y' x`, `make CC=rm`."""
-    for word in command.words[1:]:
-        text = word.known.partition("=")[2].lstrip("!")
+    """Yield what settings of a command may run: `git -c alias.x='!rm y' x`, `PAGER=rm man ls`."""
+    texts = [word.known.partition("=")[2].lstrip("!") for word in command.words[1:]]
+    texts += (assignment.value.known for assignment in command.assignments)
+    for text in texts:
         if words := text.split():
             yield SimpleCommand(tuple(Word(part, part) for part in words))
 

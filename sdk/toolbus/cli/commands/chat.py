@@ -32,7 +32,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
 from toolbus.errors import RoomException
 from toolbus.settings import home_of
 from toolbus.telemetry.tracing import recorded
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import one_line
 
 __all__ = ["chat"]
 
@@ -70,7 +70,8 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
         str | None,
         typer.Option(
             metavar="JSON|@FILE",
-            help="Toolkits to build for each question: a list of objects with `name` and config.",
+            help="Toolkits to build for each question: a list of objects with `name` and config. "
+            "Default with --model: those of --offer.",
         ),
     ] = None,
     once: Annotated[
@@ -94,11 +95,12 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
 
     Exit codes: those of `toolbus call`; a chat in a terminal ends with 0.
     """
-    chosen = _Chosen(agent, participant, _read_tools(tools), conversation)
+    configs = _read_tools(tools)
+    if tools is None and choices.model is not None:
+        # Who offers a toolkit here is who asks: a person that wrote --offer wants it.
+        configs = [{"name": last_name(reference)} for reference in choices.offer or ()]
+    chosen = _Chosen(agent, participant, configs, conversation)
     chosen.check(choices)
-    if choices.model is not None and choices.offer and tools is None:
-        configs = json_text([{"name": last_name(reference)} for reference in choices.offer])
-        typer.echo(f"  note: --offer alone builds nothing: add --tools '{configs}'", err=True)
     is_interactive = once is None and not options.as_json and _is_terminal(sys.stdin)
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(

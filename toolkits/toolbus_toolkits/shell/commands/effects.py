@@ -36,6 +36,9 @@ class Effect:
     same: tuple[SimpleCommand, ...] = ()
     """The same command by the name that rules know it by, as `npm install` for `npm i`: what denies
     one denies the other."""
+    runs_words: bool = False
+    """Whether it may run what other words of it name, as a program or a text, here or elsewhere:
+    what denies such a command denies this one."""
     is_transparent: bool = False
     """Whether it does nothing but start `runs`, as `time` does: no rule has to cover it itself."""
     directory: Word | None = None

@@ -16,7 +16,12 @@ from dataclasses import replace
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.git_repository import runs_gpg
 from toolbus_toolkits.shell.commands.git_settings import CONFIG_ROWS, is_harmless_setting
-from toolbus_toolkits.shell.commands.subcommands import by_name, starts_itself, subcommand_effect
+from toolbus_toolkits.shell.commands.subcommands import (
+    RUNS,
+    by_name,
+    starts_itself,
+    subcommand_effect,
+)
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
@@ -593,15 +598,15 @@ _WHYS: Mapping[str, str] = {
     "git commit": "it commits, and runs hooks of the repository",
     "git config edit": "it opens an editor",
     "git credential": "it reads or changes passwords",
-    "git difftool": "it runs programs",
+    "git difftool": RUNS,
     "git fetch": _NETWORK,
-    "git filter-branch": "it rewrites all commits, and runs commands",
+    "git filter-branch": RUNS,
     "git gc": "it deletes objects that nothing refers to",
     "git help": "it opens a pager or a browser",
     "git init": "it makes a repository",
     "git ls-remote": _NETWORK,
     "git merge": "it changes files and commits, and runs hooks of the repository",
-    "git mergetool": "it runs programs",
+    "git mergetool": RUNS,
     "git mv": "it renames files",
     "git notes": "it changes notes of commits",
     "git prune": "it deletes objects that nothing refers to",

@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import SETTINGS, by_name, renamed, with_subcommands
+from toolbus_toolkits.shell.commands.subcommands import (
+    RUNS,
+    SETTINGS,
+    by_name,
+    renamed,
+    with_subcommands,
+)
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
 from toolbus_toolkits.shell.reading import SimpleCommand
 
@@ -134,7 +140,7 @@ _DOCKER_WHYS = {
     " containers",
     "docker compose down": "it ends and removes containers",
     "docker cp": "it copies files into or out of a container",
-    "docker exec": "it runs a command in a container",
+    "docker exec": RUNS,
     "docker kill": "it ends containers",
     "docker context use": SETTINGS,
     "docker login": SETTINGS,
@@ -143,7 +149,7 @@ _DOCKER_WHYS = {
     "docker restart": "it ends and starts containers",
     "docker rm": "it removes containers",
     "docker rmi": "it removes images",
-    "docker run": "it starts a container, which may change files of this machine",
+    "docker run": RUNS,
     "docker stop": "it ends containers",
     "docker system prune": "it removes containers, networks and images that are not used",
     "docker volume rm": "it removes what is stored in volumes",
@@ -263,7 +269,7 @@ _KUBECTL_WHYS = {
     "kubectl config": SETTINGS,
     "kubectl cp": "it copies files into or out of a container",
     "kubectl delete": "it deletes resources of a cluster",
-    "kubectl exec": "it runs a command in a container",
+    "kubectl exec": RUNS,
     "kubectl port-forward": "it opens a port of this machine",
     "kubectl run": "it starts a container in a cluster",
 }
@@ -359,7 +365,9 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
     **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),
     **dict.fromkeys(("scp", "sftp"), asking("it copies files to or from another machine")),
-    "ssh": asking("it runs commands on another machine, and programs that its options name"),
+    "ssh": asking(
+        "it runs commands on another machine, and programs that its options name", runs_words=True
+    ),
     **dict.fromkeys(("aws", "gcloud", "az", "doctl", "flyctl", "heroku", "vercel"), _CLOUD),
     **dict.fromkeys(
         ("psql", "mysql", "mariadb", "sqlite3", "mongosh", "redis-cli"),

@@ -21,6 +21,7 @@ from toolbus_toolkits.shell.commands.table import (
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = [
+    "RUNS",
     "SETTINGS",
     "by_name",
     "renamed",
@@ -34,6 +35,8 @@ _MAX_WORDS = 3
 
 SETTINGS = "it changes settings of the user"
 """What a sub-command does that a person decides about, whatever the rules allow."""
+RUNS = "it runs a command that its words name, or programs"
+"""What a sub-command does that a deny rule looks into, also if that is in a container."""
 _MAX_TAILS = 8
 """So many words behind an option that is not known are taken as the sub-command."""
 
@@ -119,7 +122,8 @@ def subcommand_effect(
             return row_effect(rows[title], command, count)
         if title in whys:
             why = whys[title]
-            return Effect(why=why, immune=f"`{title}`: {why}" if why == SETTINGS else "")
+            immune = f"`{title}`: {why}" if why == SETTINGS else ""
+            return Effect(why=why, immune=immune, runs_words=why == RUNS)
     if len(texts) == 1:
         return Effect(why=f"the sub-command of `{name}` is known only when the line runs")
     return Effect(why=whys.get(name, f"`{' '.join(texts[:2])}` is not known"))

@@ -189,7 +189,7 @@ def unknown_command(source: str) -> SimpleCommand:
 
 
 def asking(
-    why: str, *, immune: bool = False, unless: str = ""
+    why: str, *, immune: bool = False, unless: str = "", runs_words: bool = False
 ) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command that is asked about whatever its words are.
 
@@ -197,6 +197,7 @@ def asking(
         why: What it does, as a clause.
         immune: Whether a person decides whatever the rules allow.
         unless: Options that only show something; one of them has to be the only word.
+        runs_words: Whether it may run what its words name.
     """
     shown = frozenset(unless.split())
 
@@ -205,7 +206,7 @@ def asking(
         if len(words) == 1 and words[0].value in shown and not command.takes_more:
             return Effect(read_only=True, reads=())
         name = command.words[0].source
-        return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
+        return Effect(why=why, immune=f"`{name}` {why}" if immune else "", runs_words=runs_words)
 
     return effect
 
@@ -229,8 +230,16 @@ def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
         effect = row.effect(arguments)
     if not arguments.fault:
         return effect
-    # What it deletes and runs is kept: a deny rule and the roots are looked at in any case.
-    return replace(effect, read_only=False, why=arguments.fault, reads=None, changes=None)
+    # What it deletes and runs is kept: a deny rule and the roots are looked at in any case. The
+    # option that is not understood may run the word behind it: `rg --pre rm`.
+    return replace(
+        effect,
+        read_only=False,
+        why=arguments.fault,
+        reads=None,
+        changes=None,
+        runs_words=True,
+    )
 
 
 def read_arguments(row: Command, command: SimpleCommand, start: int = 1) -> Arguments:
