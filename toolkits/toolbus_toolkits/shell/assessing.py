@@ -290,6 +290,6 @@ def _preview(verdicts: Sequence[Verdict]) -> str:
 def _shown(command: SimpleCommand) -> str:
     text = command.source.strip()
     if not text:
-        assigned = [f"{entry.name}={entry.value.source}" for entry in command.assignments]
+        assigned = [f"{entry.name}={entry.value.known}" for entry in command.assignments]
         text = " ".join((*assigned, *(word.source for word in command.words)))
     return one_line(text, _MAX_SOURCE_CHARS)

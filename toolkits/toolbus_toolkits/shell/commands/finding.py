@@ -32,6 +32,7 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
+_DELETING = frozenset(("rm", "unlink", "shred", "/bin/rm", "/usr/bin/rm"))
 _MAX_COMMANDS = 100
 """So many commands are made of those that find runs, one for each folder where it looks: what it
 finds begins with that. Beyond, it is not known with what it begins."""
@@ -57,13 +58,15 @@ class _Find:
             self._note("a word that is added when it runs may be an action")
         paths = tuple(self._paths) or (Word(".", "."),)
         runs = [run for body in self._bodies for run in self._commands(*body)]
+        # As `-delete`: which files are found is not looked at, so it may be all of them.
+        gone = any(body and body[0].known in _DELETING for _, body, _ in self._bodies)
         # Where `-execdir` runs its command is known only when something is found.
         is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
         directory = Word("the folder of what is found", None) if is_elsewhere else None
         if self._fault:
             runs.extend(tails(self._command))
             named = any(word.value == "-delete" for word in self._words)
-            deletes = paths if self._deletes or named else ()
+            deletes = paths if self._deletes or named or gone else ()
             return Effect(why=self._fault, deletes=deletes, runs=tuple(runs), directory=directory)
         if self._deletes:
             return Effect(
@@ -73,7 +76,13 @@ class _Find:
                 runs=tuple(runs),
                 directory=directory,
             )
-        return Effect(read_only=True, reads=paths, runs=tuple(runs), directory=directory)
+        return Effect(
+            read_only=True,
+            reads=paths,
+            deletes=paths if gone else (),
+            runs=tuple(runs),
+            directory=directory,
+        )
 
     def _note(self, fault: str) -> None:
         self._fault = self._fault or fault
