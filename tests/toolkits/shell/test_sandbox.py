@@ -56,7 +56,7 @@ def test_sandbox_sees_each_change(tmp_path: Path, variables: dict[str, str]) -> 
         found = {outcome.line: outcome.fault for outcome in inside.run(SEEN)}
         after = {outcome.line: outcome.fault for outcome in inside.run(UNSEEN)}
         committed = next(inside.run(["git commit -qam second"]))
-        long = next(inside.run(["sleep 1000 & cat a.txt; sleep 1000"], timeout_s=0.2))
+        long = next(inside.run(["sleep 1000 & cat a.txt; sleep 1000"], timeout_s=1))
     assert found == expected
     assert after == dict.fromkeys(UNSEEN, "")
     assert f"changed {project.work}/.git/refs/heads/main" in committed.fault
