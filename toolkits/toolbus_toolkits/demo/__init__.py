@@ -1,7 +1,7 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
-It needs the extras `server` and `otel`, writes only to a temporary folder, and stops the processes
-it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `shell_scene`,
+It needs the extras `server`, `otel` and `shell`, writes only to a temporary folder, and stops the
+processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `shell_scene`,
 `fault_scenes` and `cluster_scenes`.
 """
 
@@ -37,7 +37,7 @@ _USAGE = 2
 _MOST_NODES = 8
 _NEEDED = {
     "rfc8785": "server",
-    "tree_sitter_bash": "toolkits",
+    "tree_sitter_bash": "shell",
     "uvicorn": "otel",
     "opentelemetry.sdk": "otel",
     "opentelemetry.exporter.otlp.proto.http": "otel",
