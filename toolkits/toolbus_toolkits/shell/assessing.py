@@ -10,7 +10,6 @@ from toolbus import Assessment, Rule
 from toolbus.permissions.plain import MAX_PARTS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.shell.commands import Effect, effect_of
-from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
 from toolbus_toolkits.shell.judging import (
     Verdict,
     base_name,
@@ -200,10 +199,8 @@ def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """Yield the patterns that a command may match, or a file that it writes."""
     command = verdict.command
     effect = verdict.effect
-    name = command_name(command) if command.words else None
-    is_known = effect.read_only or name in ROWS or name in SPECIAL
     # What cannot be told before it runs, as `eval "$X"`, may run anything too.
-    everywhere = not is_known or bool(effect.immune) or effect.runs_words
+    everywhere = effect.runs_words or bool(effect.immune)
     started = [*effect.same, *map(_writing, verdict.written)]
     if command.assignments or not (effect.read_only or effect.changes is not None):
         started += _programs_of_settings(command)

@@ -8,6 +8,7 @@ sub-commands is a special one that finds its sub-command and then asks the row o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 
 from toolbus_toolkits.shell.commands import (
@@ -110,5 +111,6 @@ def effect_of(command: SimpleCommand) -> Effect:
     if " " not in name and (row := ROWS.get(name)):
         return row_effect(row, command)
     if special := interpreters.interpreter(name):
-        return special(command)
-    return Effect(why=f"`{name}` is not known")
+        effect = special(command)
+        return replace(effect, runs_words=not effect.read_only)
+    return Effect(why=f"`{name}` is not known", runs_words=True)
