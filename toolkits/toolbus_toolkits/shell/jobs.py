@@ -11,18 +11,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from toolbus import ToolContext, ToolFailed
+from toolbus import ToolFailed
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Asker
 from toolbus_toolkits.launcher import RunningCommand
 from toolbus_toolkits.shell.output import Excerpt, Output
 
-__all__ = ["Asker", "Job", "Jobs", "asker_of"]
-
-Asker: TypeAlias = tuple[tuple[str, str] | None, ...]
-"""Those behind a call, each by issuer and name."""
+__all__ = ["Job", "Jobs"]
 
 _BURST_BYTES = 4 * 1024 * 1024
 _PAUSE_S = 0.1
@@ -39,16 +36,6 @@ _END_S = 1.0
 _WRITE_S = 5.0
 _MAX_ASKERS = 1_000
 """Whose jobs are remembered; beyond that, those without a job start again with the id 1."""
-
-
-def asker_of(context: ToolContext) -> Asker:
-    """Return those behind a call: its caller, its principal, and whom it was forwarded for.
-
-    What an agent runs for one user is no job of another, nor of itself.
-    """
-    principal = context.on_behalf_of
-    behind = (context.caller, principal, *context.forwarded_for)
-    return tuple(None if each is None else (each.issuer, each.name) for each in behind)
 
 
 class Job:

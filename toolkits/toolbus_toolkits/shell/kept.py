@@ -19,8 +19,8 @@ from shlex import quote
 from typing import NamedTuple
 
 from toolbus import ToolFailed
+from toolbus_toolkits.callers import Asker
 from toolbus_toolkits.shell.environment import READING
-from toolbus_toolkits.shell.jobs import Asker
 
 __all__ = ["Kept", "KeptStates", "Told"]
 

@@ -14,15 +14,15 @@ from typing_extensions import TypedDict
 
 from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.shell.environment import is_harmless, shell_environment
-from toolbus_toolkits.shell.jobs import Asker, Job, Jobs, asker_of
+from toolbus_toolkits.shell.jobs import Job, Jobs
 from toolbus_toolkits.shell.kept import Kept, KeptStates
 from toolbus_toolkits.shell.output import MAX_CHARS
-from toolbus_toolkits.shell.programs import ProgramPaths
-from toolbus_toolkits.workspace import Roots, SensitivePaths
+from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
 
 __all__ = ["JobInfo", "JobPage", "RunResult", "ShellTool", "ShellTools", "WriteResult"]
 

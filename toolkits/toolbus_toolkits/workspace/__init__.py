@@ -1,12 +1,18 @@
 """Working directories: what lies inside them, and which files need a person's decision.
 
 Toolkits that read and change files of this machine share it. `roots` says what a path names and
-whether that is inside a working directory; `sensitive` knows the files that hold secrets, and those
-that change what other programs do.
+whether that is inside a working directory; `locating` opens it, whatever is swapped meanwhile, and
+`replacing` writes it. `sensitive` knows the files that hold secrets, and those that change what
+other programs do; `programs` the folders where commands are found. `patterns` says which paths a
+pattern of a rule covers.
 """
 
 from __future__ import annotations
 
+from toolbus_toolkits.workspace.locating import Location, NoFile, OutsideRoots, located
+from toolbus_toolkits.workspace.patterns import PathPattern
+from toolbus_toolkits.workspace.programs import ProgramPaths
+from toolbus_toolkits.workspace.replacing import replaced
 from toolbus_toolkits.workspace.roots import (
     ProcessPath,
     Roots,
@@ -19,12 +25,19 @@ from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePath
 
 __all__ = [
     "HARMLESS_DEVICES",
+    "Location",
+    "NoFile",
+    "OutsideRoots",
+    "PathPattern",
     "ProcessPath",
+    "ProgramPaths",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
     "has_wildcard",
     "homes",
     "is_same_or_below",
+    "located",
+    "replaced",
     "resolve",
 ]

@@ -14,11 +14,20 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["ProcessPath", "Roots", "UnresolvedPath", "homes", "is_same_or_below", "resolve"]
+__all__ = [
+    "MAX_LINKS",
+    "ProcessPath",
+    "Roots",
+    "UnresolvedPath",
+    "homes",
+    "is_same_or_below",
+    "names_of",
+    "resolve",
+]
 
 _MAX_BYTES = 4096
 """`PATH_MAX` of Linux, with the NUL at the end: the kernel takes no longer path."""
-_MAX_LINKS = 40
+MAX_LINKS = 40
 """`MAXSYMLINKS` of Linux: after so many the kernel answers ELOOP."""
 _OF_PROCESS = re.compile(
     r"/proc/(?:thread-self|(?:self|[0-9]+)(?:/task/[0-9]+)?/(?:root|cwd|exe|fd/[0-9]+|map_files/.*))"
@@ -53,7 +62,7 @@ def resolve(text: str, directory: str, seen: dict[str, str] | None = None) -> st
     """
     seen = {} if seen is None else seen
     found = ""
-    names = _names_of(os.path.join(directory, text))
+    names = names_of(os.path.join(directory, text))
     links = 0
     for _ in range(_MAX_STEPS):
         if not names:
@@ -70,15 +79,15 @@ def resolve(text: str, directory: str, seen: dict[str, str] | None = None) -> st
             found = step
             continue
         links += 1
-        if links > _MAX_LINKS:
+        if links > MAX_LINKS:
             break
         if target.startswith("/"):
             found = ""
-        names += _names_of(target)
+        names += names_of(target)
     raise UnresolvedPath("its symlinks lead nowhere")
 
 
-def _names_of(path: str) -> list[str]:
+def names_of(path: str) -> list[str]:
     """Return the names of a path, the last one first. Raises `UnresolvedPath`."""
     if "\0" in path:
         raise UnresolvedPath("it contains NUL")
@@ -145,6 +154,10 @@ class Roots:
     def contains(self, path: str) -> bool:
         """Whether a resolved path is inside a working directory, or is one."""
         return any(is_same_or_below(path, folder) for folder in self.folders)
+
+    def root_of(self, path: str) -> str | None:
+        """Return the working directory that a resolved path is in; None if it is in none."""
+        return next((root for root in self.folders if is_same_or_below(path, root)), None)
 
     def is_root_or_above(self, path: str) -> bool:
         """Whether a resolved path is a working directory, or has one below it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from toolbus_toolkits.workspace import Roots, SensitivePaths, is_same_or_below
+from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
+from toolbus_toolkits.workspace.sensitive import SensitivePaths
 
 __all__ = ["ProgramPaths"]
 

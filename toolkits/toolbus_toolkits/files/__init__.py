@@ -1,0 +1,116 @@
+"""Files as a toolkit: reading, changing, finding, sending and watching those of some folders.
+
+The way of a call: `assessing` is asked first, where permissions or a policy judge it. Then a tool
+of `text_tools`, `search_tools` or `transfer_tools` runs. Each finds its file by
+`workspace.located`, which never leaves the roots, and writes it by `workspace.replaced`. What a
+caller has seen of a file is in `seen`: only what was seen may be changed, and only in the version
+that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolbus import Toolkit
+from toolbus.bounded_logging import bounded_logger
+from toolbus_toolkits.files.assessing import Assessor
+from toolbus_toolkits.files.config import FilesConfig
+from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.search_tools import ListResult, SearchTools
+from toolbus_toolkits.files.text_tools import ChangeResult, ReadResult, TextTools
+from toolbus_toolkits.files.transfer_tools import TransferTools
+
+if TYPE_CHECKING:
+    from toolbus import Middleware, Permissions, Records
+
+__all__ = ["ChangeResult", "Files", "FilesConfig", "ListResult", "ReadResult", "files"]
+
+_logger = bounded_logger(__name__)
+
+
+class Files(Toolkit):
+    """Files below folders of this machine: reading, changing, finding, sending and watching them.
+
+    Several turns, and a host, may share one object.
+
+    Args:
+        root: The folder whose files are read and changed; relative paths are below it.
+        further_roots: Further folders, whose files are reached by absolute paths.
+        read_only: Offer only the tools that change nothing.
+        additional_dangerous_files: Further files that a person decides about, with `*` and `?`.
+        additional_dangerous_directories: Further folders that a person decides about.
+        name: The name of the toolkit.
+        middlewares: As those of a `Toolkit`.
+        records: As those of a `Toolkit`.
+        policy: As that of a `Toolkit`. Without one, whoever may call it changes what they like.
+
+    Raises `ValueError` if a folder does not exist.
+    """
+
+    def __init__(  # noqa: PLR0913 - a toolkit's options, and those of its config
+        self,
+        root: str | PathLike[str] = ".",
+        *,
+        further_roots: Iterable[str | PathLike[str]] = (),
+        read_only: bool = False,
+        additional_dangerous_files: Iterable[str] = (),
+        additional_dangerous_directories: Iterable[str] = (),
+        name: str = "files",
+        middlewares: Iterable[Middleware] = (),
+        records: Records | None = None,
+        policy: Permissions | None = None,
+    ) -> None:
+        config = FilesConfig(
+            root=Path(root),
+            further_roots=tuple(map(Path, further_roots)),
+            read_only=read_only,
+            additional_dangerous_files=tuple(additional_dangerous_files),
+            additional_dangerous_directories=tuple(additional_dangerous_directories),
+        )
+        reached = ReachedFiles(config)
+        assessor = Assessor(reached)
+        groups = [kind(reached, assessor) for kind in (TextTools, SearchTools, TransferTools)]
+        tools = [tool for group in groups for tool in group.reading]
+        if not read_only:
+            tools += (tool for group in groups for tool in group.writing)
+        super().__init__(
+            name,
+            tools,
+            title="Files",
+            description="Reads, changes and finds files below a folder.",
+            rules=[
+                "Read a file before you change it. A change needs the lines that you have seen.",
+                "Where a file has changed since, read it again.",
+            ],
+            middlewares=middlewares,
+            records=records,
+            policy=policy,
+        )
+        self._changes_files = not read_only
+
+    @asynccontextmanager
+    async def hosting(self, room: Any) -> AsyncIterator[None]:
+        """Warn where nothing limits what callers change."""
+        if self._changes_files and not self.policies:
+            _logger.warning(
+                "toolkit %s has no policy: whoever may call it changes any file below its roots,"
+                " and reads secrets there; `toolbus host --policy FILE` limits that",
+                self.name,
+            )
+        yield
+
+
+def files(config: FilesConfig) -> Toolkit:
+    """Files below a folder: reading, changing, finding, sending and watching them.
+
+    It is a factory: `toolbus host files --root PATH` hosts it, and `builder_of(files, root=...)`
+    offers it to agents, which are remembered by their state from turn to turn.
+
+    Args:
+        config: Which folders it reaches.
+    """
+    return Files(**dict(config))
