@@ -9,7 +9,13 @@ pattern of a rule covers.
 
 from __future__ import annotations
 
-from toolbus_toolkits.workspace.locating import Location, NoFile, OutsideRoots, located
+from toolbus_toolkits.workspace.locating import (
+    Location,
+    NoFile,
+    OutsideRoots,
+    RootVanished,
+    located,
+)
 from toolbus_toolkits.workspace.patterns import PathPattern
 from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
@@ -19,6 +25,7 @@ from toolbus_toolkits.workspace.roots import (
     UnresolvedPath,
     homes,
     is_same_or_below,
+    link_target,
     resolve,
 )
 from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePaths, has_wildcard
@@ -33,6 +40,7 @@ __all__ = [
     "PathPattern",
     "ProcessPath",
     "ProgramPaths",
+    "RootVanished",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
@@ -40,6 +48,7 @@ __all__ = [
     "homes",
     "is_draft",
     "is_same_or_below",
+    "link_target",
     "located",
     "replaced",
     "resolve",
