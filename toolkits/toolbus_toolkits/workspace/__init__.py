@@ -10,7 +10,7 @@ pattern of a rule covers.
 from __future__ import annotations
 
 from toolbus_toolkits.workspace.locating import Location, NoFile, OutsideRoots, located
-from toolbus_toolkits.workspace.patterns import PathPattern
+from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
 from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import replaced
 from toolbus_toolkits.workspace.roots import (
@@ -31,9 +31,11 @@ __all__ = [
     "PathPattern",
     "ProcessPath",
     "ProgramPaths",
+    "RootedPattern",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
+    "escaped",
     "has_wildcard",
     "homes",
     "is_same_or_below",
