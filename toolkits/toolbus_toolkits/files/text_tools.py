@@ -122,9 +122,19 @@ class TextTools:
                 if expected != _token_of(before):
                     text = f"{path} has changed since you have read it: read it again"
                     raise context.refuse(failure("changed", text))
+
+            def check(current: int | None) -> None:
+                found = b""
+                if current is not None:
+                    with os.fdopen(current, "rb", closefd=False) as file:
+                        found = file.read()
+                if (current is None) != (location.status is None) or found != before:
+                    text = f"{path} has changed since you have read it: read it again"
+                    raise failure("changed", text)
+
             context.enter()
             data = text.encode()
-            replaced(location, [data])
+            replaced(location, data, check)
             now = _token_of(data)
             self._files.seen.add(context, location.path, Seen(now, is_whole=True))
             lines = difflib.unified_diff(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from toolbus_toolkits.workspace.locating import Location, NoFile, OutsideRoots, located
 from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
 from toolbus_toolkits.workspace.programs import ProgramPaths
-from toolbus_toolkits.workspace.replacing import replaced
+from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
     ProcessPath,
     Roots,
@@ -25,6 +25,8 @@ from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePath
 
 __all__ = [
     "HARMLESS_DEVICES",
+    "Check",
+    "Draft",
     "Location",
     "NoFile",
     "OutsideRoots",
@@ -38,6 +40,7 @@ __all__ = [
     "escaped",
     "has_wildcard",
     "homes",
+    "is_draft",
     "is_same_or_below",
     "located",
     "replaced",

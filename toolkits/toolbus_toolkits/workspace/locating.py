@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from toolbus_toolkits.workspace.roots import MAX_LINKS, Roots, UnresolvedPath, names_of
 
-__all__ = ["Location", "NoFile", "OutsideRoots", "located"]
+__all__ = ["STEP", "Location", "NoFile", "OutsideRoots", "located", "opened_file"]
 
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -63,18 +63,7 @@ class Location:
         """
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        # Not opened at all: to open some devices does something.
-        if not stat.S_ISREG(self.status.st_mode):
-            raise NoFile(errno.EINVAL, _kind_of(self.status.st_mode), self.path)
-        descriptor = os.open(self.name, _READ, dir_fd=self.folder)
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise NoFile(errno.EINVAL, _kind_of(mode), self.path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return opened_file(self.name, self.folder, self.path)
 
     def open_folder(self) -> int:
         """Open the folder for reading, and return a descriptor.
@@ -84,6 +73,28 @@ class Location:
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
         return os.open(self.name, _READ | os.O_DIRECTORY, dir_fd=self.folder)
+
+
+def opened_file(name: str, folder: int, path: str) -> int:
+    """Open a regular file for reading, by its name in an open folder; return a descriptor.
+
+    Args:
+        name: Its name.
+        folder: A descriptor of the folder.
+        path: The path that errors name.
+
+    Raises `NoFile` for what is no regular file, and other `OSError`s.
+    """
+    # Not opened at all then: to open some devices does something.
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if not stat.S_ISREG(mode):
+        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    descriptor = os.open(name, _READ, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    return descriptor
 
 
 @contextmanager
@@ -116,7 +127,7 @@ class _Walk:
     """The folders that are open on the way from `/`."""
 
     def __init__(self) -> None:
-        self._descriptors = [os.open("/", _STEP)]
+        self._descriptors = [os.open("/", STEP)]
         self._names: list[str] = []
         self._missing: list[str] = []
         self._status: os.stat_result | None = None
@@ -149,7 +160,7 @@ class _Walk:
         """Go on to a name; return where it leads if it is a symlink."""
         folder = self._descriptors[-1]
         try:
-            descriptor = os.open(name, _STEP, dir_fd=folder)
+            descriptor = os.open(name, STEP, dir_fd=folder)
         except FileNotFoundError:
             self._missing.append(name)
             return None
