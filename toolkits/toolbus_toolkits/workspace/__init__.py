@@ -16,7 +16,7 @@ from toolbus_toolkits.workspace.locating import (
     RootVanished,
     located,
 )
-from toolbus_toolkits.workspace.patterns import PathPattern
+from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
 from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
@@ -41,9 +41,11 @@ __all__ = [
     "ProcessPath",
     "ProgramPaths",
     "RootVanished",
+    "RootedPattern",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
+    "escaped",
     "has_wildcard",
     "homes",
     "is_draft",
