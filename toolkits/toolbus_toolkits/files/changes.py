@@ -82,7 +82,7 @@ class Inserting:
     def of(self, text: Text | None, seen: Seen | None) -> Changed:
         """Return the text with the lines. Where the last line has no line end, it has none then."""
         if text is None or seen is None:
-            raise failure("no_such_file", "there is no such file: write it")
+            raise failure("no_such_file", "the file does not exist: `write` makes it")
         count = count_of_lines(text.raw)
         if self.line > count:
             words = f"has {count} lines: there is no line {self.line} to insert after"
@@ -115,7 +115,7 @@ class Editing:
     def of(self, text: Text | None, seen: Seen | None) -> Changed:
         """Return the text with the other text in it."""
         if text is None or seen is None:
-            raise failure("no_such_file", "there is no such file: write it")
+            raise failure("no_such_file", "the file does not exist: `write` makes it")
         old = self.old_text.replace("\r\n", "\n")
         if not old:
             words = "old_text is empty: use `insert` to add lines, `write` to write a whole file"

@@ -58,7 +58,9 @@ def proven(
     if token not in (None, now.token) or (token is None and seen and seen.token != now.token):
         raise failure("changed", f"{name} has changed since you have read it: read it again")
     # A token alone proves that it was read, such as by another host. What is known here is better.
-    return seen if seen is not None and seen.token == now.token else now
+    if seen is None or seen.token != now.token or seen.is_whole:
+        return now
+    return seen
 
 
 def planned(

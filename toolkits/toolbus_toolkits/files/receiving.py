@@ -81,7 +81,7 @@ class Upload:
         with self._lock, self._files.failing(self._path):
             self._draft.commit(self._check)
             version = self._hash.hexdigest()
-            self._files.seen.add(self._context, self._real_path, Seen(version, is_whole=True))
+            self._files.seen.add(self._context, self._real_path, Seen.whole(version))
             return version
 
     def give_up(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from toolbus import FileChunk, FunctionTool, Tool, ToolContext, ToolFailed
+from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
@@ -57,18 +57,20 @@ class TextTools:
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
+        self._assessor = assessor
         self.reading: list[Tool] = [
             FunctionTool(
                 self._read, name="read", affinity="caller", read_only=True, assess=assessor.reading
             )
         ]
+        tools = (
+            ("write", self._write, self._assess_write),
+            ("edit", self._edit, self._assess_edit),
+            ("insert", self._insert, self._assess_insert),
+        )
         self.writing: list[Tool] = [
-            FunctionTool(function, name=name, affinity="caller", assess=assessor.writing)
-            for name, function in (
-                ("write", self._write),
-                ("edit", self._edit),
-                ("insert", self._insert),
-            )
+            FunctionTool(function, name=name, affinity="caller", assess=assess)
+            for name, function, assess in tools
         ]
         for tool in self.writing:
             tool.marks_entry = True  # by `enter`: before, nothing was changed
@@ -158,6 +160,28 @@ class TextTools:
             token: The version that is changed; by default the one that you have read last.
         """
         return await self._change(context, path, Inserting(line, text), token)
+
+    def _assess_write(
+        self, context: ToolContext, path: str, text: str, token: str | None = None
+    ) -> Assessment:
+        return self._assessor.changing(context, path, Writing(text), token)
+
+    def _assess_edit(
+        self,
+        context: ToolContext,
+        path: str,
+        old_text: str,
+        new_text: str,
+        replace_all: bool = False,
+        token: str | None = None,
+    ) -> Assessment:
+        change = Editing(old_text, new_text, replace_all)
+        return self._assessor.changing(context, path, change, token)
+
+    def _assess_insert(
+        self, context: ToolContext, path: str, line: int, text: str, token: str | None = None
+    ) -> Assessment:
+        return self._assessor.changing(context, path, Inserting(line, text), token)
 
     async def _change(
         self, context: ToolContext, path: str, change: Change, token: str | None

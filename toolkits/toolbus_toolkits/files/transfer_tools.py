@@ -74,7 +74,7 @@ class TransferTools:
         with self._files.at(path) as location:
 
             def note(version: str) -> None:
-                self._files.seen.add(context, location.path, Seen(version, is_whole=True))
+                self._files.seen.add(context, location.path, Seen.whole(version))
 
             source = OpenedFile(location.open_file(), note)
             return FileChunk.from_source(
