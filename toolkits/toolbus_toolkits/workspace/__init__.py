@@ -10,13 +10,14 @@ pattern of a rule covers.
 from __future__ import annotations
 
 from toolbus_toolkits.workspace.locating import (
+    FolderMoved,
     Location,
     NoFile,
     OutsideRoots,
     RootVanished,
     located,
 )
-from toolbus_toolkits.workspace.patterns import PathPattern
+from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
 from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
@@ -34,6 +35,7 @@ __all__ = [
     "HARMLESS_DEVICES",
     "Check",
     "Draft",
+    "FolderMoved",
     "Location",
     "NoFile",
     "OutsideRoots",
@@ -41,9 +43,11 @@ __all__ = [
     "ProcessPath",
     "ProgramPaths",
     "RootVanished",
+    "RootedPattern",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
+    "escaped",
     "has_wildcard",
     "homes",
     "is_draft",
