@@ -46,10 +46,10 @@ class SearchTools:
             context: The call.
             path: The folder, from the root, or absolute.
         """
-        return await FILE_THREADS.run(self._list_now, path)
+        return await FILE_THREADS.run(self._list_now, context, path)
 
-    def _list_now(self, path: str) -> ListResult:
-        with self._files.at(path) as location:
+    def _list_now(self, context: ToolContext, path: str) -> ListResult:
+        with self._files.at(path, context) as location:
             folder = location.open_folder()
             try:
                 return ListResult(entries=sorted(os.listdir(folder)))
