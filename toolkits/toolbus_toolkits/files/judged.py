@@ -90,7 +90,7 @@ class JudgedPaths:
         """
         with self._lock:
             own = self._by_run.pop(run_of(context), Counter())
-            paths = self._by_asker.get(asker_of(context), {})
+            paths = self._by_asker.get(asker_of(context), OrderedDict())
             targets = paths.get(path, {})
             found = {judged for judged_path, judged in own if judged_path == path}
             for judged in found:
