@@ -167,7 +167,7 @@ class RootedPattern:
         return any(self._pattern.covers(text, is_folder=is_folder) for text in texts)
 
     def may_cover_any(self, files: Sequence[str]) -> bool:
-        """The same for any of many files."""
+        """Whether it may be meant for any of many files, by their real paths."""
         if self._pattern is None:
             return True
         for root in self._roots.folders:
