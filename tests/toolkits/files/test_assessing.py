@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -375,3 +376,56 @@ async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
         said = await Judge(files, place).assess(line, ("nothing/**",))
         assert said.matches == ("nothing/**",)
         assert "too many files" in said.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a\0b",
+        "x" * 300,
+        "x/" * 2000,
+        "é\u202e\ufeff.txt",
+        "large.bin",
+        "fifo",
+        "socket",
+        "src",
+        "loop/x",
+        "[a" * 300,
+        "*",
+        "~/x",
+        "a\nb",
+        "/proc/self/root/etc/passwd",
+    ],
+    ids=lambda path: repr(path)[:20],
+)
+async def test_a_bad_path_is_judged_as_any_other(files: Files, place: Path, path: str) -> None:
+    """No assessment fails, waits, or reads much; a rule that covers all covers it."""
+    with (place / "work" / "large.bin").open("wb") as file:
+        file.truncate(2**30)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place / "work" / "socket"))
+        for tool in ("read", "get", "list", "write", "edit", "insert", "put"):
+            arguments = {"path": path, **arguments_of(tool, [])}
+            said = await files.assess(ToolContext(), tool, arguments, ("**",))
+            assert said.source == "tool"
+            assert said.matches == ("**",) or said.behavior == "deny"
+            assert said.message.isprintable()
+            assert len(said.message) < 600
+
+
+async def test_names_that_are_no_text_are_covered(place: Path) -> None:
+    folder = os.fsencode(place / "work" / "src")
+    os.close(os.open(folder + b"/\xff.md", os.O_CREAT | os.O_WRONLY))
+    judge = Judge(Files(place / "work"), place)
+    assert (await judge.assess("grep x", ("src/*.md", "*.rst"))).matches == ("src/*.md",)
+
+
+async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    files = Files(root)
+    root.rmdir()
+    for line in ("read x", "write x", "list .", "grep x"):
+        said = await Judge(files, tmp_path).assess(line, ("x", "deep"))
+        assert said.source == "tool"
+        assert "would fail" in said.message

@@ -62,7 +62,7 @@ async def test_a_link_that_is_swapped_after_the_assessment_refuses_the_call(
     with pytest.raises(ToolFailed, match="leads elsewhere") as raised:
         await toolkit.execute(ToolContext(), tool, CALLS[tool])
     assert raised.value.details == {"reason": "changed"}
-    assert raised.value.retryable
+    assert not raised.value.retryable  # a client would repeat it unjudged
     assert (work / ".env").read_text() == "secret\n"
     if tool in ("write", "edit", "insert"):
         assert raised.value.executed == "no"

@@ -69,7 +69,8 @@ class ReachedFiles:
                 if not self._is_as_judged(context, path, location.path):
                     text = f"{_shown(path)} leads elsewhere than when it was judged: call it again,"
                     text += f" or with the path where it leads now, {_shown(location.path)}"
-                    raise ToolFailed(text, retryable=True, details={"reason": "changed"})
+                    # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+                    raise failure("changed", text)
                 yield location
 
     def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
