@@ -189,7 +189,7 @@ class _Walk:
         if root is None:
             raise OutsideRoots(text)
         names = _names_of(path)
-        self._return_to(names)
+        self._return_to(len(names))
         if self._stopped is None and names and len(self._open) < 2:
             self._walk_again(names)  # the folder above it was closed
         if self._stopped is None:
@@ -219,10 +219,8 @@ class _Walk:
 
         Returns where it leads if it is a symlink, else "".
         """
-        names = _names_of(step)
-        name = names.pop()
-        self._return_to(names)
-        return "" if self._stopped else self._enter(name)
+        self._return_to(step.count("/") - 1)
+        return "" if self._stopped else self._enter(step[step.rindex("/") + 1 :])
 
     def _enter(self, name: str) -> str:
         folder = self._open[-1]
@@ -255,16 +253,16 @@ class _Walk:
         self._stopped = stopped
         return ""
 
-    def _return_to(self, names: list[str]) -> None:
-        """Go up to a folder that was walked to before; names may follow it that are not open."""
-        if len(names) <= len(self._names):
+    def _return_to(self, depth: int) -> None:
+        """Go up until so many names are left; deeper down, names follow that are not open."""
+        if depth <= len(self._names):
             self._stopped = None
             self._status = None
-        while len(names) < len(self._names):
+        while depth < len(self._names):
             self._names.pop()
             os.close(self._open.pop())
             if not self._open:
-                self._walk_again(names)
+                self._walk_again(self._names[:depth])
 
     def _walk_again(self, names: list[str]) -> None:
         """Walk to a folder by its real path."""
