@@ -107,17 +107,16 @@ def opened_file(name: str, folder: int, path: str) -> int:
         folder: A descriptor of the folder.
         path: The path that errors name.
 
-    Raises `NoFile` for what is no regular file, and other `OSError`s.
+    Raises `NoFile` for what is no regular file, and other `OSError`s; that of a symlink is ELOOP.
     """
     # What is no file is not opened at all: to open some devices does something.
-    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    if not stat.S_ISREG(mode):
-        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, path)
     descriptor = os.open(name, _READ, dir_fd=folder)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _require_file(os.fstat(descriptor).st_mode, path)
+    except BaseException:
         os.close(descriptor)
-        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+        raise
     return descriptor
 
 
@@ -280,11 +279,9 @@ def _names_of(path: str) -> list[str]:
     return path[1:].split("/") if path != "/" else []
 
 
-def _kind_of(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFLNK: "a symbolic link",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a device")
+def _require_file(mode: int, path: str) -> None:
+    if stat.S_ISLNK(mode):  # as the kernel says it of what is opened with O_NOFOLLOW
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        raise NoFile(errno.EINVAL, kinds.get(stat.S_IFMT(mode), "a device"), path)
