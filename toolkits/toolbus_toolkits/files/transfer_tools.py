@@ -21,11 +21,11 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.sending import OpenedFile
+from toolbus_toolkits.files.waiting_changes import WatchedChange
 from toolbus_toolkits.files.watching import Watch
 
 __all__ = ["PutResult", "TransferTools"]
@@ -92,13 +92,14 @@ class TransferTools:
             context: The call.
             path: The file, from the root, or absolute.
         """
+        self._files.seen.prepare(context)
         return await FILE_THREADS.run(self._open, context, path)
 
     def _open(self, context: ToolContext, path: str) -> FileChunk:
         with self._files.at(path) as location:
 
             def note(version: str) -> None:
-                self._files.seen.add(context, location.path, Seen(version, is_whole=True))
+                self._files.seen.add(context, location.path, Seen.whole(version))
 
             source = OpenedFile(location.open_file(), note)
             return FileChunk.from_source(
@@ -122,6 +123,7 @@ class TransferTools:
             attachment: Its bytes.
             token: The version that is replaced; by default that which you have seen last.
         """
+        self._files.seen.prepare(context)
         try:
             begin = partial(Upload, self._files, context, path, token)
             upload = await FILE_THREADS.run(begin, undo=Upload.discard)
@@ -132,7 +134,7 @@ class TransferTools:
         context.enter()
         return PutResult(token=version, size=upload.size)
 
-    async def _watch(self, context: ToolContext, path: Path = ".") -> AsyncIterator[Change]:
+    async def _watch(self, context: ToolContext, path: Path = ".") -> AsyncIterator[WatchedChange]:
         """Stream the changes below a folder, or those of one file, until you leave the stream.
 
         The first value has the change `watching`: what is changed after it is told. Then come

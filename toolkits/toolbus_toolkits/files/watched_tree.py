@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from toolbus_toolkits.files import inotify
-from toolbus_toolkits.files.changes import Changes, Kind
 from toolbus_toolkits.files.inotify import Event, Inotify
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.waiting_changes import Kind, WaitingChanges
 from toolbus_toolkits.workspace import is_draft
 from toolbus_toolkits.workspace.locating import STEP
 
@@ -97,7 +97,7 @@ class WatchedTree:
     Raises `ToolFailed` if this user watches too much.
     """
 
-    def __init__(self, top: int, only: str | None, changes: Changes) -> None:
+    def __init__(self, top: int, only: str | None, changes: WaitingChanges) -> None:
         self._top = top
         self._only = only
         self._changes = changes

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
-from toolbus_toolkits.files.changes import Change, Changes, Notice
 from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.waiting_changes import Notice, WaitingChanges, WatchedChange
 from toolbus_toolkits.files.watched_tree import EventsLost, WatchedTree
 from toolbus_toolkits.workspace import Location
 
@@ -43,7 +43,7 @@ class Watch:
         self._lock = threading.Lock()
         self._is_stopped = False
         self._wake: int | None = None
-        self._changes: Changes | None = None
+        self._changes: WaitingChanges | None = None
 
     def stop(self) -> None:
         """Let `run` end. From any thread."""
@@ -52,7 +52,7 @@ class Watch:
             if self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
-    def take(self) -> Iterator[Change]:
+    def take(self) -> Iterator[WatchedChange]:
         """Return what is to be told now. From any thread."""
         return iter(()) if self._changes is None else self._changes.take()
 
@@ -79,10 +79,10 @@ class Watch:
                 self._wake = None
                 os.close(wake)
 
-    def _found(self) -> tuple[int, str | None, Changes]:
+    def _found(self) -> tuple[int, str | None, WaitingChanges]:
         """Open what is watched: return its folder, and the name in it if it is a file."""
         with self._files.at(self._path) as location:
-            changes = Changes(_told(self._files, location))
+            changes = WaitingChanges(_told(self._files, location))
             if location.status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             if stat.S_ISDIR(location.status.st_mode):
@@ -98,7 +98,7 @@ class Watch:
                 raise failure("no_such_file", "what was to be watched is moved")
 
     def _follow(
-        self, tree: WatchedTree, wake: int, changes: Changes, notice: Notice | None
+        self, tree: WatchedTree, wake: int, changes: WaitingChanges, notice: Notice | None
     ) -> Notice | None:
         """Tell what changes, after a notice that it is told, until `stop` is called.
 
