@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from toolbus import FileChunk, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_server.testing import room_of
-from toolbus_toolkits.files import Files
+from toolbus_toolkits.files import Files, transfer_tools
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.workspace import Draft
 
@@ -82,17 +83,17 @@ async def test_the_media_type_is_that_of_the_bytes(
     assert (await call("get", name)).mime_type == media_type
 
 
-async def _appended(path: Path) -> None:
+def _appended(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"more")
 
 
-async def _replaced(path: Path) -> None:
+def _replaced(path: Path) -> None:
     path.with_name("other").write_bytes(b"other")
     path.with_name("other").rename(path)
 
 
-async def _deleted(path: Path) -> None:
+def _deleted(path: Path) -> None:
     path.unlink()
 
 
@@ -104,7 +105,7 @@ async def test_what_was_there_when_it_began_is_sent(
     file = await call("get")
     pieces = file.pieces()
     first = await anext(pieces)
-    await change(tmp_path / "file")
+    change(tmp_path / "file")
     assert first + b"".join([piece async for piece in pieces]) == LARGE
 
 
@@ -120,7 +121,7 @@ async def test_a_file_that_becomes_shorter_is_not_sent_as_if_it_were_whole(
 
 
 async def _drop(file: FileChunk) -> None:
-    del file
+    assert not file.is_whole
 
 
 async def _leave(file: FileChunk) -> None:
@@ -142,10 +143,13 @@ async def test_a_file_that_is_not_read_to_its_end_is_closed_and_not_seen(
 ) -> None:
     (tmp_path / "file").write_bytes(LARGE)
     before = _descriptors()
-    await leave(await call("get"))
-    async with asyncio.timeout(60):
-        while _descriptors() > before:  # a thread may still hold what it has returned
-            await asyncio.sleep(0)
+    file = await call("get")
+    is_gone = asyncio.Event()
+    weakref.finalize(file.source, asyncio.get_running_loop().call_soon_threadsafe, is_gone.set)
+    await leave(file)
+    del file
+    await is_gone.wait()  # the thread that has opened it may hold it for a moment
+    assert _descriptors() == before
     with pytest.raises(ToolFailed) as caught:
         await call("put", file=b"new")
     assert caught.value.details == {"reason": "never_read"}
@@ -260,9 +264,17 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_lock_changes_nothin
     (tmp_path / "file").write_bytes(b"old")
     await (await call("get")).read()
     begun, discarded = threading.Event(), threading.Event()
-    commit, discard = Upload.commit, Upload.discard
-    monkeypatch.setattr(Upload, "commit", lambda upload: (begun.set(), commit(upload))[1])
-    monkeypatch.setattr(Upload, "discard", lambda upload: (discard(upload), discarded.set())[0])
+
+    class Noted(Upload):
+        def commit(self) -> str:
+            begun.set()
+            return super().commit()
+
+        def discard(self) -> None:
+            super().discard()
+            discarded.set()
+
+    monkeypatch.setattr(transfer_tools, "Upload", Noted)
     with (tmp_path / "file").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         putting = asyncio.ensure_future(call("put", file=b"new"))
