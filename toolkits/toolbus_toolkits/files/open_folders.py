@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.workspace import Location, SensitivePaths
@@ -53,9 +54,9 @@ class SearchedFolder:
         self._is_closed = False
 
     @classmethod
-    def open(cls, files: ReachedFiles, path: str) -> SearchedFolder:
+    def open(cls, files: ReachedFiles, path: str, context: ToolContext | None) -> SearchedFolder:
         """Open what a path names; blocking. Raises `ToolFailed`."""
-        with files.at(path) as location:
+        with files.at(path, context) as location:
             prefix = location.path
             if location.root == files.roots.folders[0]:
                 prefix = location.relative
