@@ -49,9 +49,14 @@ class ReachedFiles:
 
         Raises `ToolFailed`, also for an `OSError` of the block.
         """
+        with self.failing(path), located(path, self.roots) as location:
+            yield location
+
+    @contextmanager
+    def failing(self, path: str) -> Iterator[None]:
+        """Turn what the block raises about a path into `ToolFailed`."""
         try:
-            with located(path, self.roots) as location:
-                yield location
+            yield
         except OutsideRoots:
             roots = ", ".join(self.roots.folders)
             text = f"{_shown(path)} is outside of what these tools reach: {roots}"

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from toolbus_toolkits.shell.reading import Word
 from toolbus_toolkits.workspace import (
@@ -18,6 +19,7 @@ from toolbus_toolkits.workspace import (
     SensitivePaths,
     UnresolvedPath,
     has_wildcard,
+    link_target,
     resolve,
 )
 
@@ -70,7 +72,7 @@ class Places:
     def __init__(
         self, directory: str, *, home: str, roots: Roots, sensitive: SensitivePaths
     ) -> None:
-        self._seen: dict[str, str] = {}
+        self._look = cache(link_target)  # of this moment alone
         self._roots = roots
         self._sensitive = sensitive
         self._entries_left = _MAX_ENTRIES
@@ -83,7 +85,7 @@ class Places:
     def resolved(self, path: str, directory: str = "/") -> str | None:
         """Return what a path names; None if it names nothing that can be found."""
         try:
-            return resolve(path, directory, self._seen)
+            return resolve(path, directory, self._look)
         except UnresolvedPath:
             return None
 
@@ -156,7 +158,7 @@ class Places:
 
     def _target(self, text: str, directory: str) -> Target:
         try:
-            return Target(text, resolve(text, directory, self._seen))
+            return Target(text, resolve(text, directory, self._look))
         except ProcessPath:
             return Target(text, None, _OF_PROCESS)
         except UnresolvedPath as error:

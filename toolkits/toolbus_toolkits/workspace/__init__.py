@@ -9,34 +9,48 @@ pattern of a rule covers.
 
 from __future__ import annotations
 
-from toolbus_toolkits.workspace.locating import Location, NoFile, OutsideRoots, located
-from toolbus_toolkits.workspace.patterns import PathPattern
+from toolbus_toolkits.workspace.locating import (
+    Location,
+    NoFile,
+    OutsideRoots,
+    RootVanished,
+    located,
+)
+from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
 from toolbus_toolkits.workspace.programs import ProgramPaths
-from toolbus_toolkits.workspace.replacing import replaced
+from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
     ProcessPath,
     Roots,
     UnresolvedPath,
     homes,
     is_same_or_below,
+    link_target,
     resolve,
 )
 from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePaths, has_wildcard
 
 __all__ = [
     "HARMLESS_DEVICES",
+    "Check",
+    "Draft",
     "Location",
     "NoFile",
     "OutsideRoots",
     "PathPattern",
     "ProcessPath",
     "ProgramPaths",
+    "RootVanished",
+    "RootedPattern",
     "Roots",
     "SensitivePaths",
     "UnresolvedPath",
+    "escaped",
     "has_wildcard",
     "homes",
+    "is_draft",
     "is_same_or_below",
+    "link_target",
     "located",
     "replaced",
     "resolve",

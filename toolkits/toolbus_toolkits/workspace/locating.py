@@ -16,13 +16,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from toolbus_toolkits.workspace.roots import MAX_LINKS, Roots, UnresolvedPath, names_of
+from toolbus_toolkits.workspace.roots import Roots, TooManyLinks, UnresolvedPath, resolve
 
-__all__ = ["Location", "NoFile", "OutsideRoots", "located"]
+__all__ = [
+    "STEP",
+    "Location",
+    "NoFile",
+    "OutsideRoots",
+    "RootVanished",
+    "located",
+    "opened_file",
+]
 
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+# Held open on the way, so that `..` seldom has to walk again; 32 threads then need half of the
+# usual 1,024 descriptors.
+_MAX_OPEN = 16
+# Each try fails only if something was swapped within it.
+_MAX_TRIES = 100
+_OF_THIS_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class OutsideRoots(ValueError):
@@ -31,6 +45,10 @@ class OutsideRoots(ValueError):
 
 class NoFile(OSError):
     """What is there is no regular file, but a folder, a FIFO, a socket or a device."""
+
+
+class RootVanished(FileNotFoundError):
+    """A working directory does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +72,7 @@ class Location:
     @property
     def relative(self) -> str:
         """The path from its root; "." for the root."""
-        return os.path.relpath(self.path, self.root)
+        return self.path[len(self.root) :].lstrip("/") or "."
 
     def open_file(self) -> int:
         """Open the file for reading, and return a descriptor.
@@ -63,18 +81,7 @@ class Location:
         """
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        # Not opened at all: to open some devices does something.
-        if not stat.S_ISREG(self.status.st_mode):
-            raise NoFile(errno.EINVAL, _kind_of(self.status.st_mode), self.path)
-        descriptor = os.open(self.name, _READ, dir_fd=self.folder)
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise NoFile(errno.EINVAL, _kind_of(mode), self.path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return opened_file(self.name, self.folder, self.path)
 
     def open_folder(self) -> int:
         """Open the folder for reading, and return a descriptor.
@@ -86,127 +93,173 @@ class Location:
         return os.open(self.name, _READ | os.O_DIRECTORY, dir_fd=self.folder)
 
 
+def opened_file(name: str, folder: int, path: str) -> int:
+    """Open a regular file for reading, by its name in an open folder; return a descriptor.
+
+    Args:
+        name: Its name.
+        folder: A descriptor of the folder.
+        path: The path that errors name.
+
+    Raises `NoFile` for what is no regular file, and other `OSError`s.
+    """
+    # What is no file is not opened at all: to open some devices does something.
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if not stat.S_ISREG(mode):
+        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    descriptor = os.open(name, _READ, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    return descriptor
+
+
 @contextmanager
-def located(text: str, roots: Roots) -> Iterator[Location]:
+def located(text: str | bytes, roots: Roots) -> Iterator[Location]:
     """Find what a path names.
 
     Args:
-        text: A path; a relative one is below the first root.
+        text: A path; a relative one is below the first root. As bytes it is one that this system
+            gave, in any encoding. With `/` at its end it names a folder that exists.
         roots: The working directories.
 
     Raises:
-        UnresolvedPath: It contains NUL, is too long, or its symlinks lead nowhere.
-        OutsideRoots: It leads out of all roots.
-        OSError: A folder on the way is none, or may not be entered, or a root has vanished.
+        UnresolvedPath: It contains NUL, is no text, is too long, or its symlinks lead nowhere.
+        OutsideRoots: It leads out of all roots, whatever is there.
+        RootVanished: Its root does not exist any more.
+        OSError: A folder on the way is none, or may not be entered.
     """
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    else:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # surrogates, which JSON may carry
+            raise UnresolvedPath("it is no text") from None
     walk = _Walk()
     try:
-        walk.follow(os.path.join(roots.folders[0], text))
-        yield walk.found(roots)
-    except OSError as error:
-        if not walk.is_found and not roots.contains(walk.path):
-            # Whether it exists is nobody's business.
-            raise OutsideRoots(text) from error
-        raise
+        yield walk.found(text, roots)
     finally:
         walk.close()
 
 
 class _Walk:
-    """The folders that are open on the way from `/`."""
+    """The folders that are open on the way of one path, from `/` on.
+
+    Where a name cannot be opened, the walk goes on by names alone: they tell whether the path leads
+    out of the roots, and nothing of what is there.
+    """
 
     def __init__(self) -> None:
-        self._descriptors = [os.open("/", _STEP)]
+        self._open: list[int] = []
+        """Descriptors of the last folders on the way, at most `_MAX_OPEN`."""
         self._names: list[str] = []
-        self._missing: list[str] = []
+        """Those that lead to the last of them."""
+        self._stopped: OSError | None = None
+        """Why the name that follows is no open folder."""
         self._status: os.stat_result | None = None
-        self.is_found = False
+        """Of what has that name, if it is there and is no folder."""
 
-    @property
-    def path(self) -> str:
-        """Where it is."""
-        return "/" + "/".join((*self._names, *self._missing))
-
-    def follow(self, path: str) -> None:
-        """Walk along an absolute path. Raises `UnresolvedPath` and `OSError`."""
-        left = names_of(path)
-        links = 0
-        while left:
-            name = left.pop()
-            if name == "..":
-                self._leave()
-            elif self._missing:
-                self._missing.append(name)
-            elif (target := self._enter(name, is_last=not left)) is not None:
-                links += 1
-                if links > MAX_LINKS:
-                    raise UnresolvedPath("its symlinks lead nowhere")
-                if target.startswith("/"):
-                    self._restart()
-                left += names_of(target)
-
-    def _enter(self, name: str, *, is_last: bool) -> str | None:
-        """Go on to a name; return where it leads if it is a symlink."""
-        folder = self._descriptors[-1]
+    def found(self, text: str, roots: Roots) -> Location:
+        """Walk a path; errors are those of `located`."""
+        self._open.append(os.open("/", STEP))
         try:
-            descriptor = os.open(name, _STEP, dir_fd=folder)
-        except FileNotFoundError:
-            self._missing.append(name)
-            return None
-        except NotADirectoryError:
-            try:
-                return os.readlink(name, dir_fd=folder)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not is_last:
-                    self._names.append(name)
-                    raise NotADirectoryError(
-                        errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.path
-                    ) from None
-            self._status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            self._names.append(name)
-            return None
-        self._descriptors.append(descriptor)
-        self._names.append(name)
-        return None
-
-    def _leave(self) -> None:
-        if self._missing:
-            self._missing.pop()
-        elif self._names:
-            self._names.pop()
-            os.close(self._descriptors.pop())
-
-    def _restart(self) -> None:
-        self._names.clear()
-        while len(self._descriptors) > 1:
-            os.close(self._descriptors.pop())
-
-    def found(self, roots: Roots) -> Location:
-        """Return where it has come to. Raises `OutsideRoots`, and `OSError` if a root is gone."""
-        path = self.path
+            path = resolve(text, roots.folders[0], self._look)
+        except TooManyLinks:
+            if roots.contains("/" + "/".join(self._names)):
+                raise
+            raise OutsideRoots(text) from None
         root = roots.root_of(path)
         if root is None:
-            raise OutsideRoots(path)
-        if self._missing and len("/".join(("", *self._names))) < len(root):
-            raise FileNotFoundError(errno.ENOENT, "the root does not exist any more", root)
-        self.is_found = True
-        names = list(self._names)
-        descriptors = self._descriptors
-        folder, name, status = descriptors[-1], ".", self._status
-        if self._missing:
-            name = self._missing[-1]
-        elif len(descriptors) > len(names):  # the last name is a folder, and open
-            status = os.fstat(descriptors[-1])
-            if names:
-                folder, name = descriptors[-2], names[-1]
-        else:
-            name = names[-1]
-        return Location(path, root, folder, tuple(self._missing[:-1]), name, status)
+            raise OutsideRoots(text)
+        names = _names_of(path)
+        self._return_to(names)
+        if self._stopped is None and names and len(self._open) < 2:
+            self._walk_again(names)  # the folder above it was closed
+        if self._stopped is None:
+            status = os.fstat(self._open[-1])
+            return Location(path, root, self._open[-2:][0], (), (names or ["."])[-1], status)
+        is_absent = isinstance(self._stopped, FileNotFoundError)
+        if is_absent and len(self._names) < len(_names_of(root)):
+            raise RootVanished(errno.ENOENT, "the root does not exist any more", root)
+        missing = tuple(names[len(self._names) : -1])
+        is_file = self._status is not None and not missing and path != root
+        if text.endswith(("/", "/.")) or not (is_file or is_absent):
+            raise self._stopped
+        return Location(path, root, self._open[-1], missing, names[-1], self._status)
 
     def close(self) -> None:
         """Close all that is open."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        while self._open:
+            os.close(self._open.pop())
+
+    def _look(self, step: str) -> str:
+        """Go on to a name, in the folder that the names before it lead to.
+
+        Returns where it leads if it is a symlink, else "".
+        """
+        names = _names_of(step)
+        name = names.pop()
+        self._return_to(names)
+        return "" if self._stopped else self._enter(name)
+
+    def _enter(self, name: str) -> str:
+        folder = self._open[-1]
+        for _ in range(_MAX_TRIES):
+            try:
+                self._open.append(os.open(name, STEP, dir_fd=folder))
+            except OSError as error:
+                if error.errno in _OF_THIS_PROCESS:
+                    raise
+                stopped = error
+            else:
+                self._names.append(name)
+                if len(self._open) > _MAX_OPEN:
+                    os.close(self._open.pop(0))
+                return ""
+            # What is no folder is ENOTDIR; on macOS, a symlink is ELOOP.
+            if stopped.errno in (errno.ENOTDIR, errno.ELOOP):
+                try:
+                    return os.readlink(name, dir_fd=folder)
+                except OSError:  # no symlink, or none by now
+                    pass
+                try:
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    continue
+                self._status = status
+            break
+        self._stopped = stopped
+        return ""
+
+    def _return_to(self, names: list[str]) -> None:
+        """Go up to a folder that was walked to before; names may follow it that are not open."""
+        if len(names) <= len(self._names):
+            self._stopped = None
+            self._status = None
+        while len(names) < len(self._names):
+            self._names.pop()
+            os.close(self._open.pop())
+            if not self._open:
+                self._walk_again(names)
+
+    def _walk_again(self, names: list[str]) -> None:
+        """Walk to a folder whose descriptor was closed."""
+        self.close()
+        self._names.clear()
+        self._open.append(os.open("/", STEP))
+        for name in names:
+            if self._enter(name):  # a symlink by now
+                self._stopped = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if self._stopped:
+                break
+
+
+def _names_of(path: str) -> list[str]:
+    return path[1:].split("/") if path != "/" else []
 
 
 def _kind_of(mode: int) -> str:

@@ -10,24 +10,24 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
 __all__ = [
-    "MAX_LINKS",
     "ProcessPath",
     "Roots",
+    "TooManyLinks",
     "UnresolvedPath",
     "homes",
     "is_same_or_below",
-    "names_of",
+    "link_target",
     "resolve",
 ]
 
 _MAX_BYTES = 4096
 """`PATH_MAX` of Linux, with the NUL at the end: the kernel takes no longer path."""
-MAX_LINKS = 40
+_MAX_LINKS = 40
 """`MAXSYMLINKS` of Linux: after so many the kernel answers ELOOP."""
 _OF_PROCESS = re.compile(
     r"/proc/(?:thread-self|(?:self|[0-9]+)(?:/task/[0-9]+)?/(?:root|cwd|exe|fd/[0-9]+|map_files/.*))"
@@ -44,63 +44,11 @@ class ProcessPath(UnresolvedPath):
     """A path through a symlink of `/proc` to what a process has open, its directory or its root."""
 
 
-def resolve(text: str, directory: str, seen: dict[str, str] | None = None) -> str:
-    """Return the absolute path of what `text` names from a directory: `..` and symlinks resolved.
-
-    What does not exist yet, or may not be looked up, keeps its name. `~` is no special name here.
-    `os.path.realpath` is not used: of a symlink that leads to itself it returns a path too, with
-    what follows unresolved.
-
-    Args:
-        text: A path.
-        directory: An absolute path.
-        seen: What was found by earlier resolutions of the same moment: each path that was looked
-            at, with its target; "" where it is no symlink. It is added to.
-
-    Raises `UnresolvedPath` for a NUL, for a path that is too long, for symlinks that lead nowhere,
-    and for a symlink in `/proc` that names another file for each process.
-    """
-    seen = {} if seen is None else seen
-    found = ""
-    names = names_of(os.path.join(directory, text))
-    links = 0
-    for _ in range(_MAX_STEPS):
-        if not names:
-            return found or "/"
-        name = names.pop()
-        if name == "..":
-            found = found.rpartition("/")[0]
-            continue
-        step = f"{found}/{name}"
-        target = seen.get(step)
-        if target is None:
-            target = seen[step] = _target_of(step)
-        if not target:
-            found = step
-            continue
-        links += 1
-        if links > MAX_LINKS:
-            break
-        if target.startswith("/"):
-            found = ""
-        names += names_of(target)
-    raise UnresolvedPath("its symlinks lead nowhere")
+class TooManyLinks(UnresolvedPath):
+    """A path whose symlinks lead nowhere."""
 
 
-def names_of(path: str) -> list[str]:
-    """Return the names of a path, the last one first. Raises `UnresolvedPath`."""
-    if "\0" in path:
-        raise UnresolvedPath("it contains NUL")
-    try:
-        size = len(os.fsencode(path))
-    except UnicodeEncodeError:  # a lone surrogate, which JSON may carry
-        raise UnresolvedPath("it is no text") from None
-    if size >= _MAX_BYTES:
-        raise UnresolvedPath("it is too long")
-    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
-
-
-def _target_of(path: str) -> str:
+def link_target(path: str) -> str:
     """Return where a symlink leads; "" for what is none, or may not be looked at."""
     if path.startswith("/proc/"):
         # By name: it is another link for each process, and the process may not be there yet.
@@ -112,6 +60,59 @@ def _target_of(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""
+
+
+def resolve(text: str, directory: str, look: Callable[[str], str] = link_target) -> str:
+    """Return the absolute path of what `text` names from a directory: `..` and symlinks resolved.
+
+    What does not exist yet, or may not be looked up, keeps its name. `~` is no special name here.
+    `os.path.realpath` is not used: of a symlink that leads to itself it returns a path too, with
+    what follows unresolved.
+
+    Args:
+        text: A path.
+        directory: An absolute path.
+        look: As `link_target`. It is asked about one name after the other: each time about one in
+            the folder that the names before have led to.
+
+    Raises `UnresolvedPath` for a NUL, for a path that is too long, for symlinks that lead nowhere,
+    and what `look` raises.
+    """
+    found = ""
+    names = _names_of(os.path.join(directory, text))
+    links = 0
+    for _ in range(_MAX_STEPS):
+        if not names:
+            return found or "/"
+        name = names.pop()
+        if name == "..":
+            found = found.rpartition("/")[0]
+            continue
+        step = f"{found}/{name}"
+        target = look(step)
+        if not target:
+            found = step
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            break
+        if target.startswith("/"):
+            found = ""
+        names += _names_of(target)
+    raise TooManyLinks("its symlinks lead nowhere")
+
+
+def _names_of(path: str) -> list[str]:
+    """Return the names of a path, the last one first. Raises `UnresolvedPath`."""
+    if "\0" in path:
+        raise UnresolvedPath("it contains NUL")
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError:  # a lone surrogate, which JSON may carry
+        raise UnresolvedPath("it is no text") from None
+    if size >= _MAX_BYTES:
+        raise UnresolvedPath("it is too long")
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
 def is_same_or_below(path: str, folder: str) -> bool:
