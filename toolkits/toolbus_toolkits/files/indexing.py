@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from toolbus import ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
 from toolbus_toolkits.files.reached import ReachedFiles
@@ -100,9 +101,19 @@ async def files_read(
 
 
 @asynccontextmanager
-async def searched(files: ReachedFiles, path: str) -> AsyncIterator[SearchedFolder]:
-    """Open what is searched; it is closed with the block. Raises `ToolFailed`."""
-    folder = await FILE_THREADS.run(SearchedFolder.open, files, path, undo=SearchedFolder.close)
+async def searched(
+    files: ReachedFiles, path: str, context: ToolContext | None = None
+) -> AsyncIterator[SearchedFolder]:
+    """Open what is searched; it is closed with the block. Raises `ToolFailed`.
+
+    Args:
+        files: The files of the toolkit.
+        path: The folder, or a file.
+        context: The call that searches; none for an assessment.
+    """
+    folder = await FILE_THREADS.run(
+        SearchedFolder.open, files, path, context, undo=SearchedFolder.close
+    )
     try:
         yield folder
     finally:

@@ -47,7 +47,7 @@ class Upload:
         """Bytes until now."""
         self.is_committing = False
         """Whether the file may have been replaced."""
-        with files.at(path) as location:
+        with files.at(path, context) as location:
             self._real_path = location.path
             if location.status is not None:
                 seen = files.seen.of(context, location.path)

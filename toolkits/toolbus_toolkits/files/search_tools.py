@@ -85,9 +85,21 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self.reading: list[Tool] = [
-            FunctionTool(self._list, name="list", read_only=True, assess=assessor.reading),
-            FunctionTool(self._glob, name="glob", read_only=True, max_concurrency=_MAX_AT_A_TIME),
-            FunctionTool(self._grep, name="grep", read_only=True, max_concurrency=_MAX_AT_A_TIME),
+            FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
+            FunctionTool(
+                self._glob,
+                name="glob",
+                read_only=True,
+                max_concurrency=_MAX_AT_A_TIME,
+                assess=assessor.finding,
+            ),
+            FunctionTool(
+                self._grep,
+                name="grep",
+                read_only=True,
+                max_concurrency=_MAX_AT_A_TIME,
+                assess=assessor.searching,
+            ),
         ]
         self.writing: list[Tool] = []
 
@@ -104,7 +116,7 @@ class SearchTools:
         return await FILE_THREADS.run(self._list_now, context, path, limit)
 
     def _list_now(self, context: ToolContext, path: str, limit: int) -> ListResult:
-        with self._files.at(path) as location:
+        with self._files.at(path, context) as location:
             folder = location.open_folder()
             try:
                 total, names = _first_names(folder, limit, context)
@@ -125,7 +137,7 @@ class SearchTools:
             limit: The most paths to return.
         """
         which = FileFilter(pattern)
-        async with searched(self._files, path or ".") as folder:
+        async with searched(self._files, path or ".", context) as folder:
             newest = NewestFiles(folder, limit, which.leaves_out)
             seconds = _seconds(context)
             arguments = ["--files", *which.arguments()]
@@ -152,7 +164,8 @@ class SearchTools:
         """Search in files with ripgrep, the newest file first.
 
         Not searched are binary files, what `.gitignore` names, what is behind symlinks, and files
-        that hold secrets: `left_out` says how many, and `path` searches one of them.
+        that hold secrets: `left_out` says how many, and `path` searches one of them. Where a rule
+        forbids some of the files, `path` and `glob` leave them out.
 
         Args:
             call: The call.
@@ -176,7 +189,7 @@ class SearchTools:
             ignore_case=ignore_case,
             multiline=multiline,
         )
-        async with searched(self._files, path or ".") as folder:
+        async with searched(self._files, path or ".", call) as folder:
             answer = await Search(self._files, folder, which, question).run(_seconds(call))
         return GrepResult(
             matches=answer.lines,

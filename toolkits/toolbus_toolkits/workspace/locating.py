@@ -20,10 +20,12 @@ from toolbus_toolkits.workspace.roots import Roots, TooManyLinks, UnresolvedPath
 
 __all__ = [
     "STEP",
+    "FolderMoved",
     "Location",
     "NoFile",
     "OutsideRoots",
     "RootVanished",
+    "is_still_at",
     "located",
     "opened_file",
 ]
@@ -45,6 +47,10 @@ class OutsideRoots(ValueError):
 
 class NoFile(OSError):
     """What is there is no regular file, but a folder, a FIFO, a socket or a device."""
+
+
+class FolderMoved(OSError):
+    """The folder of a file is no longer where it was found."""
 
 
 class RootVanished(FileNotFoundError):
@@ -144,6 +150,15 @@ def located(text: str | bytes, roots: Roots) -> Iterator[Location]:
         walk.close()
 
 
+def is_still_at(path: str, folder: int) -> bool:
+    """Whether the folder that a descriptor has open still has its real path."""
+    walk = _Walk()
+    try:
+        return walk.leads_to(path, folder)
+    finally:
+        walk.close()
+
+
 class _Walk:
     """The folders that are open on the way of one path, from `/` on.
 
@@ -188,6 +203,11 @@ class _Walk:
         if text.endswith(("/", "/.")) or not (is_file or is_absent):
             raise self._stopped
         return Location(path, root, self._open[-1], missing, names[-1], self._status)
+
+    def leads_to(self, path: str, folder: int) -> bool:
+        """Whether a path without symlinks is that of an open folder."""
+        self._walk_again(_names_of(path))
+        return not self._stopped and os.path.samestat(os.fstat(self._open[-1]), os.fstat(folder))
 
     def close(self) -> None:
         """Close all that is open."""
@@ -247,7 +267,7 @@ class _Walk:
                 self._walk_again(names)
 
     def _walk_again(self, names: list[str]) -> None:
-        """Walk to a folder whose descriptor was closed."""
+        """Walk to a folder by its real path."""
         self.close()
         self._names.clear()
         self._open.append(os.open("/", STEP))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
@@ -165,6 +165,18 @@ class RootedPattern:
         if self._pattern.is_absolute:
             texts.append(path[1:])
         return any(self._pattern.covers(text, is_folder=is_folder) for text in texts)
+
+    def may_cover_any(self, files: Sequence[str]) -> bool:
+        """The same for any of many files."""
+        if self._pattern is None:
+            return True
+        for root in self._roots.folders:
+            start = f"{root.rstrip('/')}/"
+            if self._pattern.covers_any(
+                path[len(start) :] for path in files if path.startswith(start)
+            ):
+                return True
+        return self._pattern.is_absolute and self._pattern.covers_any(path[1:] for path in files)
 
 
 class _Parser:
