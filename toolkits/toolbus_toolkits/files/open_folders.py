@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from toolbus import ToolContext
@@ -137,29 +137,52 @@ def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
 
 def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
     """Return those names that are regular files."""
+    is_file = stat.S_ISREG
+    look_at = os.stat
     for folder, last_names in _by_folder(names):
         start = folder + b"/" if folder else b""
-        with suppress(OSError):  # a folder that is gone, or a link now
+        try:
             descriptor = walk.enter(folder)
-            for name in last_names:
-                with suppress(OSError):
-                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
-                        yield -status.st_mtime_ns, start + name
+        except OSError as error:
+            _check_is_gone(error)
+            continue
+        for name in last_names:
+            try:
+                status = look_at(name, dir_fd=descriptor, follow_symlinks=False)
+            except OSError as error:
+                _check_is_gone(error)
+                continue
+            if is_file(status.st_mode):
+                yield -status.st_mtime_ns, start + name
+
+
+def _check_is_gone(error: OSError) -> None:
+    """Raise an error that is not about the file: without descriptors no file would be found."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error
 
 
 def open_files(folder: SearchedFolder, names: Iterable[bytes]) -> dict[bytes, int]:
-    """Open files for reading; return descriptors by name. What is no regular file is left out."""
+    """Open files for reading; return descriptors by name. What is no regular file is left out.
+
+    Raises `OSError` where this process has too many files open.
+    """
     opened: dict[bytes, int] = {}
-    with folder.walk() as walk:
-        for _, name in _found_files(walk, names):
-            # The walk is in its folder now.
-            with suppress(OSError):
+    try:
+        with folder.walk() as walk:
+            for _, name in _found_files(walk, names):
                 at, _, last_name = name.rpartition(b"/")
-                descriptor = os.open(last_name, _READ, dir_fd=walk.enter(at))
+                try:  # the walk is in its folder now
+                    descriptor = os.open(last_name, _READ, dir_fd=walk.enter(at))
+                except OSError as error:
+                    _check_is_gone(error)
+                    continue
                 opened[name] = descriptor
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # swapped since
                     os.close(opened.pop(name))
+    except BaseException:
+        close_files(opened)
+        raise
     return opened
 
 
@@ -190,11 +213,10 @@ class NewestFiles:
 
     def add(self, names: Iterable[bytes]) -> None:
         """Add those names that are files; blocking."""
+        before = len(self._found)
         with self._folder.walk() as walk:
-            kept = (name for name in names if not self._is_left_out(name))
-            before = len(self._found)
-            self._found += _found_files(walk, kept)
-            self.total += len(self._found) - before
+            self._found += _found_files(walk, [n for n in names if not self._is_left_out(n)])
+        self.total += len(self._found) - before
         if len(self._found) > 4 * self._limit + 1000:  # each is sorted a few times, not each time
             self._cut()
 

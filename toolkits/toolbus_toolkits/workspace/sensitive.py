@@ -166,7 +166,9 @@ class SensitivePaths:
             _OF_TOOLBUS: [*SECRETS[_OF_TOOLBUS], *(f"{home}/{name}" for name in names)],
         }
         self._secrets = _Entries(secrets)
-        self._ends = _Ends(entry for entries in secrets.values() for entry in entries)
+        ends = _Ends(entry for entries in secrets.values() for entry in entries)
+        # Trees have the same names again and again, and so has the next search.
+        self._may_end_secret = lru_cache(maxsize=16_384)(ends.may_match)
         self._all = _Entries({**secrets, **SETTINGS, "says what toolbus hosts": [str(home)]})
         # One line names the same paths several times, and so do the lines of one agent.
         self._reason = lru_cache(maxsize=1024)(self._find)
@@ -190,7 +192,7 @@ class SensitivePaths:
         It takes a twentieth of the time of `reason`, for trees of many files. What is below a
         folder with secrets counts as that, whatever its name; this looks at the name alone.
         """
-        return self._ends.may_match(name)
+        return self._may_end_secret(name)
 
     def _find(self, path: str, writes: bool) -> str:
         if path in HARMLESS_DEVICES:
