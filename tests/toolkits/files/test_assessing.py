@@ -210,8 +210,6 @@ async def test_each_call_gets_its_decision_in_each_mode(files: Files, place: Pat
     judge = Judge(files, place)
     wrong = []
     for kind, line in CASES:
-        if line.split()[0] not in {tool.name for tool in files.tools}:
-            continue
         found = tuple([await judge.decide(line, Permissions(mode)) for mode in MODES])
         rule = Rule(behavior="allow", tool="files")
         ruled = await judge.decide(line, Permissions("default", [rule]))
@@ -275,7 +273,7 @@ RULES = [
                 "grep x src/app.py",
                 "grep x in",
             ],
-            "allow": ["list .", "glob *.pem", "grep x bin", "grep x notes.txt"],
+            "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
     # What is left out of a search is not read by it.
@@ -372,7 +370,7 @@ async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
     files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assessing, "_LISTING_S", 0.0)
-    for line in ("grep x", "glob *.py"):
+    for line in ("grep x", "glob *.py", "watch ."):
         said = await Judge(files, place).assess(line, ("nothing/**",))
         assert said.matches == ("nothing/**",)
         assert "too many files" in said.message

@@ -11,6 +11,7 @@ import pytest
 
 from toolbus import (
     Answer,
+    Chunk,
     Permissions,
     Question,
     RequiredToolkit,
@@ -49,7 +50,13 @@ CALLS = {
     "grep": {"pattern": "x", "path": "link"},
     "list": {"path": "link"},
     "glob": {"pattern": "*", "path": "link"},
+    "put": {"path": "link"},
+    "watch": {"path": "link"},
 }
+
+
+async def _dropped(chunk: Chunk) -> None:
+    pass
 
 
 @pytest.mark.parametrize("tool", CALLS)
@@ -59,12 +66,14 @@ async def test_a_link_that_is_swapped_after_the_assessment_refuses_the_call(
     toolkit = Files(work)
     await toolkit.assess(ToolContext(), tool, CALLS[tool])
     point(work, ".env")
+    context = ToolContext(on_chunk=_dropped)
+    attachment = b"new\n" if tool == "put" else None
     with pytest.raises(ToolFailed, match="leads elsewhere") as raised:
-        await toolkit.execute(ToolContext(), tool, CALLS[tool])
+        await toolkit.execute(context, tool, CALLS[tool], attachment)
     assert raised.value.details == {"reason": "changed"}
     assert not raised.value.retryable  # a client would repeat it unjudged
     assert (work / ".env").read_text() == "secret\n"
-    if tool in ("write", "edit", "insert"):
+    if tool in ("write", "edit", "insert", "put"):
         assert raised.value.executed == "no"
 
 
