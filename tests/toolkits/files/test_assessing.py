@@ -172,12 +172,12 @@ def arguments_of(tool: str, words: list[str]) -> dict[str, Any]:
         words = words[1:]
     if words:
         arguments["path"] = words[0]
-    arguments |= {
+    further: dict[str, dict[str, Any]] = {
         "write": {"text": "new\n"},
         "edit": {"old_text": "x", "new_text": "y"},
         "insert": {"line": 1, "text": "new\n"},
-    }.get(tool, {})
-    return arguments
+    }
+    return arguments | further.get(tool, {})
 
 
 async def run(toolkit: Toolkit, tool: str, arguments: dict[str, Any]) -> Any:

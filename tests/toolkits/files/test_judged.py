@@ -41,7 +41,7 @@ def point(work: Path, target: str) -> None:
     (work / "link").symlink_to(target)
 
 
-CALLS = {
+CALLS: dict[str, dict[str, Any]] = {
     "read": {"path": "link"},
     "get": {"path": "link"},
     "write": {"path": "link", "text": "new\n"},
@@ -84,7 +84,7 @@ async def test_the_next_call_is_judged_anew(work: Path) -> None:
     with pytest.raises(ToolFailed):
         await toolkit.execute(ToolContext(), "read", {"path": "link"})
     await toolkit.assess(ToolContext(), "read", {"path": "link"})
-    read = await toolkit.execute(ToolContext(), "read", {"path": "link"})
+    read: Any = await toolkit.execute(ToolContext(), "read", {"path": "link"})
     assert "other" in read.value["text"]
 
 
@@ -100,7 +100,7 @@ async def test_a_file_that_was_not_there_was_not_judged(work: Path, target: str)
 
 async def test_a_call_that_nobody_judged_runs(work: Path) -> None:
     point(work, ".env")
-    read = await Files(work).execute(ToolContext(), "read", {"path": "link"})
+    read: Any = await Files(work).execute(ToolContext(), "read", {"path": "link"})
     assert "secret" in read.value["text"]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -55,6 +55,10 @@ class _Paths(NamedTuple):
     root: str = ""
     """The root that it is in."""
     is_folder: bool = False
+
+
+def _is_any(path: str) -> bool:
+    return True
 
 
 class Assessor:
@@ -128,12 +132,13 @@ class Assessor:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
         elif found.is_complete:
             names = found.paths
-            if not said.immune:  # else the call names what holds secrets, and reads it
-                names = filter(partial(self._is_searched, paths), names)
-        return await FILE_THREADS.run(self._with_tree, context, said, paths, names)
+        # Secrets are left out of a search, unless it names them.
+        is_read = _is_any if are_names_told or said.immune else self._is_searched
+        with_tree = partial(self._with_tree, context, said, paths, names, is_read=is_read)
+        return await FILE_THREADS.run(with_tree)
 
-    def _is_searched(self, paths: _Paths, name: str) -> bool:
-        return not self._files.sensitive.reason(os.path.join(paths.root, name), writes=False)
+    def _is_searched(self, path: str) -> bool:
+        return not self._files.sensitive.reason(path, writes=False)
 
     def _reading(
         self, context: ToolContext, path: str, verb: str, *, are_names_told: bool = False
@@ -258,6 +263,8 @@ class Assessor:
         said: Assessment,
         paths: _Paths,
         names: Iterable[str] | None,
+        *,
+        is_read: Callable[[str], bool] = _is_any,
     ) -> Assessment:
         """Return an assessment with the asked patterns that cover anything in a folder.
 
@@ -267,6 +274,7 @@ class Assessor:
             paths: The folder.
             names: What the call would read, or tell, from the root of the folder; None if that is
                 too much.
+            is_read: Tells of the path of one of them whether it counts.
         """
         said = self._with_rules(context, said, paths)
         if names is None or paths.real is None:
@@ -275,7 +283,11 @@ class Assessor:
         files = [os.path.join(paths.root, name) for name in names]
         if paths.written != paths.real:
             files += [paths.written + path[len(paths.real) :] for path in files]
-        found = [text for text in context.patterns if self._pattern(text).may_cover_any(files)]
+        found = [
+            text
+            for text in context.patterns
+            if any(map(is_read, self._pattern(text).may_be_covered(files)))
+        ]
         if not found:
             return said
         shown = ", ".join(f"`{one_line(text, _MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
