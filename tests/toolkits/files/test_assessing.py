@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -427,3 +428,22 @@ async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
         said = await Judge(files, tmp_path).assess(line, ("x", "deep"))
         assert said.source == "tool"
         assert "would fail" in said.message
+
+
+async def test_one_caller_starts_few_listings_at_a_time(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[int] = []
+    listing = assessing.files_read
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        running.append(running[-1] + 1 if running else 1)
+        try:
+            return await listing(*args, **options)
+        finally:
+            running.append(running[-1] - 1)
+
+    monkeypatch.setattr(assessing, "files_read", counted)
+    judge = Judge(files, place)
+    await asyncio.gather(*(judge.assess("grep x", ("*.md",)) for _ in range(8)))
+    assert max(running) == 2
