@@ -16,6 +16,7 @@ from toolbus.permissions.modes import MODES
 from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
+from toolbus_toolkits.files.indexing import files_read
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -434,7 +435,7 @@ async def test_one_caller_starts_few_listings_at_a_time(
     files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running: list[int] = []
-    listing = assessing.files_read
+    listing = files_read
 
     async def counted(*args: Any, **options: Any) -> Any:
         running.append(running[-1] + 1 if running else 1)
