@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,10 +79,15 @@ def refuse(_: int | None) -> NoReturn:
 
 
 def tree(root: Path) -> dict[str, str]:
-    files = (path for path in root.rglob("*") if not path.is_dir() or not any(path.iterdir()))
-    return {
-        str(path.relative_to(root)): "" if path.is_dir() else path.read_text() for path in files
-    }
+    """Return the text of each file, and "" for each empty folder."""
+    found = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        if path.is_file():
+            found[name] = path.read_text()
+        elif not any(path.iterdir()):
+            found[name] = ""
+    return found
 
 
 @pytest.mark.usefixtures("system")
@@ -270,7 +276,7 @@ def test_who_waited_for_a_writer_is_asked_about_the_file_of_that_writer(
 ) -> None:
     (root / "a").write_text("old")
     waits = threading.Event()
-    monkeypatch.setattr(replacing.time, "sleep", lambda _: waits.set())
+    monkeypatch.setattr(time, "sleep", lambda _: waits.set())
     asked = []
     write_new = threading.Thread(
         target=write,
@@ -417,10 +423,8 @@ def test_of_two_processes_that_write_none_loses_what_it_wrote(root: Path, system
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        made = {
-            name: int(process.communicate()[0]) for name, process in (("one", one), ("two", two))
-        }
+        made = {"one": int(one.communicate()[0]), "two": int(two.communicate()[0])}
     assert (root / "count").read_text() == "120"
     files = [(root / str(number) / "new").read_text() for number in range(40)]
     assert {name: files.count(name) for name in made} == made
-    assert not [path for path in root.rglob(".*")]
+    assert not list(root.rglob(".*"))
