@@ -104,7 +104,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "approved sql.query No rule allows this call",
         "tool_result: ok clock.now",
         "done after 2 replies; for the diary permission_denied, executed: no: /tools/0",
-        "done: 3 commands without a question, 1 with one: test_mean_of_none_is_zero fails",
+        "done: 3 calls without a question, 2 after one: mean([]) divided by the length",
         "deadline_exceeded, executed: maybe, retryable: no",
         "the caller went on after",
         "host_lost, executed: maybe, retryable: yes",

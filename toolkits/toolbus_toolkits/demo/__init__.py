@@ -1,8 +1,8 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
-It needs the extras `server`, `otel` and `shell`, writes only to a temporary folder, and stops the
-processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`, `shell_scene`,
-`fault_scenes` and `cluster_scenes`.
+It needs the extras `server`, `otel` and `shell`, writes only to a temporary folder, and
+stops the processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`,
+`shell_scene`, `fault_scenes` and `cluster_scenes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The scene of the demo with a shell: an agent finds the test that fails in a small project.
+"""The scene of the demo with a shell and files: an agent mends a small project, whose test fails.
 
-The shell is in the process of the agent. What only reads runs at once; about the rest a person is
-asked, here a function that approves it.
+Both toolkits are in the process of the agent. What only reads runs at once; about the rest a person
+is asked, here a function that approves it, and the run of the tests from then on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from toolbus import Agent, Answer, Permissions, Question, open_model
 from toolbus_toolkits.demo.processes import DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneOutput, table
 from toolbus_toolkits.demo.scenes import expect
+from toolbus_toolkits.files import Files
 from toolbus_toolkits.shell import Shell
 
 __all__ = ["shell_scene"]
 
-_QUESTION = "Which test fails, and why?"
+_QUESTION = "A test fails. Mend it."
 _PROJECT = {
     "totals.py": """
 def total(prices: list[float], discount: float = 0.0) -> float:
@@ -47,29 +48,42 @@ class Totals(unittest.TestCase):
         self.assertEqual(mean([]), 0.0)
 """,
 }
-_LOOK = ("ls", "grep -n def *.py", "sed -n 1,9p totals.py")
-_TEST = f"{Path(sys.executable).name} -m unittest"
-_REPORT = "test_mean_of_none_is_zero fails: mean([]) divides by the length of an empty list."
+_TEST = {"command": f"{Path(sys.executable).name} -m unittest"}
+_EDIT = {
+    "path": "totals.py",
+    "old_text": "return total(prices) / len(prices)",
+    "new_text": "return total(prices) / len(prices) if prices else 0.0",
+}
+_REPORT = "mean([]) divided by the length of an empty list; it is 0.0 now, and all tests pass."
+_USES: list[list[tuple[str, dict[str, Any]]]] = [
+    [("shell.run", {"command": "ls"}), ("shell.run", _TEST)],
+    [("files.read", {"path": "totals.py"})],
+    [("files.edit", _EDIT)],
+    [("shell.run", _TEST)],
+]
+"""What the scripted model calls, reply by reply."""
 
 
 def shell_scene(processes: DemoProcesses, output: SceneOutput) -> Scene:
-    """Make the scene in which an agent looks for the failing test of a project."""
+    """Make the scene in which an agent finds and mends the failing test of a project."""
     return Scene(
-        "An agent with a shell",
-        f'let an agent with a scripted model look around in a project: "{_QUESTION}"',
-        "what only reads runs at once; a person approves the run of the tests; one test fails",
-        partial(_find_failing_test, processes, output),
+        "An agent with a shell and files",
+        f'let an agent with a scripted model work in a project: "{_QUESTION}"',
+        "what only reads runs at once; a person approves the tests and a change; all tests pass",
+        partial(_mend_project, processes, output),
     )
 
 
-async def _find_failing_test(processes: DemoProcesses, output: SceneOutput) -> str:
+async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
     project = processes.folder / "project"
     project.mkdir()
     for name, text in _PROJECT.items():
         (project / name).write_text(text.lstrip(), encoding="utf-8")
-    looks = [{"name": "shell.run", "arguments": {"command": command}} for command in _LOOK]
-    test = {"name": "shell.run", "arguments": {"command": _TEST}}
-    replies: list[dict[str, Any]] = [{"uses": looks}, {"uses": [test]}, {"text": _REPORT}]
+    replies: list[dict[str, Any]] = [
+        {"uses": [{"name": name, "arguments": arguments} for name, arguments in uses]}
+        for uses in _USES
+    ]
+    replies.append({"text": _REPORT})
     script = processes.folder / "shell_replies.jsonl"
     script.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies), encoding="utf-8")
     approved: list[str] = []
@@ -77,31 +91,37 @@ async def _find_failing_test(processes: DemoProcesses, output: SceneOutput) -> s
     results: list[dict[str, Any]] = []
 
     async def approve(question: Question) -> Answer:
-        approved.append(question.arguments["command"])
-        happened.append(("asked and approved", question.permit.reason))
-        return Answer.allow()
+        name = question.use.name
+        approved.append(name)
+        happened.append(("asked and approved", question.assessment.message))
+        for line in question.assessment.preview.splitlines()[2:]:
+            happened.append(("", line))
+        # These tests may run again without a question; each change is looked at.
+        return Answer.allow("state" if name == "shell.run" else "once")
 
     # The tests run with the Python of this process, wherever it is.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    shell = Shell(project, env={"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
     async with Agent(
         None,
         open_model(f"scripted:{script}"),
-        always=[Shell(project, env={"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"})],
+        always=[shell, Files(project)],
         permissions=Permissions(),
         ask=approve,
     ) as agent:
         async for event in agent.answer(_QUESTION):
             match event:
-                case {"type": "tool_call", "arguments": {"command": command}}:
-                    happened.append(("tool_call", command))
+                case {"type": "tool_call", "tool": name, "arguments": arguments}:
+                    happened.append((f"tool_call: {name}", json.dumps(arguments)))
                 case {"type": "tool_result", "state": state, "text": text}:
                     results.append(json.loads(text))
                     happened.append((f"tool_result: {state}", text))
                 case {"type": "end", "reason": reason, "text": report}:
                     happened.append(("end", report))
     output.print_tables(table("the answer", ("event", "content"), happened, max_chars=72))
-    expect(approved == [_TEST], f"a person was asked about {approved}")
-    expect([result["exit"] for result in results] == [0, 0, 0, 1], f"the results are {results}")
-    errors = results[-1]["stderr"]
+    expect(approved == ["shell.run", "files.edit"], f"a person was asked about {approved}")
+    exits = [result["exit"] for result in results if "exit" in result]
+    expect(exits == [0, 1, 0], f"the commands ended with {exits}")
+    errors = results[1]["stderr"]
     expect("ERROR: test_mean_of_none_is_zero" in errors, f"the tests wrote {errors}")
-    return f"{reason}: {len(_LOOK)} commands without a question, {len(approved)} with one: {report}"
+    return f"{reason}: {len(results) - 2} calls without a question, 2 after one: {report}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Excerpt(NamedTuple):
     text: str
     is_cut: bool
     """Whether lines follow, or a line is not whole."""
-    count: int
+    line_count: int
     """How many lines the file has."""
     seen: tuple[Lines, ...]
     """The lines that are shown as a whole."""
@@ -41,6 +42,29 @@ class _Line:
     size: int
     chars: int
     """If it is UTF-8."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was not too long to be kept."""
+        return self.size == len(self.data)
+
+    def shown(self, codec: str, max_chars: int, *, has_end: bool) -> tuple[str, bool]:
+        """Return the line as it is shown, and whether that is all of it."""
+        text = self.data.decode(codec, "ignore")  # the end of a cut line may be half a character
+        if has_end and self.is_whole:
+            text = text.removesuffix("\r")
+        if self.is_whole and len(text) <= max_chars:
+            return text, True
+        left = (self.chars if codec == "utf-8" else self.size) - max_chars
+        return f"{text[:max_chars]}[cut: {left:,} more characters]", False
+
+    def cut_bom(self) -> None:
+        """Leave the BOM out."""
+        bom = codecs.BOM_UTF8
+        if self.data.startswith(bom):
+            self.data = self.data[len(bom) :]
+            self.size -= len(bom)
+            self.chars -= 1
 
 
 class ExcerptScan:
@@ -103,24 +127,16 @@ class ExcerptScan:
         count = self._ended + (not self._ends_with_line_end)
         codec = "utf-8" if encoding.is_wide else encoding.codec
         if self._offset == 1 and self._lines and encoding.bom:
-            first = self._lines[0]
-            bom = "\ufeff".encode()
-            if first.data.startswith(bom):
-                first.data = first.data[len(bom) :]
-                first.chars -= 1
+            self._lines[0].cut_bom()
         shown: list[str] = []
         seen: list[Lines] = []
         cut: list[int] = []
         left = _MAX_CHARS - _NOTE_CHARS
-        available = min(len(self._lines), count - self._offset + 1)
-        for number, line in enumerate(self._lines[:available], self._offset):
-            text = line.data.decode(codec, "ignore")
-            chars = line.chars if codec == "utf-8" else line.size
-            text = text.removesuffix("\r") if line.size == len(line.data) else text
-            is_whole = line.size == len(line.data) and len(text) <= self._max_line
-            if not is_whole:
-                text = text[: self._max_line]
-                text += f"[cut: {chars - len(text):,} more characters]"
+        for number, line in enumerate(
+            self._lines[: max(0, count - self._offset + 1)], self._offset
+        ):
+            has_end = number < count or self._ends_with_line_end
+            text, is_whole = line.shown(codec, self._max_line, has_end=has_end)
             left -= len(text) + _NUMBER_CHARS + 1
             if left < 0 and shown:
                 break

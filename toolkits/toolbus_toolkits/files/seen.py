@@ -30,10 +30,10 @@ class Span(NamedTuple):
 
     first: int
     """The first line that is replaced, or that follows the place of an insertion."""
-    count: int
-    """Lines that are replaced."""
-    new_count: int
-    """Lines that are there instead."""
+    removed: int
+    """How many lines are replaced."""
+    added: int
+    """How many are there instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,14 @@ class Seen:
         """Return the same with further lines."""
         return Seen(self.token, self.count, _merged((*self.lines, *lines)))
 
-    def changed(self, token: str, spans: Iterable[Span]) -> Seen:
+    def changed(self, token: str, count: int, spans: Iterable[Span]) -> Seen:
         """Return what was seen of the next version, by whom it was made.
 
         The lines that were put in are seen; those before and behind keep their state.
 
         Args:
             token: The next version.
+            count: How many lines it has.
             spans: What was replaced, ascending.
         """
         moved: list[Lines] = []
@@ -80,12 +81,12 @@ class Seen:
         for span in spans:
             end = span.first - 1
             moved += _moved(_taken(left, end), shift)
-            _taken(left, end + span.count)
-            if span.new_count:
-                moved.append((span.first + shift, span.first + shift + span.new_count - 1))
-            shift += span.new_count - span.count
+            _taken(left, end + span.removed)
+            if span.added:
+                moved.append((span.first + shift, span.first + shift + span.added - 1))
+            shift += span.added - span.removed
         moved += _moved(_taken(left, self.count), shift)
-        return Seen(token, self.count + shift, _merged(moved))
+        return Seen(token, count, _merged((a, min(b, count)) for a, b in moved if a <= count))
 
 
 def _taken(left: list[Lines], end: int) -> list[Lines]:
@@ -125,6 +126,14 @@ class SeenFiles:
         self._lock = threading.Lock()
         self._by_asker = OrderedDict[Asker, dict[str, Any]]()
 
+    def prepare(self, context: ToolContext) -> None:
+        """Make room in the state of an agent, on its event loop.
+
+        On a thread only the value changes: the state may be written as JSON at the same time.
+        """
+        if context.state is not None:
+            context.state.setdefault(_KEY, {})
+
     def of(self, context: ToolContext, path: str) -> Seen | None:
         """Return what the caller of a call has seen of a file, by its real path."""
         with self._lock:
@@ -135,8 +144,9 @@ class SeenFiles:
         with self._lock:
             files = self._files_of(context)
             before = _seen_of(files.get(path))
-            if before is not None and before.token == seen.token and before.count == seen.count:
-                seen = seen.added(before.lines)
+            if before is not None and before.token == seen.token and not seen.is_whole:
+                # One that was sent as a whole has no number of lines.
+                seen = before if before.is_whole else seen.added(before.lines)
             self._keep(context, files, path, seen)
 
     def replace(self, context: ToolContext, path: str, seen: Seen) -> None:

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-__all__ = ["Encoding", "NotText", "Text", "TextScan", "text_of", "token_of"]
+__all__ = [
+    "UTF8",
+    "Encoding",
+    "NotText",
+    "Text",
+    "TextScan",
+    "count_of_lines",
+    "line_end_of",
+    "read_text",
+    "token_hash",
+    "token_of",
+    "with_line_ends",
+]
 
 _TOKEN_BYTES = 12
 
@@ -56,11 +67,16 @@ def token_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_TOKEN_BYTES).hexdigest()
 
 
+def token_hash() -> hashlib.blake2b:
+    """Return what makes a token of bytes that come block by block: its `hexdigest` is the token."""
+    return hashlib.blake2b(digest_size=_TOKEN_BYTES)
+
+
 class TextScan:
     """Reads the bytes of a file once, block by block, and tells its token and its encoding."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=_TOKEN_BYTES)
+        self._hash = token_hash()
         self._encoding = UTF8
         self._decoder: codecs.IncrementalDecoder | None = None
         self._has_begun = False
@@ -122,10 +138,7 @@ class TextScan:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    r"""The text of a file.
-
-    `\r\n` is `\n` in `lines_text`, as callers see it. A `\r` that stands alone is a character.
-    """
+    """The text of a file."""
 
     encoding: Encoding
     raw: str
@@ -133,44 +146,36 @@ class Text:
 
     @property
     def shown(self) -> str:
-        r"""The text with `\n` for each line end."""
+        r"""As callers see it: with `\n` for `\r\n`. A `\r` that stands alone is a character."""
         return self.raw.replace("\r\n", "\n")
 
-    def with_raw(self, raw: str) -> Text:
-        """Return another text in the same encoding."""
-        return replace(self, raw=raw)
-
-    def encoded(self) -> bytes:
-        """Return the bytes of the file. Raises `UnicodeEncodeError`."""
-        return self.encoding.bom + self.raw.encode(self.encoding.codec)
-
-    @property
-    def line_end(self) -> str:
-        r"""The line end of most lines; `\n` if there is none."""
-        return line_end_of(self.raw) or "\n"
+    def encoded(self, raw: str) -> bytes:
+        """Return the bytes of the file with another text. Raises `UnicodeEncodeError`."""
+        return self.encoding.bom + raw.encode(self.encoding.codec)
 
 
-def text_of(data: bytes) -> Text:
-    """Decode the bytes of a file. Raises `NotText`."""
+def read_text(data: bytes) -> tuple[str, Text]:
+    """Return the token and the text of the bytes of a file. Raises `NotText`."""
     scan = TextScan()
     scan.feed(data)
     encoding = scan.encoding()
-    return Text(encoding, data[len(encoding.bom) :].decode(encoding.codec))
+    return scan.token, Text(encoding, data[len(encoding.bom) :].decode(encoding.codec))
 
 
 def line_end_of(raw: str) -> str:
     r"""Return the line end that most lines of a text have, `\n` or `\r\n`; empty if it has none."""
     both = raw.count("\n")
-    windows = raw.count("\r\n")
     if not both:
         return ""
-    return "\r\n" if 2 * windows > both else "\n"
+    return "\r\n" if 2 * raw.count("\r\n") > both else "\n"
 
 
 def with_line_ends(text: str, line_end: str) -> str:
-    """Return a text whose lines all end alike."""
+    """Return a text whose lines all end alike; as it is for an empty line end."""
+    if not line_end:
+        return text
     plain = text.replace("\r\n", "\n")
-    return plain if line_end == "\n" else re.sub("\n", "\r\n", plain)
+    return plain if line_end == "\n" else plain.replace("\n", line_end)
 
 
 def count_of_lines(text: str) -> int:

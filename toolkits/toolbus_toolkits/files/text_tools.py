@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import os
 from typing import Annotated
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from toolbus import FileChunk, FunctionTool, Tool, ToolContext
+from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
+from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
+from toolbus_toolkits.files.planning import Plan, planned
 from toolbus_toolkits.files.reached import ReachedFiles, failure
-from toolbus_toolkits.files.seen import Seen
-from toolbus_toolkits.workspace import Location, replaced
+from toolbus_toolkits.files.reading import read_file
+from toolbus_toolkits.workspace import replaced
 
 __all__ = ["ChangeResult", "ReadResult", "TextTools"]
 
+_MAX_TEXT_CHARS = 4 * 1024 * 1024
+_MAX_DIFF_CHARS = 100_000
+
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Token = Annotated[str, Field(min_length=1, max_length=64)]
+NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
 
 
 class ReadResult(TypedDict):
@@ -31,7 +35,7 @@ class ReadResult(TypedDict):
     token: str
     """The version of the file."""
     truncated: bool
-    """Whether lines follow that are not shown."""
+    """Whether lines follow that are not shown, or a line is cut."""
 
 
 class ChangeResult(TypedDict):
@@ -53,13 +57,20 @@ class TextTools:
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
+        self._assessor = assessor
         self.reading: list[Tool] = [
             FunctionTool(
                 self._read, name="read", affinity="caller", read_only=True, assess=assessor.reading
             )
         ]
+        tools = (
+            ("write", self._write, self._assess_write),
+            ("edit", self._edit, self._assess_edit),
+            ("insert", self._insert, self._assess_insert),
+        )
         self.writing: list[Tool] = [
-            FunctionTool(self._write, name="write", affinity="caller", assess=assessor.writing),
+            FunctionTool(function, name=name, affinity="caller", assess=assess)
+            for name, function, assess in tools
         ]
         for tool in self.writing:
             tool.marks_entry = True  # by `enter`: before, nothing was changed
@@ -71,82 +82,148 @@ class TextTools:
         offset: Annotated[int, Field(ge=1)] = 1,
         limit: Annotated[int, Field(ge=1, le=10_000)] = 2000,
     ) -> ReadResult | FileChunk:
-        """Read a text file, or an image.
+        r"""Read lines of a text file. An image or a PDF comes as a file.
+
+        Each line begins with its number and a tab, which are not part of the file. `\r\n` is shown
+        as `\n`. A line of over 2,000 characters is cut; `limit=1` shows it whole. At most 100,000
+        characters are shown. A last line in brackets says what is left out, and how to read on.
+        The lines that you have read you may change.
 
         Args:
             context: The call.
             path: The file, from the root, or absolute.
-            offset: The first line to read.
-            limit: The most lines to read.
+            offset: The number of the first line.
+            limit: The most lines.
         """
-        return await FILE_THREADS.run(self._read_now, context, path, offset, limit)
-
-    def _read_now(self, context: ToolContext, path: str, offset: int, limit: int) -> ReadResult:
-        with self._files.at(path) as location:
-            data = _bytes_of(location)
-            token = _token_of(data)
-            lines = data.decode().splitlines()
-            shown = lines[offset - 1 : offset - 1 + limit]
-            text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(shown, offset))
-            self._files.seen.add(context, location.path, Seen(token, is_whole=True))
-            return ReadResult(text=text, token=token, truncated=offset - 1 + limit < len(lines))
+        self._files.seen.prepare(context)
+        found = await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
+        if isinstance(found, FileChunk):
+            return found
+        return ReadResult(text=found.text, token=found.token, truncated=found.is_cut)
 
     async def _write(
-        self,
-        context: ToolContext,
-        path: Path,
-        text: Annotated[str, Field(max_length=4 * 1024 * 1024)],
-        token: Token | None = None,
+        self, context: ToolContext, path: Path, text: NewText, token: Token | None = None
     ) -> ChangeResult:
-        """Write a text file as a whole. One that exists must have been read before.
+        """Write a text file as a whole. One that exists you must have read as a whole before.
+
+        Use `edit` for small changes. An existing file keeps its encoding and its line ends; a new
+        one is in UTF-8.
 
         Args:
             context: The call.
             path: The file, from the root, or absolute. Folders that are missing are made.
             text: All of its text.
-            token: The version that is replaced; by default that which you have read last.
+            token: The version that is replaced; by default the one that you have read last.
         """
-        return await FILE_THREADS.run(self._write_now, context, path, text, token)
+        return await self._change(context, path, Writing(text), token)
 
-    def _write_now(
-        self, context: ToolContext, path: str, text: str, token: str | None
+    async def _edit(
+        self,
+        context: ToolContext,
+        path: Path,
+        old_text: NewText,
+        new_text: NewText,
+        replace_all: bool = False,
+        token: Token | None = None,
     ) -> ChangeResult:
-        with self._files.at(path) as location:
-            before = b"" if location.status is None else _bytes_of(location)
-            seen = self._files.seen.of(context, location.path)
-            if location.status is not None:
-                expected = token or (seen.token if seen else None)
-                if expected is None:
-                    text = f"{path} exists, and you have not read it: read it first"
-                    raise context.refuse(failure("never_read", text))
-                if expected != _token_of(before):
-                    text = f"{path} has changed since you have read it: read it again"
-                    raise context.refuse(failure("changed", text))
+        r"""Replace a text in a file. You must have read the lines before.
 
-            def check(current: int | None) -> None:
-                found = b""
-                if current is not None:
-                    with os.fdopen(current, "rb", closefd=False) as file:
-                        found = file.read()
-                if (current is None) != (location.status is None) or found != before:
-                    text = f"{path} has changed since you have read it: read it again"
-                    raise failure("changed", text)
+        Encoding, line ends and all that is not replaced stay as they are; `\n` stands for each line
+        end. Several edits in a row need no further `read`.
 
-            context.enter()
-            data = text.encode()
-            replaced(location, data, check)
-            now = _token_of(data)
-            self._files.seen.add(context, location.path, Seen(now, is_whole=True))
-            lines = difflib.unified_diff(
-                before.decode().splitlines(), text.splitlines(), path, path, lineterm=""
+        Args:
+            context: The call.
+            path: The file, from the root, or absolute.
+            old_text: The text, exactly as it is in the file, without the line numbers of `read`. It
+                must be there once: give lines around it to make it so.
+            new_text: What is there instead.
+            replace_all: Replace it wherever it is.
+            token: The version that is changed; by default the one that you have read last.
+        """
+        return await self._change(context, path, Editing(old_text, new_text, replace_all), token)
+
+    async def _insert(
+        self,
+        context: ToolContext,
+        path: Path,
+        line: Annotated[int, Field(ge=0)],
+        text: Annotated[str, Field(min_length=1, max_length=_MAX_TEXT_CHARS)],
+        token: Token | None = None,
+    ) -> ChangeResult:
+        """Insert lines into a file. You must have read a line beside the place before.
+
+        Args:
+            context: The call.
+            path: The file, from the root, or absolute.
+            line: The number of the line after which they are inserted; 0 for the beginning.
+            text: The lines. A line end after the last one is added if it is missing.
+            token: The version that is changed; by default the one that you have read last.
+        """
+        return await self._change(context, path, Inserting(line, text), token)
+
+    def _assess_write(
+        self, context: ToolContext, path: str, text: str, token: str | None = None
+    ) -> Assessment:
+        return self._assessor.changing(context, path, Writing(text), token)
+
+    def _assess_edit(
+        self,
+        context: ToolContext,
+        path: str,
+        old_text: str,
+        new_text: str,
+        replace_all: bool = False,
+        token: str | None = None,
+    ) -> Assessment:
+        change = Editing(old_text, new_text, replace_all)
+        return self._assessor.changing(context, path, change, token)
+
+    def _assess_insert(
+        self, context: ToolContext, path: str, line: int, text: str, token: str | None = None
+    ) -> Assessment:
+        return self._assessor.changing(context, path, Inserting(line, text), token)
+
+    async def _change(
+        self, context: ToolContext, path: str, change: Change, token: str | None
+    ) -> ChangeResult:
+        self._files.seen.prepare(context)
+        try:
+            plan = await FILE_THREADS.run(self._change_now, context, path, change, token)
+        except ToolFailed as error:
+            # Counts only for those before `enter`: nothing was written then.
+            error.executed = "no"
+            context.refuse(error)
+            raise
+        return ChangeResult(token=plan.token, diff=plan.diff)
+
+    def _change_now(
+        self, context: ToolContext, path: str, change: Change, token: str | None
+    ) -> Plan:
+        with self._files.at(path, context) as location:
+            plan = planned(
+                self._files, context, location, change, token=token, max_diff_chars=_MAX_DIFF_CHARS
             )
-            return ChangeResult(token=now, diff="\n".join(lines))
+
+            def check(descriptor: int | None) -> None:
+                if not _is_still(plan.before, descriptor):
+                    text = f"{path} was changed by another one meanwhile: read it again"
+                    raise failure("changed", text)
+                if context.cancelled:
+                    raise failure("failed", "the call was cancelled")
+                context.enter()
+
+            if plan.data != plan.before:
+                replaced(location, plan.data, check)
+            self._files.seen.replace(context, location.path, plan.seen)
+            return plan
 
 
-def _bytes_of(location: Location) -> bytes:
-    with os.fdopen(location.open_file(), "rb") as file:
-        return file.read()
-
-
-def _token_of(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=12).hexdigest()
+def _is_still(before: bytes | None, descriptor: int | None) -> bool:
+    """Whether a file is the one that was read, and none was there where none was."""
+    if before is None or descriptor is None:
+        return before is None and descriptor is None
+    if os.fstat(descriptor).st_size != len(before):
+        return False
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return file.read(len(before) + 1) == before

@@ -1,0 +1,209 @@
+r"""Unified diffs of texts of which is known where they differ.
+
+The work is bounded: within a block of lines that differ, the shortest edit script is searched
+(Myers, "An O(ND) Difference Algorithm", 1986) until it has `_MAX_EDITS` lines; beyond, the block is
+shown as replaced as a whole. It takes `_MAX_EDITS` ** 2 / 2 steps, and as many for each line that
+is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["Block", "lines_of", "unified_diff"]
+
+_CONTEXT = 3
+_MAX_EDITS = 300
+_MAX_LINE_CHARS = 2_000
+_NO_LINE_END = "\n\\ No newline at end of file"
+
+
+class Block(NamedTuple):
+    """Lines that may differ: from the index of the first one up to that behind the last one."""
+
+    old_start: int
+    old_stop: int
+    new_start: int
+    new_stop: int
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text; one that has no line end differs from one that has."""
+    lines = text.split("\n")
+    last = lines.pop()
+    if last:
+        lines.append(last + _NO_LINE_END)
+    return lines
+
+
+def unified_diff(
+    before: Sequence[str],
+    after: Sequence[str],
+    blocks: Iterable[Block],
+    *,
+    names: tuple[str, str],
+    max_chars: int,
+) -> str:
+    """Return a unified diff with three lines of context; empty if nothing differs.
+
+    Args:
+        before: The lines before.
+        after: The lines after.
+        blocks: Where they may differ, ascending.
+        names: How the file is named before and after.
+        max_chars: How long it may be. A longer one is cut, and says so.
+    """
+    shown: list[str] = []
+    left = max_chars
+    for hunk in _hunks(
+        change for block in _joined(blocks) for change in _refined(before, after, block)
+    ):
+        for line in _lines_of_hunk(before, after, hunk):
+            left -= len(line) + 1
+            if left < 0:
+                shown.append("[the diff is cut here: it is too long]")
+                break
+            shown.append(line)
+        if left < 0:
+            break
+    if not shown:
+        return ""
+    return "\n".join((f"--- {names[0]}", f"+++ {names[1]}", *shown))
+
+
+def _joined(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Join blocks that touch or overlap."""
+    joined: Block | None = None
+    for block in blocks:
+        if joined is None:
+            joined = block
+        elif block.old_start <= joined.old_stop:
+            old_stop = max(joined.old_stop, block.old_stop)
+            new_stop = max(joined.new_stop, block.new_stop)
+            joined = joined._replace(old_stop=old_stop, new_stop=new_stop)
+        else:
+            yield joined
+            joined = block
+    if joined is not None:
+        yield joined
+
+
+def _refined(before: Sequence[str], after: Sequence[str], block: Block) -> list[Block]:
+    """Return where lines of a block really differ."""
+    old = before[block.old_start : block.old_stop]
+    new = after[block.new_start : block.new_stop]
+    least = min(len(old), len(new))
+    start = 0
+    while start < least and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < least - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    old = old[start : len(old) - end]
+    new = new[start : len(new) - end]
+    if not old and not new:
+        return []
+    pairs = _equal_lines(old, new) if old and new else []
+    if pairs is None:
+        pairs = []
+    at = Block(block.old_start + start, 0, block.new_start + start, 0)
+    changes = []
+    x = y = 0
+    for next_x, next_y in (*pairs, (len(old), len(new))):
+        if next_x > x or next_y > y:
+            changes.append(
+                Block(
+                    at.old_start + x, at.old_start + next_x, at.new_start + y, at.new_start + next_y
+                )
+            )
+        x, y = next_x + 1, next_y + 1
+    return changes
+
+
+def _equal_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Return the indices of lines that a shortest edit script keeps; None if it is too long."""
+    numbers: dict[str, int] = {}
+    a = [numbers.setdefault(line, len(numbers)) for line in old]
+    b = [numbers.setdefault(line, len(numbers)) for line in new]
+    # The furthest index of the old lines on each diagonal; negative diagonals count from the end.
+    furthest = [0] * (2 * _MAX_EDITS + 3)
+    trace = []
+    for edits in range(_MAX_EDITS + 1):
+        trace.append(furthest.copy())
+        for k in range(-edits, edits + 1, 2):
+            is_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
+            x = furthest[k + 1] if is_down else furthest[k - 1] + 1
+            y = x - k
+            while x < len(a) and y < len(b) and a[x] == b[y]:
+                x += 1
+                y += 1
+            furthest[k] = x
+            if x >= len(a) and y >= len(b):
+                return _kept_by(trace, len(a), len(b))
+    return None
+
+
+def _kept_by(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
+    """Go back from the end of both, and return the lines that were kept."""
+    kept = []
+    for edits in range(len(trace) - 1, -1, -1):
+        furthest = trace[edits]
+        k = x - y
+        is_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
+        before_x = furthest[k + 1] if is_down else furthest[k - 1]
+        before_y = before_x - (k + 1 if is_down else k - 1)
+        start_x = before_x if is_down else before_x + 1
+        if edits == 0:
+            start_x = 0
+        while x > start_x:
+            x -= 1
+            y -= 1
+            kept.append((x, y))
+        x = before_x
+        y = before_y
+    kept.reverse()
+    return kept
+
+
+def _hunks(changes: Iterable[Block]) -> Iterator[list[Block]]:
+    """Group changes whose lines of context meet."""
+    hunk: list[Block] = []
+    for change in changes:
+        if hunk and change.old_start - hunk[-1].old_stop > 2 * _CONTEXT:
+            yield hunk
+            hunk = []
+        hunk.append(change)
+    if hunk:
+        yield hunk
+
+
+def _lines_of_hunk(before: Sequence[str], after: Sequence[str], hunk: list[Block]) -> Iterator[str]:
+    first = hunk[0]
+    last = hunk[-1]
+    lead = min(_CONTEXT, first.old_start)
+    follow = min(_CONTEXT, len(before) - last.old_stop)
+    old = _range(first.old_start - lead, last.old_stop + follow)
+    new = _range(first.new_start - lead, last.new_stop + follow)
+    yield f"@@ -{old} +{new} @@"
+    at = first.old_start - lead
+    for change in hunk:
+        yield from _marked(" ", before[at : change.old_start])
+        yield from _marked("-", before[change.old_start : change.old_stop])
+        yield from _marked("+", after[change.new_start : change.new_stop])
+        at = change.old_stop
+    yield from _marked(" ", before[at : at + follow])
+
+
+def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        cut = len(line) - _MAX_LINE_CHARS
+        end = f"[cut: {cut:,} more characters]" if cut > 0 else ""
+        yield f"{mark}{line[:_MAX_LINE_CHARS]}{end}"
+
+
+def _range(start: int, stop: int) -> str:
+    """Return lines in the words of a unified diff: those of an empty range follow the number."""
+    count = stop - start
+    first = start + 1 if count else start
+    return str(first) if count == 1 else f"{first},{count}"

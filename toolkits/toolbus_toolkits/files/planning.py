@@ -1,0 +1,203 @@
+"""What a call makes of a file, found out before anything is written.
+
+The tools do what is planned here, and an assessment shows its diff.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from toolbus import ToolContext, ToolFailed
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
+from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
+from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.seen import Seen, Span
+from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
+from toolbus_toolkits.workspace import Location
+
+__all__ = ["Plan", "bytes_of", "planned", "preview", "proven"]
+
+_MAX_SHOWN = 200
+_NO_FILE = "/dev/null"
+
+
+class Plan(NamedTuple):
+    """What a call makes of a file."""
+
+    before: bytes | None
+    """What is there; None if there is no file."""
+    data: bytes
+    token: str
+    """The version that `data` is."""
+    diff: str
+    seen: Seen
+    """What the caller has seen when it is done."""
+
+
+def proven(
+    files: ReachedFiles, context: ToolContext, location: Location, now: Seen, token: str | None
+) -> Seen:
+    """Return what the caller of a call has seen of the version that is there.
+
+    Args:
+        files: The files.
+        context: The call.
+        location: The file.
+        now: The version that is there, as seen as a whole.
+        token: The version that the caller gives; it needs none of what it has seen here.
+
+    Raises `ToolFailed`: it has never read it, or has read another version.
+    """
+    name = name_of(files, location)
+    seen = files.seen.of(context, location.path)
+    if token is None and seen is None:
+        text = f"{name} exists, and you have not read it: read it first"
+        raise failure("never_read", text)
+    if token not in (None, now.token) or (token is None and seen and seen.token != now.token):
+        raise failure("changed", f"{name} has changed since you have read it: read it again")
+    # A token alone proves that it was read, such as by another host. What is known here is better.
+    if seen is None or seen.token != now.token or seen.is_whole:
+        return now
+    return seen
+
+
+def planned(
+    files: ReachedFiles,
+    context: ToolContext,
+    location: Location,
+    change: Change,
+    *,
+    token: str | None,
+    max_diff_chars: int,
+) -> Plan:
+    """Return what a call makes of a file. Nothing is written.
+
+    Args:
+        files: The files.
+        context: The call.
+        location: The file.
+        change: What is changed.
+        token: The version that the caller gives.
+        max_diff_chars: How long the diff may be.
+
+    Raises `ToolFailed` and `OSError`.
+    """
+    name = name_of(files, location)
+    before = None
+    text = None
+    seen = None
+    if location.status is not None:
+        before = bytes_of(location, name)
+        now, text = _text_of(before, name)
+        whole = Seen.whole(now, count_of_lines(text.raw))
+        seen = proven(files, context, location, whole, token)
+    elif token is not None:
+        raise failure("changed", f"{name} does not exist any more")
+    changed = change.of(text, seen)
+    target = text or Text(UTF8, "")
+    data = _encoded(target, changed.raw)
+    after_token, after = _read_back(data, changed.raw, target)
+    count = count_of_lines(after.raw)
+    old = text.shown if text else ""
+    diff = unified_diff(
+        lines_of(old),
+        lines_of(after.shown),
+        _blocks(changed.spans, count_of_lines(old), count),
+        names=(_NO_FILE if text is None else name, name),
+        max_chars=max_diff_chars,
+    )
+    if not diff and data != before:
+        diff = "[only line ends differ]" if before else "[an empty file]"
+    known = (seen or Seen(after_token)).changed(after_token, count, changed.spans)
+    return Plan(before, data, after_token, diff, known)
+
+
+def preview(
+    files: ReachedFiles,
+    context: ToolContext,
+    location: Location,
+    change: Change,
+    *,
+    token: str | None,
+    max_chars: int,
+) -> str:
+    """Return the diff that a call would make, or why it would make none; for an assessment.
+
+    It shows nothing of a file that the caller has not read. Arguments are those of `planned`.
+
+    Raises `OSError`.
+    """
+    try:
+        plan = planned(files, context, location, change, token=token, max_diff_chars=max_chars)
+    except ToolFailed as error:
+        return f"[it would change nothing: {error.message}]"
+    return plan.diff
+
+
+def name_of(files: ReachedFiles, location: Location) -> str:
+    """Return how results name a file: from the first root, or absolute in another one."""
+    is_first = location.root == files.roots.folders[0]
+    return one_line(location.relative if is_first else location.path, _MAX_SHOWN)
+
+
+def bytes_of(location: Location, name: str) -> bytes:
+    """Read a file as a whole. Raises `ToolFailed` for a large one, and `OSError`."""
+    with os.fdopen(location.open_file(), "rb", buffering=0) as file:
+        data = file.read(MAX_FILE_BYTES + 1) or b""
+        # One read may give less than there is.
+        while len(data) <= MAX_FILE_BYTES and (more := file.read(MAX_FILE_BYTES)):
+            data += more
+    if len(data) > MAX_FILE_BYTES:
+        size = location.status.st_size if location.status else len(data)
+        text = f"{name} has {size:,} bytes; files of up to {MAX_FILE_BYTES:,} bytes are changed"
+        raise failure("too_large", f"{text} as text: use `get` and `put`")
+    return data
+
+
+def _text_of(data: bytes, name: str) -> tuple[str, Text]:
+    try:
+        return read_text(data)
+    except NotText as error:
+        text = f"{name} is no text: {error}; use `get` and `put`"
+        raise failure("binary", text) from None
+
+
+def _encoded(target: Text, raw: str) -> bytes:
+    try:
+        data = target.encoded(raw)
+    except UnicodeEncodeError as error:
+        character = raw[error.start]
+        text = f"the encoding of the file, {target.encoding.label}, has no character"
+        code = f"{one_line(character)!r} (U+{ord(character):04X})"
+        raise failure("encoding", f"{text} {code}") from None
+    if len(data) > MAX_FILE_BYTES:
+        text = f"the file would have {len(data):,} bytes, at most {MAX_FILE_BYTES:,} are written"
+        raise failure("too_large", f"{text} as text: use `put`")
+    return data
+
+
+def _read_back(data: bytes, raw: str, target: Text) -> tuple[str, Text]:
+    """Read what is to be written, so that the next `read` shows nothing else."""
+    try:
+        token, after = read_text(data)
+    except NotText:
+        raise failure("encoding", "a text with NUL would be no text any more") from None
+    if after.raw != raw:
+        text = f"in {target.encoding.label}, the encoding of the file, this text would be read as"
+        raise failure("encoding", f"{text} another one")
+    return token, after
+
+
+def _blocks(spans: list[Span], old_count: int, new_count: int) -> list[Block]:
+    """Return replaced lines as indices; a span may count a line behind the last one."""
+    blocks = []
+    shift = 0
+    for first, removed, added in spans:
+        start = first - 1
+        old_stop = min(start + removed, old_count)
+        new_stop = min(start + shift + added, new_count)
+        blocks.append(Block(start, old_stop, start + shift, new_stop))
+        shift += added - removed
+    return blocks
