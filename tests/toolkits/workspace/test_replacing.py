@@ -335,6 +335,26 @@ def test_where_there_is_no_space_all_stays_as_it_was(root: Path) -> None:
     assert tree(root) == {"old": "old"}
 
 
+@pytest.mark.usefixtures("system")
+def test_an_error_when_the_draft_is_closed_keeps_the_old_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "old").write_text("old")
+    close = os.close
+
+    def close_file(descriptor: int) -> None:
+        is_written = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+        close(descriptor)
+        if is_written:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "close", close_file)
+    for path in ("old", "new"):
+        with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+            write(root, path, b"data", anything)
+    assert tree(root) == {"old": "old"}
+
+
 _PROLOGUE = """
 import os, sys
 from pathlib import Path

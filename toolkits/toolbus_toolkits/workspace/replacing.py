@@ -9,6 +9,9 @@ Between processes that write by this module no change is lost: the file that is 
 (`flock`), and `check` is asked about what is there then. Other programs take no such lock; what one
 of them writes between `check` and the rename that follows it is lost.
 
+Nothing is flushed to the disk: what a power failure leaves is up to the file system, as it is for
+most editors.
+
 A file that has other names (hard links) is replaced under this name alone. The others keep the old
 bytes: they may lie outside of the working directories, where nothing may be changed.
 """
@@ -119,6 +122,8 @@ class Draft:
         """
         try:
             file = self._begun()
+            # File systems of a network tell that the disk is full when a descriptor is closed.
+            os.close(os.dup(file))
             if self._missing:
                 check(None)
                 self._make_folders()
@@ -137,7 +142,8 @@ class Draft:
                 os.unlink(self._draft, dir_fd=self._folders[0])
             self._draft = None
         if self._file is not None:
-            os.close(self._file)
+            with suppress(OSError):
+                os.close(self._file)
             self._file = None
         while self._made:
             folder, name = self._made.pop()
@@ -201,11 +207,11 @@ class Draft:
                 raise FolderMoved(errno.ESTALE, "its folder was moved", self._path)
             if current is None:
                 return self._link(file)
-            _keep_attributes(current, file)
             if self._draft is None:
                 name = f".{secrets.token_hex(8)}.part"
                 os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=self._folders[0])
                 self._draft = name
+            _keep_attributes(current, file)
             self._rename(self._draft)
             return True
 
