@@ -35,8 +35,8 @@ from toolbus_toolkits.workspace import (
 _SYSTEMS = ["unnamed drafts", "named drafts", "no links"]
 
 
-class Refused(Exception):
-    """What a check raises."""
+class Refused(FileNotFoundError):
+    """What a check raises, such as one that looks for another file."""
 
 
 @pytest.fixture

@@ -268,26 +268,33 @@ def _locked(name: str, folder: int, path: str) -> Iterator[int | None]:
     """Lock the file that has a name, and give a descriptor of it; None if there is none."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
-        try:
+        descriptor = None
+        with suppress(FileNotFoundError):
             descriptor = _opened_target(name, folder, path)
-        except FileNotFoundError:
-            yield None
-            return
         try:
-            _lock(descriptor, path, deadline)
-            # Who held the lock before may have put another file there.
-            with suppress(FileNotFoundError):
-                now = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if os.path.samestat(now, os.fstat(descriptor)):
-                    yield descriptor
-                    return
+            if descriptor is None or _has_locked(descriptor, name, folder, path, deadline):
+                yield descriptor
+                return
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
     raise _lock_error(path)
+
+
+def _has_locked(descriptor: int, name: str, folder: int, path: str, deadline: float) -> bool:
+    """Lock a file; return whether it still has its name."""
+    _lock(descriptor, path, deadline)
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    # Who held the lock before may have put another file there.
+    return os.path.samestat(now, os.fstat(descriptor))
 
 
 def _lock(descriptor: int, path: str, deadline: float) -> None:
     pause, longest = _LOCK_PAUSES
+    is_writable = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,12 +308,13 @@ def _lock(descriptor: int, path: str, deadline: float) -> None:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return
-            if error.errno != errno.EBADF:
+            if error.errno != errno.EBADF or is_writable:
                 raise
             # NFS locks only what is open for writing.
             writable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
             os.dup2(writable, descriptor, inheritable=False)
             os.close(writable)
+            is_writable = True
 
 
 def _lock_error(path: str) -> OSError:
