@@ -29,7 +29,9 @@ def failure_of(root: Path, path: str | bytes, error: OSError | None = None) -> t
     """Return the reason and the message of the failure to read a file."""
     with pytest.raises(ToolFailed) as failed:
         _read(ReachedFiles(FilesConfig(root=root)), path, error)
-    return failed.value.details["reason"], failed.value.message
+    reason = failed.value.details["reason"]
+    assert failed.value.retryable == (reason in ("changed", "locked"))
+    return reason, failed.value.message
 
 
 def _read(files: ReachedFiles, path: str | bytes, error: OSError | None) -> None:

@@ -262,7 +262,7 @@ class Draft:
         descriptor = opened_file(self._name, folder)
         if not os.access(self._name, os.W_OK, dir_fd=folder, effective_ids=True):
             os.close(descriptor)
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self._path)
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), self._path)
         return descriptor
 
     @contextmanager
