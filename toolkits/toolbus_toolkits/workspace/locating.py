@@ -30,6 +30,7 @@ __all__ = [
     "opened_file",
 ]
 
+# Without O_PATH, which macOS does not have, a folder has to be readable to be entered.
 STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
