@@ -29,14 +29,16 @@ class WatchedChange(TypedDict):
 
 
 class WaitingChanges:
-    """The changes below one folder that wait. Used on several threads.
+    """The changes below one folder, or of one file, that wait. Used on several threads.
 
     Args:
-        base: The path that is watched, as it is told.
+        watched: The path that is watched, as it is told.
+        folder: That of the folder, which is another one if a file is watched.
     """
 
-    def __init__(self, base: str) -> None:
-        self._base = base
+    def __init__(self, watched: str, folder: str) -> None:
+        self._watched = watched
+        self._folder = folder
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
         # In the order of their latest events, so that a folder comes before what was made in it.
@@ -56,7 +58,7 @@ class WaitingChanges:
         """Add a change; together with an earlier one of the same path it is one or none.
 
         Args:
-            path: From the path that is watched; of that itself "".
+            path: From the folder.
             change: What became of it. Only a folder is `replaced`: its files are other ones.
             is_folder: Whether it is a folder.
         """
@@ -81,9 +83,9 @@ class WaitingChanges:
             waiting = self._waiting
             self._waiting = {}
         for notice in notices:
-            yield WatchedChange(path=_shown(self._base), change=notice)
+            yield WatchedChange(path=_shown(self._watched), change=notice)
         for (path, is_folder), change in waiting.items():
-            shown = _shown(os.path.normpath(os.path.join(self._base, path)))
+            shown = _shown(os.path.normpath(os.path.join(self._folder, path)))
             if is_folder:
                 shown += "/"
             if change == "replaced":
