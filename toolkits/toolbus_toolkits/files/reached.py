@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from toolbus import ToolFailed
+from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.config import FilesConfig
+from toolbus_toolkits.files.judged import JudgedPaths
 from toolbus_toolkits.files.seen import SeenFiles
 from toolbus_toolkits.workspace import (
     FolderMoved,
@@ -44,17 +45,37 @@ class ReachedFiles:
             config.additional_dangerous_directories,
         )
         self.seen = SeenFiles()
+        self.judged = JudgedPaths()
 
     @contextmanager
-    def at(self, path: str | bytes) -> Iterator[Location]:
+    def at(self, path: str | bytes, context: ToolContext | None = None) -> Iterator[Location]:
         """Find what a path names; blocking, so it runs on a thread.
 
-        As bytes it is a path that this system gave, such as one that `rg` found.
+        Args:
+            path: As it was written. As bytes it is one that this system gave, such as one that `rg`
+                found.
+            context: The call that is run, if it is the call's own path: the file then has to be the
+                one that was judged. For the first use of the path.
 
         Raises `ToolFailed`, also for an `OSError` of the block.
         """
-        with self.failing(path), located(path, self.roots) as location:
-            yield location
+        with self.failing(path):
+            with ExitStack() as stack:
+                try:
+                    location = stack.enter_context(located(path, self.roots))
+                except (OSError, ValueError):
+                    self._is_as_judged(context, path, "")
+                    raise
+                if not self._is_as_judged(context, path, location.path):
+                    text = f"{_shown(path)} leads elsewhere than when this call was judged"
+                    details = {"reason": "changed"}
+                    raise ToolFailed(f"{text}: call it again", retryable=True, details=details)
+                yield location
+
+    def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
+        if context is None or isinstance(path, bytes):
+            return True
+        return self.judged.take(context, path, target)
 
     @contextmanager
     def failing(self, path: str | bytes) -> Iterator[None]:

@@ -44,7 +44,7 @@ class Upload:
         """Bytes until now."""
         self.is_committing = False
         """Whether the file may have been replaced."""
-        with files.at(path) as location:
+        with files.at(path, context) as location:
             self._real_path = location.path
             self._name = name_of(files, location)
             # Here too, so that nobody sends a large file in vain.

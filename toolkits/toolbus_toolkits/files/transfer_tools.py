@@ -96,7 +96,7 @@ class TransferTools:
         return await FILE_THREADS.run(self._open, context, path)
 
     def _open(self, context: ToolContext, path: str) -> FileChunk:
-        with self._files.at(path) as location:
+        with self._files.at(path, context) as location:
 
             def note(version: str) -> None:
                 self._files.seen.add(context, location.path, Seen.whole(version))
