@@ -123,7 +123,7 @@ def _swapped_for_a_link(tree: Path) -> None:
         (lambda tree: (tree / ".git" / "objects" / "new").touch(), []),
         (lambda tree: (tree / ".git" / "objects").rename(tree / "src" / ".hg" / "x"), []),
         (lambda tree: (tree / ".0123456789abcdef.part").touch(), []),
-        (lambda tree: os.mkdir(os.fsencode(tree) + b"/\xe9t\xe9"), [r"added \xe9t\xe9/"]),
+        (lambda tree: os.mkdir(os.fsencode(tree) + b"/\xe9t\xe9"), [r"added \udce9t\udce9/"]),
     ],
 )
 async def test_each_change_below_the_folder_is_told_once(
@@ -248,7 +248,7 @@ async def test_a_caller_has_a_few_watches(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_folders_deeper_than_the_limit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_tree, "_MAX_DEPTH", 2)
+    monkeypatch.setattr(watched_tree, "MAX_DEPTH", 2)
     (tmp_path / "1" / "2" / "3").mkdir(parents=True)
     await _refused(Files(tmp_path), ".", "too_large")
 

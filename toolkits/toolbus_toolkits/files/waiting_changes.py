@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 from typing_extensions import TypedDict
 
+from toolbus.untrusted_text import one_line
+
 __all__ = ["Kind", "Notice", "WaitingChanges", "WatchedChange"]
 
 _MAX_WAITING = 20_000
@@ -83,17 +85,12 @@ class WaitingChanges:
             waiting = self._waiting
             self._waiting = {}
         for notice in notices:
-            yield WatchedChange(path=_shown(self._watched), change=notice)
+            yield WatchedChange(path=one_line(self._watched), change=notice)
         for (path, is_folder), change in waiting.items():
-            shown = _shown(os.path.normpath(os.path.join(self._folder, path)))
+            shown = one_line(os.path.normpath(os.path.join(self._folder, path)))
             if is_folder:
                 shown += "/"
             if change == "replaced":
                 yield WatchedChange(path=shown, change="deleted")
                 change = "added"
             yield WatchedChange(path=shown, change=change)
-
-
-def _shown(path: str) -> str:
-    r"""Return a path as text; bytes that are no UTF-8 as `\xe9`."""
-    return os.fsencode(path).decode(errors="backslashreplace")

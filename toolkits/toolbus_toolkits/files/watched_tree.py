@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from toolbus_toolkits.files import inotify
+from toolbus_toolkits.files.indexing import VERSION_CONTROL
 from toolbus_toolkits.files.inotify import Event, Inotify
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.files.waiting_changes import Kind, WaitingChanges
 from toolbus_toolkits.workspace import is_draft
 from toolbus_toolkits.workspace.locating import STEP
 
 __all__ = ["EventsLost", "WatchedTree"]
 
-_VERSION_CONTROL = frozenset((".git", ".svn", ".hg", ".bzr", ".jj", ".sl"))
 _MAX_NAMES = 100_000
 """Names that are kept to tell a new file from one that is replaced; some 10 MB."""
-_MAX_DEPTH = 200
-"""Each folder is opened by as many steps."""
 _SCANNED_AT_ONCE = 32
 """Folders that are listed between two looks at the events, of which the kernel keeps 16,384."""
 
@@ -255,7 +254,7 @@ class WatchedTree:
     def _is_left_out(self, name: str) -> bool:
         if self._only is not None:
             return name != self._only
-        return name in _VERSION_CONTROL or is_draft(name)
+        return name in VERSION_CONTROL or is_draft(name)
 
     def _learn(self, folder: _Folder, name: str) -> None:
         if not self._keeps_names:
@@ -351,8 +350,8 @@ class WatchedTree:
 
 def _opened(folder: _Folder, top: int) -> int:
     steps = folder.steps()
-    if len(steps) > _MAX_DEPTH:
-        text = f"a folder is more than {_MAX_DEPTH} folders below the one that is watched"
+    if len(steps) > MAX_DEPTH:
+        text = f"a folder is more than {MAX_DEPTH} folders below the one that is watched"
         raise failure("too_large", text)
     above = os.dup(top)
     try:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.waiting_changes import Notice, WaitingChanges, WatchedChange
 from toolbus_toolkits.files.watched_tree import EventsLost, WatchedTree
@@ -30,12 +31,20 @@ class Watch:
 
     Args:
         files: The files.
+        context: The call.
         path: What is watched.
         on_change: Is called on the thread of `run` when there is something to `take`.
     """
 
-    def __init__(self, files: ReachedFiles, path: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: ReachedFiles,
+        context: ToolContext,
+        path: str,
+        on_change: Callable[[], None],
+    ) -> None:
         self._files = files
+        self._context = context
         self._path = path
         self._on_change = on_change
         self._lock = threading.Lock()
@@ -77,7 +86,7 @@ class Watch:
                 os.close(wake)
 
     def _find(self) -> None:
-        with self._files.at(self._path) as location:
+        with self._files.at(self._path, self._context) as location:
             if location.status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             watched = folder = _told(self._files, location)
