@@ -165,7 +165,7 @@ class Assessor:
     ) -> Assessment:
         try:
             with self._judged(context, path) as location:
-                diff = ""
+                diff = None
                 if change is not None:
                     diff = self._diff(context, location, change, token)
                 shown = _shown(path, name_of(self._files, location))
@@ -180,7 +180,7 @@ class Assessor:
             immune=bool(reason),
             within_workdir=not reason,
             message=f"{message}; it {reason}" if reason else message,
-            preview=diff,
+            preview=diff or "",
             suggestions=suggested,
         )
         return self._with_rules(context, said, paths)
@@ -332,31 +332,38 @@ def _shown(path: str, name: str) -> str:
     return f"`{written}` (which is `{name}`)"
 
 
-def _words_of_change(location: Location, shown: str, diff: str) -> str:
-    """Return what a call would do to a file, for a person."""
-    if diff.startswith("[it would"):
+def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
+    """Return what a call would do to a file, for a person.
+
+    Args:
+        location: The file.
+        shown: Its name.
+        diff: What `preview` returned; None for a call that has no text.
+    """
+    status = location.status
+    if diff is not None and diff.startswith("[it would"):
         return f"would fail for {shown}: {diff[1:-1]}"
-    lines = diff.split("\n")
-    added = sum(line.startswith("+") for line in lines[2:])
-    removed = sum(line.startswith("-") for line in lines[2:])
-    if location.status is None:
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        return f"would fail for {shown}, which is no file"
+    lines = (diff or "").split("\n")[2:]
+    added = sum(line.startswith("+") for line in lines)
+    removed = sum(line.startswith("-") for line in lines)
+    if status is None:
         words = f"makes {shown}"
-        if added:
-            words += f", with {_counted(added)}"
+        words += f", with {_counted(added)}" if added else ""
         if location.missing:
-            words += f", and the folder `{one_line('/'.join(location.missing), _MAX_SHOWN)}`"
+            folder = one_line("/".join(location.missing), _MAX_SHOWN)
+            words += f", and the folder `{folder}`"
         return words
-    if not stat.S_ISREG(location.status.st_mode):
-        return f"would fail for {shown}: it is no file"
+    if diff is None:
+        return f"replaces {shown}, which has {status.st_size:,} bytes"
     if added and removed:
-        return f"replaces {_counted(removed)} of {shown} by {added}"
-    if added or removed:
-        return (
-            f"adds {_counted(added)} to {shown}"
-            if added
-            else (f"removes {_counted(removed)} of {shown}")
-        )
-    return f"replaces {shown}, which has {location.status.st_size:,} bytes"
+        return f"replaces {_counted(removed)} of {shown} by {added:,}"
+    if added:
+        return f"adds {_counted(added)} to {shown}"
+    if removed:
+        return f"removes {_counted(removed)} of {shown}"
+    return f"changes {shown}: {diff[1:-1]}" if diff else f"leaves {shown} as it is"
 
 
 def _counted(lines: int) -> str:

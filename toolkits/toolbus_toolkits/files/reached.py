@@ -67,9 +67,10 @@ class ReachedFiles:
                     self._is_as_judged(context, path, "")
                     raise
                 if not self._is_as_judged(context, path, location.path):
-                    text = f"{_shown(path)} leads elsewhere than when this call was judged"
-                    details = {"reason": "changed"}
-                    raise ToolFailed(f"{text}: call it again", retryable=True, details=details)
+                    text = f"{_shown(path)} leads elsewhere than when it was judged: call it again,"
+                    text += f" or with the path where it leads now, {_shown(location.path)}"
+                    # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+                    raise failure("changed", text)
                 yield location
 
     def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:

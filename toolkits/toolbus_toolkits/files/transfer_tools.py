@@ -68,13 +68,7 @@ class TransferTools:
             FunctionTool(
                 self._get, name="get", affinity="caller", read_only=True, assess=assessor.reading
             ),
-            FunctionTool(
-                self._watch,
-                name="watch",
-                read_only=True,
-                assess=assessor.reading,
-                affinity="caller",
-            ),
+            FunctionTool(self._watch, name="watch", read_only=True, assess=assessor.watching),
         ]
         self._watches: Counter[Asker] = Counter()
         self.writing: list[Tool] = [
@@ -154,7 +148,7 @@ class TransferTools:
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(has_changed.set)
 
-            watch = Watch(self._files, path, tell)
+            watch = Watch(self._files, context, path, tell)
             running = asyncio.ensure_future(_WATCH_THREADS.run(watch.run))
             running.add_done_callback(retrieve_error)
             running.add_done_callback(lambda _: has_changed.set())
