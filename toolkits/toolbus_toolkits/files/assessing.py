@@ -1,17 +1,60 @@
-"""Says what a call of these tools would do, before it runs."""
+"""Says what a call of these tools would do, before it runs.
+
+What a rule covers is compared with two paths of a file: the path as it was written, and the real
+one. A link `notes.txt` to `.env` is a secret, and so is a link `.env` to `notes.txt`. A deny or an
+ask counts for either of them, an allow for the real one alone.
+
+A call that reads a tree cannot leave out what a rule denies: a tool is not told which of the asked
+patterns are denials. So a pattern counts if the call would read a file that it covers; `path` and
+`glob` narrow the call. A call that only tells names counts by folders: a name belongs to the folder
+that it is in. So a rule about `*.lock` forbids no list of a folder with `poetry.lock` in it, and
+one about `secrets/**` forbids to list what is in `secrets`.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache, partial
+from typing import NamedTuple
 
-from toolbus import Assessment, ToolContext
+from toolbus import Assessment, Rule, ToolContext, ToolFailed
+from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.changes import Change
-from toolbus_toolkits.files.planning import preview
+from toolbus_toolkits.files.indexing import FileFilter, files_read
+from toolbus_toolkits.files.planning import name_of, preview
 from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.workspace import Location
+from toolbus_toolkits.workspace import Location, RootedPattern, UnresolvedPath, escaped, resolve
 
 __all__ = ["Assessor"]
+
+_MAX_SHOWN = 200
+_MAX_NAMED = 3
+_LISTING_S = 2.0
+"""An assessment has 5 s in all."""
+_MAX_ENTRIES = 100_000
+"""Of folders that are walked for `watch`; some 0.5 s."""
+_NARROW = "`path` and `glob` narrow it"
+_ANY_NAME = "\x01" * 16
+"""A name that only patterns match which match any name."""
+
+
+class _Paths(NamedTuple):
+    """What a path leads to, as far as that is known."""
+
+    written: str
+    """Absolute, by its names alone."""
+    real: str | None
+    """None if it can lead nowhere."""
+    root: str = ""
+    """The root that it is in."""
+    is_folder: bool = False
 
 
 class Assessor:
@@ -23,32 +66,298 @@ class Assessor:
 
     def __init__(self, files: ReachedFiles) -> None:
         self._files = files
+        # The rules of an operator and of a person: the same ones for each call.
+        self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that reads one file."""
-        with self._files.at(path) as location:
-            reason = self._files.sensitive.reason(location.path, writes=False)
+        said, paths = self._reading(context, path, "reads")
+        return self._with_rules(context, said, paths)
+
+    def listing(self, context: ToolContext, path: str) -> Assessment:
+        """Return what is said of a call that tells the names in one folder."""
+        said, paths = self._reading(context, path, "lists", are_names_told=True)
+        return self._with_rules(context, said, paths)
+
+    async def finding(
+        self, context: ToolContext, pattern: str, path: str | None = None
+    ) -> Assessment:
+        """Return what is said of a call that tells the names of files in a tree."""
+        which = FileFilter(pattern)
+        return await self._of_tree(context, path or ".", which, are_names_told=True)
+
+    async def searching(
+        self,
+        call: ToolContext,
+        path: str | None = None,
+        glob: str | None = None,
+        type: str | None = None,
+    ) -> Assessment:
+        """Return what is said of a call that reads the files of a tree."""
+        which = FileFilter(glob, type)
+        return await self._of_tree(call, path or ".", which, are_names_told=False)
+
+    def watching(self, context: ToolContext, path: str) -> Assessment:
+        """Return what is said of a call that tells the names in a tree, also those to come."""
+        said, paths = self._reading(context, path, "watches", are_names_told=True)
+        if not context.patterns or paths.real is None or not paths.is_folder:
+            return self._with_rules(context, said, paths)
+        try:
+            with self._files.at(path) as location:
+                names = _folders_below(location)
+        except ToolFailed:
+            names = None
+        return self._with_tree(context, said, paths, names and map(_any_name_in, names))
+
+    async def _of_tree(
+        self, context: ToolContext, path: str, which: FileFilter, *, are_names_told: bool
+    ) -> Assessment:
+        verb = "finds files in" if are_names_told else "searches"
+        said, paths = await FILE_THREADS.run(
+            partial(self._reading, context, path, verb, are_names_told=are_names_told)
+        )
+        if not context.patterns or paths.real is None or not paths.is_folder:
+            return self._with_rules(context, said, paths)
+        try:
+            found = await files_read(self._files, path, which, seconds=_LISTING_S)
+        except ToolFailed as error:
+            said = replace(said, message=f"the call would fail: {error.message}")
+            return self._with_rules(context, said, paths)
+        names: Iterable[str] | None = None
+        if found.is_complete and are_names_told:
+            names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
+        elif found.is_complete:
+            names = found.paths
+            if not said.immune:  # else the call names what holds secrets, and reads it
+                names = filter(partial(self._is_searched, paths), names)
+        return await FILE_THREADS.run(self._with_tree, context, said, paths, names)
+
+    def _is_searched(self, paths: _Paths, name: str) -> bool:
+        return not self._files.sensitive.reason(os.path.join(paths.root, name), writes=False)
+
+    def _reading(
+        self, context: ToolContext, path: str, verb: str, *, are_names_told: bool = False
+    ) -> tuple[Assessment, _Paths]:
+        try:
+            with self._judged(context, path) as location:
+                shown = _shown(path, name_of(self._files, location))
+                # Names of secrets are none.
+                reason = "" if are_names_told else self._reason(path, location, writes=False)
+                paths = self._paths(path, location)
+        except ToolFailed as error:
+            return self._unreached(path, error, reads=True)
         if reason:
-            return Assessment("ask", immune=True, message=f"`{path}` {reason}")
-        return Assessment("pass", read_only=True)
+            return Assessment("ask", immune=True, message=f"{verb} {shown}, which {reason}"), paths
+        return Assessment("pass", read_only=True, message=f"{verb} {shown}"), paths
 
     def writing(self, context: ToolContext, path: str) -> Assessment:
-        """Return what is said of a call that changes one file."""
-        with self._files.at(path) as location:
-            return self._of_change(path, location)
+        """Return what is said of a call that writes one file as a whole."""
+        return self._changing(context, path, None, None)
 
     def changing(
         self, context: ToolContext, path: str, change: Change, token: str | None
     ) -> Assessment:
         """Return what is said of a call that changes the text of one file, with a diff."""
-        with self._files.at(path) as location:
-            shown = preview(
+        return self._changing(context, path, change, token)
+
+    def _changing(
+        self, context: ToolContext, path: str, change: Change | None, token: str | None
+    ) -> Assessment:
+        try:
+            with self._judged(context, path) as location:
+                diff = ""
+                if change is not None:
+                    diff = self._diff(context, location, change, token)
+                shown = _shown(path, name_of(self._files, location))
+                message = _words_of_change(location, shown, diff)
+                reason = self._reason(path, location, writes=True)
+                suggested = () if reason else self._suggestions(location)
+                paths = self._paths(path, location)
+        except ToolFailed as error:
+            return self._with_rules(context, *self._unreached(path, error, reads=False))
+        said = Assessment(
+            "ask",
+            immune=bool(reason),
+            within_workdir=not reason,
+            message=f"{message}; it {reason}" if reason else message,
+            preview=diff,
+            suggestions=suggested,
+        )
+        return self._with_rules(context, said, paths)
+
+    def _diff(
+        self, context: ToolContext, location: Location, change: Change, token: str | None
+    ) -> str:
+        try:
+            return preview(
                 self._files, context, location, change, token=token, max_chars=MAX_PREVIEW_BYTES
             )
-            return replace(self._of_change(path, location), preview=shown)
+        except OSError as error:
+            return f"[it would change nothing: {error.strerror}]"
 
-    def _of_change(self, path: str, location: Location) -> Assessment:
-        reason = self._files.sensitive.reason(location.path, writes=True)
-        if reason:
-            return Assessment("ask", immune=True, message=f"`{path}` {reason}")
-        return Assessment("ask", within_workdir=True, message=f"writes `{path}`")
+    @contextmanager
+    def _judged(self, context: ToolContext, path: str) -> Iterator[Location]:
+        """Find what a path names, and remember that for the call. Raises `ToolFailed`."""
+        is_found = False
+        try:
+            with self._files.at(path) as location:
+                is_found = True
+                self._files.judged.note(context, path, location.path)
+                yield location
+        finally:
+            if not is_found:
+                self._files.judged.note(context, path, "")
+
+    def _unreached(self, path: str, error: ToolFailed, *, reads: bool) -> tuple[Assessment, _Paths]:
+        """Return what is said of a call that finds no file."""
+        real: str | None = None
+        with suppress(UnresolvedPath):
+            real = resolve(path, self._files.roots.folders[0])
+        paths = _Paths(self._written(path), real)
+        if (error.details or {}).get("reason") == "outside":
+            return Assessment("deny", message=error.message), paths
+        message = f"the call would fail: {error.message}"
+        if reads:
+            return Assessment("pass", read_only=True, message=message), paths
+        return Assessment("ask", within_workdir=True, message=message), paths
+
+    def _written(self, path: str) -> str:
+        return os.path.normpath(os.path.join(self._files.roots.folders[0], path))
+
+    def _paths(self, path: str, location: Location) -> _Paths:
+        status = location.status
+        is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+        return _Paths(self._written(path), location.path, location.root, is_folder)
+
+    def _reason(self, path: str, location: Location, *, writes: bool) -> str:
+        """Return why a person decides about a file, to follow its name; empty if no one has to."""
+        for text in (path, self._written(path), location.path):
+            if reason := self._files.sensitive.reason(text, writes=writes):
+                return reason
+        return ""
+
+    def _with_rules(self, context: ToolContext, said: Assessment, paths: _Paths) -> Assessment:
+        """Return an assessment with the asked patterns that cover one file, or all of a folder."""
+        if not context.patterns:
+            return said
+        if paths.real is None:  # it may be anything
+            return replace(said, matches=context.patterns, parts=((),))
+        matches = []
+        sure = []
+        for text in context.patterns:
+            pattern = self._pattern(text)
+            if pattern.covers(paths.real, is_folder=paths.is_folder):
+                sure.append(text)
+            if any(_may_cover(pattern, path, paths) for path in (paths.real, paths.written)):
+                matches.append(text)
+        return replace(said, matches=tuple(matches), parts=(tuple(sure),))
+
+    def _with_tree(
+        self,
+        context: ToolContext,
+        said: Assessment,
+        paths: _Paths,
+        names: Iterable[str] | None,
+    ) -> Assessment:
+        """Return an assessment with the asked patterns that cover anything in a folder.
+
+        Args:
+            context: The call.
+            said: The assessment without them.
+            paths: The folder.
+            names: What the call would read, or tell, from the root of the folder; None if that is
+                too much.
+        """
+        said = self._with_rules(context, said, paths)
+        if names is None or paths.real is None:
+            message = f"{said.message}, which has too many files to compare with rules: {_NARROW}"
+            return replace(said, message=message, matches=context.patterns, parts=((),))
+        files = [os.path.join(paths.root, name) for name in names]
+        if paths.written != paths.real:
+            files += [paths.written + path[len(paths.real) :] for path in files]
+        found = [text for text in context.patterns if self._pattern(text).may_cover_any(files)]
+        if not found:
+            return said
+        shown = ", ".join(f"`{one_line(text, _MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
+        message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
+        matches = tuple(dict.fromkeys((*said.matches, *found)))
+        return replace(said, message=message, matches=matches)
+
+    def _suggestions(self, location: Location) -> tuple[Rule, ...]:
+        """Return a rule for the folder of a file; of one directly in a root, for it alone."""
+        is_first = location.root == self._files.roots.folders[0]
+        relative = location.relative
+        folder = os.path.dirname(relative)
+        start = "" if is_first and folder else "/" if is_first else f"{location.root}/"
+        pattern = escaped(f"{start}{folder or relative}") + ("/**" if folder else "")
+        try:
+            return (Rule(behavior="allow", match=pattern),)
+        except ValueError:  # a name that is no text
+            return ()
+
+
+def _may_cover(pattern: RootedPattern, path: str, paths: _Paths) -> bool:
+    if pattern.may_cover(path, is_folder=paths.is_folder):
+        return True
+    return paths.is_folder and pattern.may_cover(_any_name_in(path))
+
+
+def _any_name_in(folder: str) -> str:
+    return os.path.join(folder, _ANY_NAME)
+
+
+def _folders_below(location: Location) -> list[str] | None:
+    """Return a folder and those below it, from the root; None for too many. Raises `OSError`."""
+    ends_at = time.monotonic() + _LISTING_S
+    top = location.open_folder()
+    found = []
+    entries = 0
+    try:
+        # By descriptors, and never through a symlink.
+        for folder, folders, files, _ in os.fwalk(".", dir_fd=top):
+            found.append(os.path.normpath(os.path.join(location.relative, folder)))
+            entries += len(folders) + len(files)
+            if entries > _MAX_ENTRIES or time.monotonic() > ends_at:
+                return None
+    finally:
+        os.close(top)
+    return found
+
+
+def _shown(path: str, name: str) -> str:
+    """Return how a file is named: as it was written, and where that leads."""
+    written = one_line(os.path.normpath(path), _MAX_SHOWN)
+    if written == name or os.path.isabs(path):
+        return f"`{name}`"
+    return f"`{written}` (which is `{name}`)"
+
+
+def _words_of_change(location: Location, shown: str, diff: str) -> str:
+    """Return what a call would do to a file, for a person."""
+    if diff.startswith("[it would"):
+        return f"would fail for {shown}: {diff[1:-1]}"
+    lines = diff.split("\n")
+    added = sum(line.startswith("+") for line in lines[2:])
+    removed = sum(line.startswith("-") for line in lines[2:])
+    if location.status is None:
+        words = f"makes {shown}"
+        if added:
+            words += f", with {_counted(added)}"
+        if location.missing:
+            words += f", and the folder `{one_line('/'.join(location.missing), _MAX_SHOWN)}`"
+        return words
+    if not stat.S_ISREG(location.status.st_mode):
+        return f"would fail for {shown}: it is no file"
+    if added and removed:
+        return f"replaces {_counted(removed)} of {shown} by {added}"
+    if added or removed:
+        return (
+            f"adds {_counted(added)} to {shown}"
+            if added
+            else (f"removes {_counted(removed)} of {shown}")
+        )
+    return f"replaces {shown}, which has {location.status.st_size:,} bytes"
+
+
+def _counted(lines: int) -> str:
+    return "1 line" if lines == 1 else f"{lines:,} lines"

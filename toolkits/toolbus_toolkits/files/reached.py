@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from toolbus import ToolFailed
+from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.config import FilesConfig
+from toolbus_toolkits.files.judged import JudgedPaths
 from toolbus_toolkits.files.seen import SeenFiles
 from toolbus_toolkits.workspace import (
+    FolderMoved,
     Location,
     NoFile,
     OutsideRoots,
     ProgramPaths,
     Roots,
+    RootVanished,
     UnresolvedPath,
     located,
 )
@@ -42,18 +45,40 @@ class ReachedFiles:
             config.additional_dangerous_directories,
         )
         self.seen = SeenFiles()
+        self.judged = JudgedPaths()
 
     @contextmanager
-    def at(self, path: str) -> Iterator[Location]:
+    def at(self, path: str | bytes, context: ToolContext | None = None) -> Iterator[Location]:
         """Find what a path names; blocking, so it runs on a thread.
+
+        Args:
+            path: As it was written. As bytes it is one that this system gave, such as one that `rg`
+                found.
+            context: The call that is run, if it is the call's own path: the file then has to be the
+                one that was judged. For the first use of the path.
 
         Raises `ToolFailed`, also for an `OSError` of the block.
         """
-        with self.failing(path), located(path, self.roots) as location:
-            yield location
+        with self.failing(path):
+            with ExitStack() as stack:
+                try:
+                    location = stack.enter_context(located(path, self.roots))
+                except (OSError, ValueError):
+                    self._is_as_judged(context, path, "")
+                    raise
+                if not self._is_as_judged(context, path, location.path):
+                    text = f"{_shown(path)} leads elsewhere than when this call was judged"
+                    details = {"reason": "changed"}
+                    raise ToolFailed(f"{text}: call it again", retryable=True, details=details)
+                yield location
+
+    def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
+        if context is None or isinstance(path, bytes):
+            return True
+        return self.judged.take(context, path, target)
 
     @contextmanager
-    def failing(self, path: str) -> Iterator[None]:
+    def failing(self, path: str | bytes) -> Iterator[None]:
         """Turn what the block raises about a path into `ToolFailed`."""
         try:
             yield
@@ -74,23 +99,39 @@ def failure(reason: str, message: str) -> ToolFailed:
 
 _REASONS = {
     errno.ENOENT: ("no_such_file", "does not exist"),
-    errno.ENOTDIR: ("not_a_folder", "leads through what is no folder"),
+    errno.ENOTDIR: ("not_a_folder", "is no folder, or leads through what is none"),
     errno.EISDIR: ("not_a_file", "is a folder"),
+    # Located paths have no symlinks: one has just taken the place of what was found.
+    errno.ELOOP: ("changed", "was replaced by a symbolic link meanwhile: try again"),
     errno.EACCES: ("not_permitted", "may not be accessed by the user of this host"),
     errno.EPERM: ("not_permitted", "may not be changed by the user of this host"),
     errno.EROFS: ("not_permitted", "is on a file system that is read-only"),
+    errno.ETXTBSY: ("not_permitted", "is a program that runs"),
     errno.ENOSPC: ("no_space", "cannot be written: the disk is full"),
     errno.EDQUOT: ("no_space", "cannot be written: the quota of this user is used up"),
-    errno.ENAMETOOLONG: ("no_path", "has a name that is too long"),
+    errno.EFBIG: ("no_space", "cannot be written: it is larger than this host allows"),
+    errno.ENAMETOOLONG: ("no_path", "has a name that is too long, or too many new folders"),
+    errno.EILSEQ: ("no_path", "has a name that its file system does not take"),
+    errno.EAGAIN: ("locked", "is locked by others: try again"),
+    errno.EIO: ("failed", "cannot be read or written: the disk reports an error"),
+    errno.ESTALE: ("failed", "was removed from its network share meanwhile: try again"),
+    errno.EMFILE: ("failed", "cannot be opened: this host has too many open files"),
+    errno.ENFILE: ("failed", "cannot be opened: this machine has too many open files"),
 }
 
 
-def _failure_of(error: OSError, path: str) -> ToolFailed:
+def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
     if isinstance(error, NoFile):
         return failure("not_a_file", f"{_shown(path)} is {error.strerror}, not a file")
-    reason, words = _REASONS.get(error.errno or 0, ("failed", f"fails: {error.strerror}"))
+    if isinstance(error, FolderMoved):
+        return failure("changed", f"{_shown(path)} is elsewhere now: its folder was moved")
+    if isinstance(error, RootVanished):
+        root = one_line(str(error.filename), _MAX_SHOWN)
+        return failure("no_such_file", f"{_shown(path)} does not exist, nor does its root {root!r}")
+    words = f"cannot be read or written: {error.strerror or type(error).__name__}"
+    reason, words = _REASONS.get(error.errno or 0, ("failed", words))
     return failure(reason, f"{_shown(path)} {words}")
 
 
-def _shown(path: str) -> str:
-    return repr(one_line(path, _MAX_SHOWN))
+def _shown(path: str | bytes) -> str:
+    return repr(one_line(os.fsdecode(path), _MAX_SHOWN))

@@ -42,7 +42,7 @@ def read_file(
 
     Raises `ToolFailed`.
     """
-    with files.at(path) as location, os.fdopen(location.open_file(), "rb") as file:
+    with files.at(path, context) as location, os.fdopen(location.open_file(), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         name = name_of(files, location)
         block = file.read(min(_BLOCK_BYTES, size or _BLOCK_BYTES))

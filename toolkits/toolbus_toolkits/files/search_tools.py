@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+import heapq
 import os
-from typing import Annotated
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
+from toolbus_toolkits.files.open_folders import NewestFiles
+from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.searching import Output, Question, Search, ended_early
+from toolbus_toolkits.workspace import PathPattern
+from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
-__all__ = ["ListResult", "SearchTools"]
+__all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Pattern = Annotated[str, Field(min_length=1, max_length=4096)]
+Limit = Annotated[int, Field(ge=1, le=10_000)]
+
+_MAX_SECONDS = 60.0
+_ANSWER_S = 1.0
+"""Before the deadline of a call: what was found until then is returned."""
+_MAX_AT_A_TIME = 4
+"""Each search runs up to two programs, which use all processors."""
+
+
+Kind: TypeAlias = Literal["file", "folder", "link", "other"]
+
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+
+
+class Entry(TypedDict):
+    """What is in a folder."""
+
+    name: str
+    kind: Kind
+    size: int | None
+    """In bytes, of a file."""
 
 
 class ListResult(TypedDict):
     """What a folder has."""
 
-    entries: list[str]
+    entries: list[Entry]
+    """Sorted by name."""
+    total: int
+    """How many there are."""
+    truncated: bool
+
+
+class GlobResult(TypedDict):
+    """Files with their paths."""
+
+    paths: list[str]
+    truncated: bool
+    note: str
+
+
+class GrepResult(TypedDict):
+    """Where a text was found."""
+
+    matches: list[str]
+    truncated: bool
+    left_out: int
+    note: str
 
 
 class SearchTools:
@@ -35,23 +88,167 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self.reading: list[Tool] = [
-            FunctionTool(self._list, name="list", read_only=True, assess=assessor.reading)
+            FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
+            FunctionTool(
+                self._glob,
+                name="glob",
+                read_only=True,
+                max_concurrency=_MAX_AT_A_TIME,
+                assess=assessor.finding,
+            ),
+            FunctionTool(
+                self._grep,
+                name="grep",
+                read_only=True,
+                max_concurrency=_MAX_AT_A_TIME,
+                assess=assessor.searching,
+            ),
         ]
         self.writing: list[Tool] = []
 
-    async def _list(self, context: ToolContext, path: Path = ".") -> ListResult:
-        """List a folder.
+    async def _list(
+        self, context: ToolContext, path: Path = ".", limit: Limit = 1000
+    ) -> ListResult:
+        """List what is in a folder, hidden names too, sorted by name.
 
         Args:
             context: The call.
             path: The folder, from the root, or absolute.
+            limit: The most entries to return.
         """
-        return await FILE_THREADS.run(self._list_now, path)
+        return await FILE_THREADS.run(self._list_now, context, path, limit)
 
-    def _list_now(self, path: str) -> ListResult:
-        with self._files.at(path) as location:
+    def _list_now(self, context: ToolContext, path: str, limit: int) -> ListResult:
+        with self._files.at(path, context) as location:
             folder = location.open_folder()
             try:
-                return ListResult(entries=sorted(os.listdir(folder)))
+                total, names = _first_names(folder, limit, context)
+                entries = [_entry(name, folder) for name in names]
             finally:
                 os.close(folder)
+        return ListResult(entries=entries, total=total, truncated=total > len(entries))
+
+    async def _glob(
+        self, context: ToolContext, pattern: Pattern, path: Path | None = None, limit: Limit = 1000
+    ) -> GlobResult:
+        """Find files by their paths; the newest first.
+
+        Args:
+            context: The call.
+            pattern: As for `rg --glob`: `*.py` at any depth, `src/**/*.{ts,tsx}` from the folder.
+            path: The folder to search; by default the root.
+            limit: The most paths to return.
+        """
+        seconds = _seconds(context)
+        async with searched(self._files, path or ".", context) as folder:
+            if not folder.is_folder:
+                raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
+            matches = _matcher(pattern_below(folder, pattern))
+            newest = NewestFiles(
+                folder, limit, lambda name: not matches(os.fsdecode(name)) or is_draft(name)
+            )
+            # Not by `--glob`: what that matches is found though `.gitignore` names it, and with
+            # `**` all of `node_modules` would be.
+            arguments = ["--files", *FileFilter().arguments(folder)]
+            is_in_time = await indexed(folder, arguments, newest.add, seconds)
+        note = "" if is_in_time else ended_early(seconds)
+        if not newest.total and pattern.startswith("/"):
+            note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
+        return GlobResult(
+            paths=[one_line(folder.shown(name)) for name in newest.newest()],
+            truncated=newest.total > limit or not is_in_time,
+            note=note,
+        )
+
+    async def _grep(  # noqa: PLR0913 - the arguments of the tool
+        self,
+        call: ToolContext,
+        pattern: Pattern,
+        path: Path | None = None,
+        glob: Pattern | None = None,
+        output: Output = "files",
+        context: Annotated[int, Field(ge=0, le=100)] = 0,
+        limit: Limit = 250,
+        type: Annotated[str, Field(min_length=1, max_length=64)] | None = None,
+        ignore_case: bool = False,
+        multiline: bool = False,
+    ) -> GrepResult:
+        """Search in files with ripgrep, the newest file first.
+
+        Not searched are binary files, what `.gitignore` names, what is behind symlinks, and files
+        that hold secrets: `left_out` says how many, and `path` searches one of them. Where a rule
+        forbids some of the files, `path` and `glob` leave them out.
+
+        Args:
+            call: The call.
+            pattern: A regular expression of ripgrep (Rust): no look-around, no back-references.
+            path: The folder to search, or a file; by default the root.
+            glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`.
+            output: `files` for paths, `content` for lines as `path:number:text`, `count` for
+                `path:count`, the number of lines that match.
+            context: With `content`: so many lines before and after each, as `path-number-text`.
+            limit: The most entries of `matches`.
+            type: Only files of this type, as for `rg --type`: `py`, `js`, `rust`.
+            ignore_case: Whether `a` also matches `A`.
+            multiline: Whether a match may span lines; then `.` matches line ends.
+        """
+        which = FileFilter(glob, type)
+        question = Question(
+            pattern=pattern,
+            output=output,
+            limit=limit,
+            context=context,
+            ignore_case=ignore_case,
+            multiline=multiline,
+        )
+        async with searched(self._files, path or ".", call) as folder:
+            answer = await Search(self._files, folder, which, question).run(_seconds(call))
+        return GrepResult(
+            matches=answer.lines,
+            truncated=answer.truncated,
+            left_out=answer.left_out,
+            note=answer.note,
+        )
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    try:
+        return PathPattern(pattern).file_matcher()
+    except ValueError as error:
+        raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
+
+
+def _seconds(context: ToolContext) -> float:
+    """Return how long a search may take."""
+    left_s = context.deadline
+    if left_s is None:
+        return _MAX_SECONDS
+    return min(_MAX_SECONDS, max(left_s - _ANSWER_S, left_s / 2))
+
+
+def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, list[str]]:
+    """Return how many names a folder has, and the first ones, sorted."""
+    total = 0
+    first: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_name_of_draft(entry.name):
+                continue
+            total += 1
+            first.append(entry.name)
+            # Of a million names, memory holds some thousands, and each is sorted a few times.
+            if len(first) >= 4 * limit + 1000:
+                if context.cancelled:
+                    break
+                first = heapq.nsmallest(limit, first)
+    return total, sorted(first)[:limit]
+
+
+def _entry(name: str, folder: int) -> Entry:
+    kind: Kind = "other"
+    size = None
+    with suppress(OSError):  # it is gone
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+        size = status.st_size if kind == "file" else None
+    return Entry(name=one_line(name), kind=kind, size=size)

@@ -100,7 +100,7 @@ class RunningCommand:
         await to_the_end(self._process.end())
 
 
-async def start_command(
+async def start_command(  # noqa: PLR0913 - what a process gets
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -108,6 +108,7 @@ async def start_command(
     on_output: Callable[[PipeName, bytes], None],
     limits: ProgramLimits = _DEFAULT_LIMITS,
     stdin: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> RunningCommand:
     """Start a command; it ends with this process, if nothing ends it before.
 
@@ -119,6 +120,7 @@ async def start_command(
             The first may come before this returns.
         limits: What it, and each process that it starts, may use.
         stdin: Whether it has an input; else it is empty.
+        descriptors: Those of this process that it gets, by the same numbers.
 
     Raises:
         LaunchFailed: It cannot be started; the message says what to do and shows no argument.
@@ -128,14 +130,14 @@ async def start_command(
         if data:
             on_output(name, data)
 
-    program = Program(argv[0], argv[1:], cwd=Path(cwd), limits=limits)
+    program = Program(argv[0], argv[1:], cwd=Path(cwd), limits=limits, descriptors=descriptors)
     return RunningCommand(
         await StartedProcess.start(program, env, "command", on_output=receive, has_stdin=stdin)
     )
 
 
 @asynccontextmanager
-async def run_command(
+async def run_command(  # noqa: PLR0913 - as `start_command`
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -143,10 +145,17 @@ async def run_command(
     on_output: Callable[[PipeName, bytes], None],
     limits: ProgramLimits = _DEFAULT_LIMITS,
     stdin: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> AsyncIterator[RunningCommand]:
     """Run a command as `start_command` does; everything of it has ended with the block."""
     command = await start_command(
-        argv, env=env, cwd=cwd, on_output=on_output, limits=limits, stdin=stdin
+        argv,
+        env=env,
+        cwd=cwd,
+        on_output=on_output,
+        limits=limits,
+        stdin=stdin,
+        descriptors=descriptors,
     )
     try:
         yield command

@@ -115,6 +115,8 @@ class Program:
     """Variables that are set for it, beside those that every program gets."""
     cwd: Path | None = None
     limits: ProgramLimits = ProgramLimits()
+    descriptors: Sequence[int] = ()
+    """Descriptors of this process that it gets, by the same numbers; the others are closed."""
 
 
 class OutputPipe(asyncio.ReadTransport):
@@ -273,6 +275,7 @@ class StartedProcess:
                 bufsize=0,
                 env=environment,
                 cwd=program.cwd,
+                pass_fds=program.descriptors,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ pattern of a rule covers.
 from __future__ import annotations
 
 from toolbus_toolkits.workspace.locating import (
+    FolderMoved,
     Location,
     NoFile,
     OutsideRoots,
@@ -34,6 +35,7 @@ __all__ = [
     "HARMLESS_DEVICES",
     "Check",
     "Draft",
+    "FolderMoved",
     "Location",
     "NoFile",
     "OutsideRoots",

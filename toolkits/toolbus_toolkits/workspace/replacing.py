@@ -26,7 +26,13 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TypeAlias
 
-from toolbus_toolkits.workspace.locating import STEP, Location, opened_file
+from toolbus_toolkits.workspace.locating import (
+    STEP,
+    FolderMoved,
+    Location,
+    is_still_at,
+    opened_file,
+)
 
 __all__ = ["Check", "Draft", "is_draft", "replaced"]
 
@@ -38,6 +44,8 @@ _LOCK_SECONDS = 5.0
 """How long another writer is waited for. It holds the lock only for `check` and a rename."""
 _LOCK_PAUSES = (0.001, 0.05)
 """The first and the longest pause between two tries for a lock; each is twice the one before."""
+_MAX_TRIES = 100
+"""Each fails only if others made the file after they, or somebody else, had removed it."""
 _MAX_MISSING = 100
 """The most folders that one write makes; each is held open meanwhile."""
 _TEMPORARY = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
@@ -104,18 +112,21 @@ class Draft:
         Args:
             check: Decides about what is there.
 
-        Raises what `check` raises, `NoFile` if what is there is no regular file, `PermissionError`
-        for a file that this user may not write, `BlockingIOError` if others hold its lock for too
-        long, and other `OSError`s. The file is as it was then, and the draft is discarded.
+        Raises what `check` raises, `NoFile` if what is there is no regular file, `FolderMoved`,
+        `PermissionError` for a file that this user may not write, `BlockingIOError` if others hold
+        its lock for too long, and other `OSError`s. The file is as it was then, and the draft is
+        discarded.
         """
         try:
             file = self._begun()
             if self._missing:
                 check(None)
                 self._make_folders()
-            while not self._put(file, check):
-                pass  # a file has appeared: it is another one to check
-            self._made.clear()
+            for _ in range(_MAX_TRIES):
+                if self._put(file, check):
+                    self._made.clear()
+                    return
+            raise BlockingIOError(errno.EAGAIN, "it appears and vanishes", self._path)
         finally:
             self.discard()
 
@@ -181,9 +192,13 @@ class Draft:
             self._folders.append(os.open(name, STEP, dir_fd=folder))
 
     def _put(self, file: int, check: Check) -> bool:
-        """Try to give the draft the name; return whether nothing came in between."""
-        with _locked(self._name, self._folders[-1], self._path) as current:
+        """Try to give the draft the name. Returns False if a file appeared, which is to check."""
+        folder = self._folders[-1]
+        with _locked(self._name, folder, self._path) as current:
             check(current)
+            # Much may have happened since it was found: a draft may be long in the making.
+            if not is_still_at(os.path.dirname(self._path), folder):
+                raise FolderMoved(errno.ESTALE, "its folder was moved", self._path)
             if current is None:
                 return self._link(file)
             _keep_attributes(current, file)
@@ -246,7 +261,7 @@ def _opened_target(name: str, folder: int, path: str) -> int:
 def _locked(name: str, folder: int, path: str) -> Iterator[int | None]:
     """Lock the file that has a name, and give a descriptor of it; None if there is none."""
     deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
+    while time.monotonic() < deadline:
         try:
             descriptor = _opened_target(name, folder, path)
         except FileNotFoundError:
@@ -262,6 +277,7 @@ def _locked(name: str, folder: int, path: str) -> Iterator[int | None]:
                     return
         finally:
             os.close(descriptor)
+    raise _lock_error(path)
 
 
 def _lock(descriptor: int, path: str, deadline: float) -> None:
@@ -273,7 +289,7 @@ def _lock(descriptor: int, path: str, deadline: float) -> None:
         except BlockingIOError:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise BlockingIOError(errno.EAGAIN, "it is locked", path) from None
+                raise _lock_error(path) from None
             time.sleep(min(pause, left))
             pause = min(2 * pause, longest)
         except OSError as error:
@@ -285,6 +301,10 @@ def _lock(descriptor: int, path: str, deadline: float) -> None:
             writable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
             os.dup2(writable, descriptor, inheritable=False)
             os.close(writable)
+
+
+def _lock_error(path: str) -> OSError:
+    return BlockingIOError(errno.EAGAIN, "others hold its lock", path)
 
 
 def _keep_attributes(old: int, new: int) -> None:

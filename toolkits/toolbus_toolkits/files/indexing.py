@@ -1,0 +1,179 @@
+"""Lists files below a folder with rg: those that a search finds, and those that it would read.
+
+What rg says of a tree is an index, as the tree was while it was walked: `open_folders` finds the
+files again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from toolbus import ToolContext
+from toolbus.chunks.file_io import FILE_THREADS
+from toolbus_toolkits.files.open_folders import SearchedFolder
+from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
+from toolbus_toolkits.workspace import is_draft as is_name_of_draft
+
+__all__ = [
+    "FileFilter",
+    "Listing",
+    "files_read",
+    "indexed",
+    "is_draft",
+    "pattern_below",
+    "searched",
+]
+
+# The folders of version control hold copies of what was there, in many files.
+_NOT_SEARCHED = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
+_WALK = (
+    "--hidden",
+    "--null",
+    f"--max-depth={MAX_DEPTH}",
+    *(f"--glob=!{name}" for name in _NOT_SEARCHED),
+)
+
+
+@dataclass(frozen=True)
+class FileFilter:
+    """Which files of a tree are searched."""
+
+    glob: str | None = None
+    """A pattern of `rg --glob`, from the folder that is searched."""
+    type: str | None = None
+    """A type of `rg --type`."""
+
+    def arguments(self, folder: SearchedFolder) -> list[str]:
+        """Return it for rg in a folder. Raises `ToolFailed` for a pattern that leads out of it."""
+        # Of several globs the last one counts that matches.
+        found = [] if self.glob is None else [f"--glob={pattern_below(folder, self.glob)}"]
+        if self.type is not None:
+            found.append(f"--type={self.type}")
+        return [*found, *_WALK]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files that a search would read."""
+
+    paths: tuple[str, ...]
+    """Each from the root that it is in, as it is: not escaped."""
+    is_complete: bool
+    """Whether there are no others: a listing ends at a number, and after a time."""
+
+
+async def files_read(
+    files: ReachedFiles,
+    path: str,
+    which: FileFilter,
+    *,
+    limit: int = 100_000,
+    seconds: float = 2.0,
+) -> Listing:
+    """List the files below a folder that a `grep` would read, or that a `glob` could find.
+
+    Args:
+        files: The files of the toolkit.
+        path: The folder, or a file, as it was given to the tool.
+        which: What was given with it.
+        limit: The most that are listed.
+        seconds: How long it may take.
+
+    Raises `ToolFailed` for a path that cannot be found, and for a mistake in a pattern.
+    """
+    paths: list[str] = []
+    async with searched(files, path) as folder:
+        if not folder.is_folder:
+            return Listing((folder.from_root(b""),), is_complete=True)
+
+        def take(names: list[bytes]) -> bool:
+            paths.extend(folder.from_root(name) for name in names)
+            return len(paths) > limit
+
+        is_in_time = await indexed(folder, ["--files", *which.arguments(folder)], take, seconds)
+    return Listing(tuple(paths[:limit]), is_in_time and len(paths) <= limit)
+
+
+def pattern_below(folder: SearchedFolder, text: str) -> str:
+    """Return a pattern from the folder that is searched.
+
+    Models write paths from `/` and from `./`; for rg a `/` at the start is that folder, and there
+    is nothing called `.`.
+
+    Raises `ToolFailed` for a pattern that leads upwards: rg would find nothing with it.
+    """
+    sign = "!" if text.startswith("!") else ""
+    pattern = text[len(sign) :]
+    if pattern.startswith("./"):
+        pattern = pattern[1:]
+    elif pattern.startswith(f"{folder.path}/"):
+        pattern = pattern[len(folder.path) :]
+    if ".." in pattern.split("/"):
+        words = "a pattern does not lead upwards: give the folder as `path`"
+        raise failure("bad_pattern", words)
+    return sign + pattern
+
+
+def is_draft(name: bytes) -> bool:
+    """Whether a file is a draft of one that is being written, and nothing of the tree."""
+    last_name = name.rpartition(b"/")[2]
+    return last_name.endswith(b".part") and is_name_of_draft(os.fsdecode(last_name))
+
+
+@asynccontextmanager
+async def searched(
+    files: ReachedFiles, path: str, context: ToolContext | None = None
+) -> AsyncIterator[SearchedFolder]:
+    """Open what is searched; it is closed with the block. Raises `ToolFailed`.
+
+    Args:
+        files: The files of the toolkit.
+        path: The folder, or a file.
+        context: The call that searches; none for an assessment.
+    """
+    folder = await FILE_THREADS.run(
+        SearchedFolder.open, files, path, context, undo=SearchedFolder.close
+    )
+    try:
+        yield folder
+    finally:
+        await FILE_THREADS.finish(folder.close)
+
+
+async def indexed(
+    folder: SearchedFolder,
+    arguments: Sequence[str],
+    take: Callable[[list[bytes]], object],
+    seconds: float,
+) -> bool:
+    """Give a function, on a thread, the names that rg writes, until it returns True.
+
+    Args:
+        folder: Where rg runs; the names are from there.
+        arguments: Those of rg.
+        take: Receives some names at a time.
+        seconds: How long all of it may take.
+
+    Returns:
+        Whether it was in time.
+
+    Raises `ToolFailed` for a mistake in a pattern.
+    """
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            running_ripgrep([*arguments, "./"], folder.descriptor) as rg,
+        ):
+            async for records in rg.records(b"\0"):
+                # With --count, the count of the file before is in front of the `./`.
+                names = [record.partition(b"./")[2] for record in records]
+                if await FILE_THREADS.run(take, names):
+                    break
+    except TimeoutError:
+        return False
+    return True

