@@ -161,9 +161,7 @@ class SeenFiles:
             return files if isinstance(files, dict) else {}
         return self._by_asker.get(asker_of(context), {})
 
-    def _keep(
-        self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen
-    ) -> None:
+    def _keep(self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen) -> None:
         # A new dict: another thread may make JSON of the state meanwhile.
         kept = {name: facts for name, facts in files.items() if name != path}
         for name in list(kept)[: max(0, len(kept) - _MAX_FILES + 1)]:

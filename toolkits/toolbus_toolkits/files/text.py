@@ -46,6 +46,11 @@ class Encoding:
         """Whether a character has at least two bytes, so that a line does not end with one byte."""
         return self.codec.startswith(("utf-16", "utf-32"))
 
+    @property
+    def has_one_byte(self) -> bool:
+        """Whether each character has one byte."""
+        return self.codec in ("cp1252", "latin-1")
+
 
 UTF8 = Encoding("UTF-8", "utf-8")
 _WINDOWS = Encoding("Windows-1252", "cp1252")
