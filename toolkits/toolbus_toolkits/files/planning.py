@@ -144,14 +144,12 @@ def name_of(files: ReachedFiles, location: Location) -> str:
 
 def bytes_of(location: Location, name: str) -> bytes:
     """Read a file as a whole. Raises `ToolFailed` for a large one, and `OSError`."""
-    with os.fdopen(location.open_file(), "rb", buffering=0) as file:
-        data = file.read(MAX_FILE_BYTES + 1) or b""
-        # One read may give less than there is.
-        while len(data) <= MAX_FILE_BYTES and (more := file.read(MAX_FILE_BYTES)):
-            data += more
-    if len(data) > MAX_FILE_BYTES:
-        size = location.status.st_size if location.status else len(data)
-        text = f"{name} has {size:,} bytes; files of up to {MAX_FILE_BYTES:,} bytes are changed"
+    with os.fdopen(location.open_file(), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        # One byte more: it may have grown, and some files have bytes that they do not tell of.
+        data = b"" if size > MAX_FILE_BYTES else file.read(MAX_FILE_BYTES + 1)
+    if max(size, len(data)) > MAX_FILE_BYTES:
+        text = f"{name} has {max(size, len(data)):,} bytes, at most {MAX_FILE_BYTES:,} are changed"
         raise failure("too_large", f"{text} as text: use `get` and `put`")
     return data
 
