@@ -152,8 +152,8 @@ BIG = b"x" * (16 * 2**20 + 1)
     [
         (None, "edit", {"old_text": "a", "new_text": "b"}, "no_such_file: the file does not"),
         (None, "write", {"text": "a\0"}, "encoding: a text with NUL"),
-        (b"a\n", "edit", {"old_text": "", "new_text": "b"}, "not_found: old_text is empty"),
-        (b"a\n", "edit", {"old_text": "a", "new_text": "a"}, "not_found: .* are the same"),
+        (b"a\n", "edit", {"old_text": "", "new_text": "b"}, "no_change: old_text is empty"),
+        (b"a\n", "edit", {"old_text": "a", "new_text": "a"}, "no_change: .* are the same"),
         (b"a\n", "edit", {"old_text": "b", "new_text": "c"}, "not_found: .*: read the file again"),
         (b"a\n\tb  c\n", "edit", {"old_text": "b c", "new_text": "x"}, "white space .* line 2: "),
         (b"a\nb\n", "edit", {"old_text": "     2\tb", "new_text": "x"}, "not_found: .* numbers"),
@@ -303,3 +303,13 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     assert len(diff) < 1_100
     assert diff.endswith("[the diff is cut here: it is too long]")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
+
+
+def test_of_a_long_line_a_diff_shows_where_it_differs() -> None:
+    before, after = ("x" * 5_000 + middle + "y" * 5_000 for middle in ("old", "new"))
+    blocks = [Block(0, 1, 0, 1)]
+    diff = unified_diff([before], [after], blocks, names=("a", "b"), max_chars=10_000)
+    _, removed, added = diff.rsplit("\n", 2)
+    assert removed.startswith(f"-[4,900 characters before]{'x' * 100}old")
+    assert added.startswith(f"+[4,900 characters before]{'x' * 100}new")
+    assert added.endswith("y[cut: 3,103 more characters]")
