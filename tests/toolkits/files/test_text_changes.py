@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import json
 import os
 import re
+import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from toolbus import ToolContext, ToolFailed
-from toolbus_toolkits.files import Files
+from toolbus import Participant, ToolContext, ToolFailed
+from toolbus_toolkits.files import Files, text_tools
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
-from toolbus_toolkits.files.seen import Seen, Span
+from toolbus_toolkits.files.seen import Seen, SeenFiles, Span
+from toolbus_toolkits.workspace import replaced
 
 ENCODINGS = {
     "utf-8": b"",
@@ -241,6 +247,61 @@ async def test_a_file_that_others_change_is_not_overwritten(call: Caller) -> Non
     assert (await call.reason("write", text="c", token=first)).startswith("changed")
     await call("write", text="c")
     assert call.path.read_text() == "c"
+
+
+async def test_a_full_disk_leaves_the_file_as_it_was(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    call.path.write_text("a\n")
+    await call("read")
+    monkeypatch.setattr(text_tools, "replaced", full)
+    assert (await call.reason("write", text="b")).startswith("no_space")
+
+
+async def test_a_cancelled_change_is_not_made_later(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def held(*arguments: Any) -> None:
+        begun.set()
+        go_on.wait(10)
+        try:
+            replaced(*arguments)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setattr(text_tools, "replaced", held)
+    writing = asyncio.create_task(call("write", text="b"))
+    assert await asyncio.to_thread(begun.wait, 10)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    go_on.set()
+    await ended.wait()
+    assert not call.path.exists()
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    seen = SeenFiles()
+    scattered = Seen("t", 1_000).added((number, number) for number in range(1, 1_000, 2))
+    assert len(scattered.lines) == 64
+    state: dict[str, Any] = {}
+    agent = SimpleNamespace(state=state)
+    for number in range(300):
+        seen.add(cast(ToolContext, agent), f"/{number}", scattered)
+    assert len(state["seen"]) == 256
+    assert seen.of(cast(ToolContext, agent), "/299") == scattered
+    assert seen.of(cast(ToolContext, agent), "/1") is None
+    assert len(json.dumps(state)) < 300_000
+    for number in range(1_001):
+        seen.add(ToolContext(caller=Participant(id="", name=f"{number}")), "/a", scattered)
+    assert seen.of(ToolContext(caller=Participant(id="", name="0")), "/a") is None
+    assert seen.of(ToolContext(caller=Participant(id="", name="1")), "/a") == scattered
 
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), max_size=5)
