@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from toolbus import Participant, ToolContext, ToolFailed
-from toolbus_toolkits.files import Files, text_tools
+from toolbus_toolkits.files import Files, planning, text_tools
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
 from toolbus_toolkits.files.seen import Seen, SeenFiles, Span
 from toolbus_toolkits.workspace import replaced
@@ -247,6 +247,35 @@ async def test_a_file_that_others_change_is_not_overwritten(call: Caller) -> Non
     assert (await call.reason("write", text="c", token=first)).startswith("changed")
     await call("write", text="c")
     assert call.path.read_text() == "c"
+
+
+@pytest.mark.parametrize("before", [None, b"old\n"])
+@pytest.mark.parametrize("meanwhile", [None, b"new\n", b"older\n"])
+async def test_what_others_write_before_the_last_step_is_not_lost(
+    call: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    before: bytes | None,
+    meanwhile: bytes | None,
+) -> None:
+    def planned(*arguments: Any, **options: Any) -> Any:
+        plan = planning.planned(*arguments, **options)
+        if meanwhile is not None:
+            call.path.write_bytes(meanwhile)
+        elif before is not None:
+            call.path.unlink()
+        return plan
+
+    if before is not None:
+        call.path.write_bytes(before)
+        await call("read")
+    monkeypatch.setattr(text_tools, "planned", planned)
+    if before is meanwhile:
+        await call("write", text="mine")
+        return
+    with pytest.raises(ToolFailed) as raised:
+        await call("write", text="mine")
+    assert (raised.value.details["reason"], raised.value.executed) == ("changed", "no")
+    assert (call.path.read_bytes() if call.path.exists() else None) == meanwhile
 
 
 async def test_a_full_disk_leaves_the_file_as_it_was(
