@@ -7,6 +7,7 @@ from typing import IO, NamedTuple
 
 from toolbus import FileChunk, ToolContext
 from toolbus.models.results import MAX_RESULT_FILE_BYTES
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.excerpts import ExcerptScan
 from toolbus_toolkits.files.planning import name_of
 from toolbus_toolkits.files.reached import ReachedFiles, failure
@@ -49,7 +50,7 @@ def read_file(
         if media_type := _media_type_of(block):
             data = _rest(file, block, size, name)
             files.seen.add(context, location.path, Seen.whole(token_of(data)))
-            return FileChunk(data, location.name, media_type)
+            return FileChunk(data, one_line(location.name), media_type)
         scan = TextScan()
         excerpt = ExcerptScan(offset, limit)
         # Not beyond the size that it had: a file that grows as fast as it is read has no end.
