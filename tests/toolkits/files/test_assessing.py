@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from toolbus.permissions.modes import MODES
 from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
+from toolbus_toolkits.files.indexing import files_read
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -172,12 +174,12 @@ def arguments_of(tool: str, words: list[str]) -> dict[str, Any]:
         words = words[1:]
     if words:
         arguments["path"] = words[0]
-    arguments |= {
+    further: dict[str, dict[str, Any]] = {
         "write": {"text": "new\n"},
         "edit": {"old_text": "x", "new_text": "y"},
         "insert": {"line": 1, "text": "new\n"},
-    }.get(tool, {})
-    return arguments
+    }
+    return arguments | further.get(tool, {})
 
 
 async def run(toolkit: Toolkit, tool: str, arguments: dict[str, Any]) -> Any:
@@ -210,8 +212,6 @@ async def test_each_call_gets_its_decision_in_each_mode(files: Files, place: Pat
     judge = Judge(files, place)
     wrong = []
     for kind, line in CASES:
-        if line.split()[0] not in {tool.name for tool in files.tools}:
-            continue
         found = tuple([await judge.decide(line, Permissions(mode)) for mode in MODES])
         rule = Rule(behavior="allow", tool="files")
         ruled = await judge.decide(line, Permissions("default", [rule]))
@@ -275,7 +275,7 @@ RULES = [
                 "grep x src/app.py",
                 "grep x in",
             ],
-            "allow": ["list .", "glob *.pem", "grep x bin", "grep x notes.txt"],
+            "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
     # What is left out of a search is not read by it.
@@ -372,7 +372,7 @@ async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
     files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assessing, "_LISTING_S", 0.0)
-    for line in ("grep x", "glob *.py"):
+    for line in ("grep x", "glob *.py", "watch ."):
         said = await Judge(files, place).assess(line, ("nothing/**",))
         assert said.matches == ("nothing/**",)
         assert "too many files" in said.message
@@ -429,3 +429,22 @@ async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
         said = await Judge(files, tmp_path).assess(line, ("x", "deep"))
         assert said.source == "tool"
         assert "would fail" in said.message
+
+
+async def test_one_caller_starts_few_listings_at_a_time(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[int] = []
+    listing = files_read
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        running.append(running[-1] + 1 if running else 1)
+        try:
+            return await listing(*args, **options)
+        finally:
+            running.append(running[-1] - 1)
+
+    monkeypatch.setattr(assessing, "files_read", counted)
+    judge = Judge(files, place)
+    await asyncio.gather(*(judge.assess("grep x", ("*.md",)) for _ in range(8)))
+    assert max(running) == 2

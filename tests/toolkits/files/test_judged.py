@@ -11,6 +11,7 @@ import pytest
 
 from toolbus import (
     Answer,
+    Chunk,
     Permissions,
     Question,
     RequiredToolkit,
@@ -40,7 +41,7 @@ def point(work: Path, target: str) -> None:
     (work / "link").symlink_to(target)
 
 
-CALLS = {
+CALLS: dict[str, dict[str, Any]] = {
     "read": {"path": "link"},
     "get": {"path": "link"},
     "write": {"path": "link", "text": "new\n"},
@@ -49,7 +50,13 @@ CALLS = {
     "grep": {"pattern": "x", "path": "link"},
     "list": {"path": "link"},
     "glob": {"pattern": "*", "path": "link"},
+    "put": {"path": "link"},
+    "watch": {"path": "link"},
 }
+
+
+async def _dropped(chunk: Chunk) -> None:
+    pass
 
 
 @pytest.mark.parametrize("tool", CALLS)
@@ -59,12 +66,14 @@ async def test_a_link_that_is_swapped_after_the_assessment_refuses_the_call(
     toolkit = Files(work)
     await toolkit.assess(ToolContext(), tool, CALLS[tool])
     point(work, ".env")
+    context = ToolContext(on_chunk=_dropped)
+    attachment = b"new\n" if tool == "put" else None
     with pytest.raises(ToolFailed, match="leads elsewhere") as raised:
-        await toolkit.execute(ToolContext(), tool, CALLS[tool])
+        await toolkit.execute(context, tool, CALLS[tool], attachment)
     assert raised.value.details == {"reason": "changed"}
     assert not raised.value.retryable  # a client would repeat it unjudged
     assert (work / ".env").read_text() == "secret\n"
-    if tool in ("write", "edit", "insert"):
+    if tool in ("write", "edit", "insert", "put"):
         assert raised.value.executed == "no"
 
 
@@ -75,7 +84,7 @@ async def test_the_next_call_is_judged_anew(work: Path) -> None:
     with pytest.raises(ToolFailed):
         await toolkit.execute(ToolContext(), "read", {"path": "link"})
     await toolkit.assess(ToolContext(), "read", {"path": "link"})
-    read = await toolkit.execute(ToolContext(), "read", {"path": "link"})
+    read: Any = await toolkit.execute(ToolContext(), "read", {"path": "link"})
     assert "other" in read.value["text"]
 
 
@@ -91,7 +100,7 @@ async def test_a_file_that_was_not_there_was_not_judged(work: Path, target: str)
 
 async def test_a_call_that_nobody_judged_runs(work: Path) -> None:
     point(work, ".env")
-    read = await Files(work).execute(ToolContext(), "read", {"path": "link"})
+    read: Any = await Files(work).execute(ToolContext(), "read", {"path": "link"})
     assert "secret" in read.value["text"]
 
 

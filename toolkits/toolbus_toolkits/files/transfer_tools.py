@@ -68,7 +68,13 @@ class TransferTools:
             FunctionTool(
                 self._get, name="get", affinity="caller", read_only=True, assess=assessor.reading
             ),
-            FunctionTool(self._watch, name="watch", read_only=True, assess=assessor.watching),
+            FunctionTool(
+                self._watch,
+                name="watch",
+                read_only=True,
+                assess=assessor.watching,
+                affinity="caller",
+            ),
         ]
         self._watches: Counter[Asker] = Counter()
         self.writing: list[Tool] = [
