@@ -35,8 +35,8 @@ class Excerpt(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Line:
-    """The beginning of a line, and how long the line is."""
+class _LongLine:
+    """The beginning of a line that is too long to be shown, or may be, and how long the line is."""
 
     data: bytes
     size: int
@@ -83,7 +83,8 @@ class ExcerptScan:
         self._max_line = _MAX_CHARS - _NOTE_CHARS if limit == 1 else _MAX_LINE_CHARS
         self._ended = 0  # lines that have ended
         self._ends_with_line_end = True
-        self._lines: list[_Line] = []
+        # Nearly all lines are short: those are kept as they are, which takes a third of the time.
+        self._lines: list[bytes | _LongLine] = []
         self._kept = 0
 
     @property
@@ -114,12 +115,18 @@ class ExcerptScan:
         if is_new:
             if self._is_full:
                 return
-            self._lines.append(_Line(b"", 0, 0))
+            if len(piece) <= self._max_line:
+                self._lines.append(piece)
+                self._kept += len(piece)
+                return
+            self._lines.append(b"")
         line = self._lines[-1]
+        if isinstance(line, bytes):
+            line = self._lines[-1] = _LongLine(line, len(line), _count_of_chars(line))
         kept = piece[: max(0, self._max_line * _MAX_BYTES_OF_CHAR + 1 - len(line.data))]
         line.data += kept
         line.size += len(piece)
-        line.chars += len(piece.translate(None, _CONTINUATION))
+        line.chars += _count_of_chars(piece)
         self._kept += len(kept)
 
     def excerpt(self, encoding: Encoding) -> Excerpt:
@@ -127,22 +134,25 @@ class ExcerptScan:
         count = self._ended + (not self._ends_with_line_end)
         codec = "utf-8" if encoding.is_wide else encoding.codec
         if self._offset == 1 and self._lines and encoding.bom:
-            self._lines[0].cut_bom()
+            self._cut_bom()
         shown: list[str] = []
-        seen: list[Lines] = []
         cut: list[int] = []
         left = _MAX_CHARS - _NOTE_CHARS
         for number, line in enumerate(
             self._lines[: max(0, count - self._offset + 1)], self._offset
         ):
             has_end = number < count or self._ends_with_line_end
-            text, is_whole = line.shown(codec, self._max_line, has_end=has_end)
+            if isinstance(line, bytes):
+                text = line.decode(codec)
+                if has_end:
+                    text = text.removesuffix("\r")
+                is_whole = True
+            else:
+                text, is_whole = line.shown(codec, self._max_line, has_end=has_end)
             left -= len(text) + _NUMBER_CHARS + 1
             if left < 0 and shown:
                 break
             shown.append(f"{number:6}\t{text}")
-            if is_whole or self._limit == 1:
-                seen.append((number, number))
             if not is_whole:
                 cut.append(number)
         last = self._offset + len(shown) - 1
@@ -153,7 +163,15 @@ class ExcerptScan:
             notes.append(f"the encoding is {encoding.label}")
         if notes:
             shown.append(f"[{'; '.join(notes)}]")
-        return Excerpt("\n".join(shown), bool(cut) or last < count, count, tuple(seen))
+        seen = _between(self._offset, last, [] if self._limit == 1 else cut)
+        return Excerpt("\n".join(shown), bool(cut) or last < count, count, seen)
+
+    def _cut_bom(self) -> None:
+        first = self._lines[0]
+        if isinstance(first, bytes):
+            self._lines[0] = first.removeprefix(codecs.BOM_UTF8)
+        else:
+            first.cut_bom()
 
     def _notes(self, count: int, last: int, cut: list[int]) -> list[str]:
         if not count:
@@ -172,3 +190,17 @@ class ExcerptScan:
             more = f" and {len(cut) - _MAX_CUT_NAMED} more" if len(cut) > _MAX_CUT_NAMED else ""
             notes.append(f"cut: line {numbers}{more}; read one as a whole by its offset, limit=1")
         return notes
+
+
+def _count_of_chars(data: bytes) -> int:
+    return len(data.translate(None, _CONTINUATION))
+
+
+def _between(first: int, last: int, left_out: list[int]) -> tuple[Lines, ...]:
+    """Return the lines from one to another, without some, which ascend."""
+    found = []
+    for number in (*left_out, last + 1):
+        if first < number:
+            found.append((first, number - 1))
+        first = number + 1
+    return tuple(found)
