@@ -18,7 +18,7 @@ FILES = ("a.txt", "b.txt", "c.txt")
 async def edit(room: RoomClient, host: str, path: str, line: str) -> str:
     """Add a line before the last one; return "done", or the reason why not."""
     try:
-        await room.call(
+        await room.invoke(
             "files.edit",
             {"path": path, "old_text": "end\n", "new_text": f"{line}\nend\n"},
             participant=host,
@@ -30,9 +30,9 @@ async def edit(room: RoomClient, host: str, path: str, line: str) -> str:
 
 async def main(url: str, token: str, name: str, host: str) -> None:
     """Edit, and say what became of it."""
-    async with RoomClient("lab", url=url, token=token) as room:
+    async with RoomClient(url, room="lab", token=token) as room:
         for path in FILES:
-            await room.call("files.read", {"path": path}, participant=host)
+            await room.invoke("files.read", {"path": path}, participant=host)
         print("read", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         print(*[await edit(room, host, path, f"{name} first") for path in FILES], flush=True)
@@ -40,7 +40,7 @@ async def main(url: str, token: str, name: str, host: str) -> None:
             for path in FILES:
                 while (outcome := await edit(room, host, path, f"{name} {number}")) != "done":
                     assert outcome == "changed", outcome
-                    await room.call("files.read", {"path": path}, participant=host)
+                    await room.invoke("files.read", {"path": path}, participant=host)
         print("ended", flush=True)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from support.processes.launch import clean_environment
 from support.processes.logged_host import PATIENCE_S, host_of
-from support.rooms.events import until_hosts
+from support.rooms.events import listed
 from toolbus import AgentState, FileChunk, RequiredToolkit, ToolFailed, Turn, builder_of
 from toolbus_server.testing import room_of, running_server
 from toolbus_toolkits.files import Files, FilesConfig, files
@@ -56,7 +56,9 @@ async def test_files_are_read_and_changed_in_each_way_the_toolkit_is_offered(
         assert (raised.value.details["reason"], raised.value.executed) == ("never_read", "no")
 
         part = await turn.call("files.read", path="old.txt", limit=2)
-        assert part["text"] == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3: read on with offset=3]"
+        assert (
+            part["text"] == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3: read on with offset=3]"
+        )
         assert part["truncated"] is True
         edited = await turn.call("files.edit", path="old.txt", old_text="one\n", new_text="1\n1b\n")
         assert edited["diff"] == (
@@ -140,7 +142,9 @@ async def test_two_callers_from_other_processes_lose_no_edit(
     names = ["a.txt", "b.txt", "c.txt"]
     for name in names:
         (tmp_path / name).write_text("begin\nend\n")
-    command = ["-m", "toolbus", "host", "files", "--root", str(tmp_path)]
+    # Of two owners only one may have a public toolkit of a name.
+    command = ["-m", "toolbus", "host", "files", "--private", "--share", "*"]
+    command += ["--root", str(tmp_path)]
     async with (
         asyncio.timeout(PATIENCE_S),
         running_server() as server,
@@ -149,7 +153,9 @@ async def test_two_callers_from_other_processes_lose_no_edit(
     ):
         for host in sorted(set(hosts)):
             await stack.enter_async_context(host_of(server.url, server.token(host), command))
-        await until_hosts(watcher, "files", len(set(hosts)))
+        async with watcher.events() as events:
+            while [kit.name for kit in await listed(watcher)].count("files") < len(set(hosts)):
+                await anext(events)
         editors = [
             await stack.enter_async_context(_editor(server.url, server.token(name), name, host))
             for name, host in zip(("ann", "bob"), hosts, strict=True)

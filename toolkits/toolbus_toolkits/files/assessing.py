@@ -127,12 +127,13 @@ class Assessor:
         if found.is_complete and are_names_told:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
         elif found.is_complete:
-            # What is left out is not read.
-            secret = partial(self._files.sensitive.reason, writes=False)
-            names = (
-                found.paths if said.immune else (name for name in found.paths if not secret(name))
-            )
+            names = found.paths
+            if not said.immune:  # else the call names what holds secrets, and reads it
+                names = filter(partial(self._is_searched, paths), names)
         return await FILE_THREADS.run(self._with_tree, context, said, paths, names)
+
+    def _is_searched(self, paths: _Paths, name: str) -> bool:
+        return not self._files.sensitive.reason(os.path.join(paths.root, name), writes=False)
 
     def _reading(
         self, context: ToolContext, path: str, verb: str, *, are_names_told: bool = False

@@ -83,6 +83,7 @@ class ExcerptScan:
         self._max_line = _MAX_CHARS - _NOTE_CHARS if limit == 1 else _MAX_LINE_CHARS
         self._ended = 0  # lines that have ended
         self._ends_with_line_end = True
+        self._size = 0
         # Nearly all lines are short: those are kept as they are, which takes a third of the time.
         self._lines: list[bytes | _LongLine] = []
         self._kept = 0
@@ -96,6 +97,7 @@ class ExcerptScan:
         if not block:
             return
         self._ends_with_line_end = block.endswith(b"\n")
+        self._size += len(block)
         last = self._offset - 1 + self._limit
         total = self._ended + block.count(b"\n")
         start = 0
@@ -131,6 +133,8 @@ class ExcerptScan:
 
     def excerpt(self, encoding: Encoding) -> Excerpt:
         """Return what is shown, once all blocks were taken."""
+        if encoding.bom and self._size == len(codecs.BOM_UTF8):
+            self._ends_with_line_end = True  # it has no line
         count = self._ended + (not self._ends_with_line_end)
         codec = "utf-8" if encoding.is_wide else encoding.codec
         if self._offset == 1 and self._lines and encoding.bom:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,10 +15,19 @@ from dataclasses import dataclass
 from toolbus import ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
+from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
-__all__ = ["FileFilter", "Listing", "files_read", "indexed", "searched"]
+__all__ = [
+    "FileFilter",
+    "Listing",
+    "files_read",
+    "indexed",
+    "is_draft",
+    "pattern_below",
+    "searched",
+]
 
 # The folders of version control hold copies of what was there, in many files.
 _NOT_SEARCHED = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
@@ -29,12 +37,6 @@ _WALK = (
     f"--max-depth={MAX_DEPTH}",
     *(f"--glob=!{name}" for name in _NOT_SEARCHED),
 )
-_is_draft = re.compile(r"\.[0-9a-f]{16}\.part").fullmatch
-
-
-def is_draft(name: str) -> bool:
-    """Whether a file has the name of a draft."""
-    return _is_draft(name) is not None
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,13 @@ class FileFilter:
     type: str | None = None
     """A type of `rg --type`."""
 
-    def arguments(self) -> list[str]:
-        """Return it for rg. Of several globs the last one counts that matches."""
-        found = [] if self.glob is None else [f"--glob={self.glob}"]
+    def arguments(self, folder: SearchedFolder) -> list[str]:
+        """Return it for rg in a folder. Raises `ToolFailed` for a pattern that leads out of it."""
+        # Of several globs the last one counts that matches.
+        found = [] if self.glob is None else [f"--glob={pattern_below(folder, self.glob)}"]
         if self.type is not None:
             found.append(f"--type={self.type}")
         return [*found, *_WALK]
-
-    def leaves_out(self, name: bytes) -> bool:
-        """Whether a file is a draft of one that is being written, and nothing of the tree."""
-        return name.endswith(b".part") and is_draft(os.fsdecode(name.rpartition(b"/")[2]))
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,34 @@ async def files_read(
             paths.extend(folder.from_root(name) for name in names)
             return len(paths) > limit
 
-        is_in_time = await indexed(folder, ["--files", *which.arguments()], take, seconds)
+        is_in_time = await indexed(folder, ["--files", *which.arguments(folder)], take, seconds)
     return Listing(tuple(paths[:limit]), is_in_time and len(paths) <= limit)
+
+
+def pattern_below(folder: SearchedFolder, text: str) -> str:
+    """Return a pattern from the folder that is searched.
+
+    Models write paths from `/` and from `./`; for rg a `/` at the start is that folder, and there
+    is nothing called `.`.
+
+    Raises `ToolFailed` for a pattern that leads upwards: rg would find nothing with it.
+    """
+    sign = "!" if text.startswith("!") else ""
+    pattern = text[len(sign) :]
+    if pattern.startswith("./"):
+        pattern = pattern[1:]
+    elif pattern.startswith(f"{folder.path}/"):
+        pattern = pattern[len(folder.path) :]
+    if ".." in pattern.split("/"):
+        words = "a pattern does not lead upwards: give the folder as `path`"
+        raise failure("bad_pattern", words)
+    return sign + pattern
+
+
+def is_draft(name: bytes) -> bool:
+    """Whether a file is a draft of one that is being written, and nothing of the tree."""
+    last_name = name.rpartition(b"/")[2]
+    return last_name.endswith(b".part") and is_name_of_draft(os.fsdecode(last_name))
 
 
 @asynccontextmanager

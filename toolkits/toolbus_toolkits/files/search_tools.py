@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,10 +16,12 @@ from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, searched
+from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
 from toolbus_toolkits.files.open_folders import NewestFiles
-from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.files.searching import Output, Question, Search
+from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.searching import Output, Question, Search, ended_early
+from toolbus_toolkits.workspace import PathPattern
+from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
@@ -136,16 +139,25 @@ class SearchTools:
             path: The folder to search; by default the root.
             limit: The most paths to return.
         """
-        which = FileFilter(pattern)
+        seconds = _seconds(context)
         async with searched(self._files, path or ".", context) as folder:
-            newest = NewestFiles(folder, limit, which.leaves_out)
-            seconds = _seconds(context)
-            arguments = ["--files", *which.arguments()]
+            if not folder.is_folder:
+                raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
+            matches = _matcher(pattern_below(folder, pattern))
+            newest = NewestFiles(
+                folder, limit, lambda name: not matches(os.fsdecode(name)) or is_draft(name)
+            )
+            # Not by `--glob`: what that matches is found though `.gitignore` names it, and with
+            # `**` all of `node_modules` would be.
+            arguments = ["--files", *FileFilter().arguments(folder)]
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
+        note = "" if is_in_time else ended_early(seconds)
+        if not newest.total and pattern.startswith("/"):
+            note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
         return GlobResult(
             paths=[one_line(folder.shown(name)) for name in newest.newest()],
             truncated=newest.total > limit or not is_in_time,
-            note="" if is_in_time else f"the search was ended after {seconds:.3g} s",
+            note=note,
         )
 
     async def _grep(  # noqa: PLR0913 - the arguments of the tool
@@ -195,8 +207,15 @@ class SearchTools:
             matches=answer.lines,
             truncated=answer.truncated,
             left_out=answer.left_out,
-            note="; ".join(answer.notes),
+            note=answer.note,
         )
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    try:
+        return PathPattern(pattern).file_matcher()
+    except ValueError as error:
+        raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
 
 
 def _seconds(context: ToolContext) -> float:
@@ -213,7 +232,7 @@ def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, li
     first: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if is_draft(entry.name):
+            if is_name_of_draft(entry.name):
                 continue
             total += 1
             first.append(entry.name)

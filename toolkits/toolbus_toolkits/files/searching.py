@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, indexed
+from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -27,7 +27,7 @@ from toolbus_toolkits.files.open_folders import (
 from toolbus_toolkits.files.reached import ReachedFiles
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
 
-__all__ = ["Answer", "Output", "Question", "Search"]
+__all__ = ["Answer", "Output", "Question", "Search", "ended_early"]
 
 Output: TypeAlias = Literal["files", "content", "count"]
 
@@ -77,7 +77,7 @@ class Answer:
     truncated: bool = False
     left_out: int = 0
     """How many files were not searched because they hold secrets."""
-    notes: list[str] = field(default_factory=list)
+    note: str = ""
 
 
 class Search:
@@ -100,7 +100,7 @@ class Search:
         self._newest = NewestFiles(
             folder,
             question.limit,
-            lambda name: which.leaves_out(name) or self._secrets.has(name),
+            lambda name: is_draft(name) or self._secrets.has(name),
         )
         self._answer = Answer()
         self._chars = 0
@@ -123,16 +123,22 @@ class Search:
                         break
         except TimeoutError:
             is_in_time = False
+        if answer.left_out:
+            answer.note = (
+                f"{answer.left_out:,} files were not searched, as they may hold secrets: a `path`"
+                " that names one searches it. "
+            )
         if not is_in_time:
             answer.truncated = True
-            answer.notes.append(f"the search was ended after {seconds:.3g} s")
+            answer.note += ended_early(seconds)
+        answer.note = answer.note.strip()
         if answer.lines[-1:] == ["--"]:
             del answer.lines[-1]
         return answer
 
     async def _find(self, seconds: float) -> bool:
         """Find the files that match, and count those that are left out; return whether in time."""
-        filters = self._which.arguments()
+        filters = self._which.arguments(self._folder)
         # The count must not depend on what is in the files, or it would tell that: so it is one of
         # their names.
         counting = asyncio.ensure_future(
@@ -233,6 +239,11 @@ class Search:
 
     def _shown(self, name: bytes) -> str:
         return one_line(self._folder.shown(name))
+
+
+def ended_early(seconds: float) -> str:
+    """Return a note about a search that took too long."""
+    return f"The search was ended after {seconds:.3g} s: search a part of the folder."
 
 
 def _shown_text(data: bytes) -> str:

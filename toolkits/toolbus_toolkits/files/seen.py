@@ -144,8 +144,9 @@ class SeenFiles:
         with self._lock:
             files = self._files_of(context)
             before = _seen_of(files.get(path))
-            if before is not None and before.token == seen.token and before.count == seen.count:
-                seen = seen.added(before.lines)
+            if before is not None and before.token == seen.token and not seen.is_whole:
+                # One that was sent as a whole has no number of lines.
+                seen = before if before.is_whole else seen.added(before.lines)
             self._keep(context, files, path, seen)
 
     def replace(self, context: ToolContext, path: str, seen: Seen) -> None:
@@ -160,7 +161,9 @@ class SeenFiles:
             return files if isinstance(files, dict) else {}
         return self._by_asker.get(asker_of(context), {})
 
-    def _keep(self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen) -> None:
+    def _keep(
+        self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen
+    ) -> None:
         # A new dict: another thread may make JSON of the state meanwhile.
         kept = {name: facts for name, facts in files.items() if name != path}
         for name in list(kept)[: max(0, len(kept) - _MAX_FILES + 1)]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable
 
 from toolbus.chunks.file_io import FILE_THREADS, cut_in_pieces
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.text import token_hash
 
 __all__ = ["OpenedFile"]
 
@@ -31,7 +31,7 @@ class OpenedFile:
         self._file = os.fdopen(descriptor, "rb", buffering=_BLOCK_BYTES)
         self._size = os.fstat(descriptor).st_size
         self._on_sent = on_sent
-        self._hash = hashlib.blake2b(digest_size=12)
+        self._hash = token_hash()
         self._is_read = False
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:

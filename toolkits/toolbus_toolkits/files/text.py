@@ -20,6 +20,7 @@ __all__ = [
     "count_of_lines",
     "line_end_of",
     "read_text",
+    "token_hash",
     "token_of",
     "with_line_ends",
 ]
@@ -66,11 +67,16 @@ def token_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_TOKEN_BYTES).hexdigest()
 
 
+def token_hash() -> hashlib.blake2b:
+    """Return what makes a token of bytes that come block by block: its `hexdigest` is the token."""
+    return hashlib.blake2b(digest_size=_TOKEN_BYTES)
+
+
 class TextScan:
     """Reads the bytes of a file once, block by block, and tells its token and its encoding."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=_TOKEN_BYTES)
+        self._hash = token_hash()
         self._encoding = UTF8
         self._decoder: codecs.IncrementalDecoder | None = None
         self._has_begun = False

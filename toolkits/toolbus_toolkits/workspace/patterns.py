@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
@@ -88,6 +88,7 @@ class PathPattern:
             body += "/*"
         texts = _expanded(_Parser(body).parsed())
         found = "|".join(map(_regex_of, texts))
+        self._names = "(?!)" if needs_folder else found
         self._match = re.compile(f"(?:{found})(?:/.*)?", re.DOTALL).fullmatch
         self._match_file = self._match
         if needs_folder:
@@ -105,6 +106,13 @@ class PathPattern:
         """Whether it covers a path from the root, such as `src/app.py`; "." is the root."""
         match = self._match if is_folder else self._match_file
         return match("" if path == "." else path) is not None
+
+    def file_matcher(self) -> Callable[[str], object]:
+        """Return what is true of the files that `rg --glob` finds with it.
+
+        Those are files that it is about themselves, not all that is below a folder.
+        """
+        return re.compile(self._names, re.DOTALL).fullmatch
 
     def covers_any(self, files: Iterable[str]) -> bool:
         """Whether it covers any of many files."""
@@ -167,7 +175,7 @@ class RootedPattern:
         return any(self._pattern.covers(text, is_folder=is_folder) for text in texts)
 
     def may_cover_any(self, files: Sequence[str]) -> bool:
-        """The same for any of many files."""
+        """Whether it may be meant for any of many files, by their real paths."""
         if self._pattern is None:
             return True
         for root in self._roots.folders:
