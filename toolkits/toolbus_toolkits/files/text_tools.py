@@ -205,7 +205,7 @@ class TextTools:
     def _change_now(
         self, context: ToolContext, path: str, change: Change, token: str | None, commit: _Commit
     ) -> Plan:
-        with self._files.at(path) as location:
+        with self._files.at(path, context) as location:
             plan = planned(
                 self._files, context, location, change, token=token, max_diff_chars=_MAX_DIFF_CHARS
             )
