@@ -310,10 +310,11 @@ async def test_rules_cover_what_a_call_reaches(
         ("write missing-link", "makes `missing-link` (which is `src/new.py`), with 1 line"),
         ("insert src/app.py", "adds 1 line to `src/app.py`"),
         ("edit @/more/other.txt", "replaces 1 line of `@/more/other.txt` by 1"),
-        ("edit src/deep/x.py", "would fail for `src/deep/x.py`: it would change nothing: "),
-        ("edit missing.txt", "would fail for `missing.txt`: it would change nothing: "),
-        ("write fifo", "would fail for `fifo`"),
-        ("write src", "would fail for `src`"),
+        ("write src/new/x", "makes `src/new/x`, with 1 line, and the folder `src/new`"),
+        ("edit src/deep/x.py", "would fail for `src/deep/x.py`: src/deep/x.py exists, and you"),
+        ("edit missing.txt", "would fail for `missing.txt`: "),
+        ("write fifo", "would fail for `fifo`: it is a FIFO, not a file"),
+        ("put src", "would fail for `src`, which is no file"),
         ("put notes.txt", "replaces `notes.txt`, which has 2 bytes"),
         ("write link.txt", "`link.txt` (which is `.env`)"),
         ("read link.txt", "reads `link.txt` (which is `.env`), which may hold passwords"),
@@ -364,10 +365,10 @@ async def test_a_suggestion_covers_the_folder_of_a_file(
         assert (await judge.assess(other, (rule.match,))).parts == ((),)
 
 
-async def test_what_a_person_decides_about_has_no_suggestion(files: Files, place: Path) -> None:
-    said = await Judge(files, place).assess("write .bashrc")
-    assert said.suggestions == ()
-    assert said.preview
+async def test_what_no_rule_allows_has_no_suggestion(files: Files, place: Path) -> None:
+    for line in ("write .bashrc", "write src", "write /etc/x"):
+        said = await Judge(files, place).assess(line)
+        assert said.suggestions == ()
 
 
 async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
