@@ -391,6 +391,8 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     blocks = [Block(0, len(before), 0, len(after))]
     diff = unified_diff(before, after, blocks, names=("a", "b"), max_chars=1_000)
     assert len(diff) < 1_100
+    assert "-0\n-1\n" in diff
+    assert "more lines are removed here]\n+7\n+8\n" in diff
     assert diff.endswith("[the diff is cut here: it is too long]")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
 
