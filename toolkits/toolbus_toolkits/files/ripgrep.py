@@ -125,13 +125,13 @@ class Ripgrep:
 
 @asynccontextmanager
 async def running_ripgrep(
-    arguments: Sequence[str], folder: int, descriptors: Sequence[int] = ()
+    arguments: Sequence[str], folder: int | None = None, descriptors: Sequence[int] = ()
 ) -> AsyncIterator[Ripgrep]:
     """Run rg; it has ended with the block.
 
     Args:
         arguments: What it gets, beside those that it always gets.
-        folder: A descriptor of the folder that it runs in.
+        folder: A descriptor of the folder that it runs in; None where it reads descriptors alone.
         descriptors: Of files that it may read, as `/proc/self/fd/NUMBER`.
 
     Raises `ToolFailed` where there is no rg, for an argument that no program can be given, and if
@@ -140,14 +140,12 @@ async def running_ripgrep(
     for argument in arguments:
         if "\0" in argument:
             raise failure("bad_pattern", r"a pattern cannot contain NUL: write it as \x00")
-        if not argument.isascii():
-            _check_encoding(argument)
     output = Ripgrep()
     try:
         async with run_command(
             [_path_of_rg(), *_ALWAYS, *arguments],
             env=program_environment(),
-            cwd=f"/proc/self/fd/{folder}",
+            cwd="/" if folder is None else f"/proc/self/fd/{folder}",
             on_output=output._receive,
             limits=_LIMITS,
             descriptors=descriptors,
@@ -160,10 +158,3 @@ async def running_ripgrep(
                 ending.cancel()
     except LaunchFailed as error:
         raise failure("failed", str(error)) from None
-
-
-def _check_encoding(argument: str) -> None:
-    try:
-        argument.encode()
-    except UnicodeEncodeError:  # JSON may carry lone surrogates
-        raise failure("bad_pattern", "a pattern with a lone surrogate is no text") from None

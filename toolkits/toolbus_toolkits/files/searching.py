@@ -233,8 +233,7 @@ class Search:
         question = self._question.arguments()
         return running_ripgrep(
             [*question, "--null", "--with-filename", *arguments, "--", *paths],
-            self._folder.descriptor,
-            [*names],
+            descriptors=[*names],
         )
 
     def _shown(self, name: bytes) -> str:

@@ -1,0 +1,197 @@
+"""`grep` and `glob` of the toolkit `files` find what `rg` finds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolbus import ToolContext
+from toolbus.untrusted_text import one_line
+from toolbus_toolkits.files import Files
+
+_FOLDERS = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
+_BARE = ("--no-config", "--hidden", "--null", *(f"--glob=!{name}" for name in _FOLDERS))
+_SECRET = {".env", "keys/server.pem", "src/.aws/config"}
+_LINE = re.compile(rb"(.+?)\0([0-9]+)([:-])(.*)", re.DOTALL)
+
+_FILES: dict[str | bytes, bytes] = {
+    ".gitignore": b"build/\n*.log\n!keep.log\nforgotten.py\n",
+    ".git/config": b"import of git\n",
+    ".env": b"IMPORT=secret import\n",
+    "keys/server.pem": b"import of a key\n",
+    "src/.aws/config": b"import of a cloud\n",
+    ".hidden/notes.txt": b"an import, hidden\n",
+    "build/out.py": b"import ignored\n",
+    "src/build/deep/out.py": b"import ignored\n",
+    "src/forgotten.py": b"import ignored\n",
+    "a.log": b"import ignored\n",
+    "keep.log": b"import kept\n",
+    "src/.ignore": b"skipped.*\n",
+    "src/skipped.txt": b"import ignored\n",
+    "src/app.py": b"import os\nimport sys\n\n\n\ndef main():\n    return 'Import'\n# import\n",
+    "src/deep/er/util.py": b"from os import path\n\nclass A:\n    pass\n",
+    "src/deep/er/page.ts": b"import { a } from 'b'\n\xc3\xa9t\xc3\xa9\n",
+    "src/[x]/y{z}.py": b"import x\n",
+    "docs/readme.md": b"# Title\n\nno final line end: import",
+    "empty.txt": b"",
+    "crlf.txt": b"import one\r\nother\r\nimport two\r\n",
+    "utf8-bom.txt": b"\xef\xbb\xbfimport with a mark\n",
+    "utf16.txt": "import of UTF-16: é\nother\n".encode("utf-16"),
+    "utf32.txt": "import of UTF-32\n".encode("utf-32"),
+    "latin.txt": b"import caf\xe9\n",
+    "nul.bin": b"import\n\0\0import\n",
+    "late.txt": b"import before\n" + b"zz\n" * 100_000 + b"\0import\nimport\n",
+    "a:1:b.txt": b"import of a name with colons\n",
+    "-dash.txt": b"import of an option\n",
+    "--": b"import of the end of options\n",
+    "new\nline.txt": b"import of two lines\n",
+    "re\rturn.txt": b"import of a return\n",
+    "with space .txt": b"import of spaces\n",
+    "esc\x1b[31m.txt": b"import of a colour\n",
+    b"latin-\xe9\xff.txt": b"import of bytes\n",
+    b"n" * 251 + b".txt": b"import of a long name\n",
+    ".0123456789abcdef.part": b"import of a draft\n",
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "far.py").write_text("import of outside\n")
+    for name, data in _FILES.items():
+        path = os.path.join(os.fsencode(root), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(os.fsdecode(path)).write_bytes(data)
+    (root / "out").symlink_to(outside)
+    (root / "in").symlink_to("src")
+    (root / "linked.py").symlink_to("src/app.py")
+    (root / "broken.py").symlink_to("nowhere")
+    os.mkfifo(root / "pipe.py")
+    return root
+
+
+def _bare(root: str | Path, *arguments: str) -> bytes:
+    """Return what rg writes."""
+    rg = shutil.which("rg", path=sysconfig.get_path("scripts")) or "rg"
+    done = subprocess.run([rg, *_BARE, *arguments, "./"], cwd=root, capture_output=True)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+def _name(data: bytes) -> str:
+    return one_line(os.fsdecode(data.removeprefix(b"./")))
+
+
+def _expected(names: set[str]) -> set[str]:
+    return {name for name in names if name not in _SECRET and not name.endswith(".part")}
+
+
+async def _call(root: str | Path, tool: str, **arguments: Any) -> Any:
+    return (await Files(root).execute(ToolContext(), tool, arguments)).value
+
+
+_PATTERNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"pattern": "import"}, ("import",)),
+    ({"pattern": "IMPORT", "ignore_case": True}, ("-i", "IMPORT")),
+    ({"pattern": r"^import\b"}, (r"^import\b",)),
+    ({"pattern": "é|caf"}, ("é|caf",)),
+    ({"pattern": r"caf\xe9|(?-u:caf\xe9)"}, (r"caf\xe9|(?-u:caf\xe9)",)),
+    ({"pattern": "-dash|--|colons"}, ("-e", "-dash|--|colons")),
+    ({"pattern": "nowhere to be found"}, ("nowhere to be found",)),
+    ({"pattern": "import", "type": "py"}, ("-t", "py", "import")),
+    ({"pattern": "import", "glob": "*.py"}, ("-g", "*.py", "import")),
+    ({"pattern": "import", "glob": "!*.py"}, ("-g", "!*.py", "import")),
+    ({"pattern": "import", "glob": "src/**/*.{py,ts}"}, ("-g", "src/**/*.{py,ts}", "import")),
+    ({"pattern": "import", "glob": "./src/*.py"}, ("-g", "/src/*.py", "import")),
+    ({"pattern": "os\\nimport", "multiline": True}, ("-U", "--multiline-dotall", "os\\nimport")),
+    (
+        {"pattern": "def.*Import", "multiline": True},
+        ("-U", "--multiline-dotall", "def.*Import"),
+    ),
+    ({"pattern": "import$"}, ("import$",)),
+    ({"pattern": "x"}, ("x",)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "bare"), _PATTERNS)
+async def test_grep_finds_the_files_lines_and_counts_of_rg(
+    tree: Path, arguments: dict[str, Any], bare: tuple[str, ...]
+) -> None:
+    found = await _call(tree, "grep", **arguments)
+    names = {_name(name) for name in _bare(tree, "-l", *bare).split(b"\0")[:-1]}
+    assert set(found["matches"]) == _expected(names)
+    assert len(found["matches"]) == len(set(found["matches"]))
+
+    found = await _call(tree, "grep", **arguments, output="count")
+    counts = re.findall(rb"(?s)\./(.+?)\0([0-9]+)\n", _bare(tree, "-c", *bare))
+    expected = {_name(name): int(count) for name, count in counts}
+    assert dict(each.rsplit(":", 1) for each in found["matches"]) == {
+        name: str(expected[name]) for name in _expected(set(expected))
+    }
+
+    for context in (0, 2):
+        found = await _call(
+            tree, "grep", **arguments, output="content", context=context, limit=1000
+        )
+        lines = _bare(tree, "-n", "--no-heading", "-H", f"-C{context}", "--sort=path", *bare)
+        # What rg says of a file that is binary from some byte on has other words.
+        shown = sorted(
+            line for line in found["matches"] if line != "--" and not line.startswith("late.txt")
+        )
+        assert shown == sorted(_shown_lines(lines))
+
+
+def _shown_lines(data: bytes) -> list[str]:
+    shown = []
+    # The name of a file may have a line end; each line of rg has one `./`.
+    for record in re.split(rb"\n(?=\./|--\n|\Z)", data):
+        match = _LINE.fullmatch(record.removeprefix(b"--\n"))
+        if match is None:
+            continue
+        name, number, sign, text = match.groups()
+        path = _name(name)
+        if path in _expected({path}) and path != "late.txt":
+            mark = sign.decode()
+            line = text.decode(errors="replace").removesuffix("\r")
+            shown.append(f"{path}{mark}{int(number)}{mark}{line}")
+    return shown
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("*", "**", "**/*", "*.py", "**/*.py", "src/**", "src/*", "src/**/*.py", "/src/app.py"),
+        *("src", "src/", "*.{py,ts}", "[a-d]*", "[!a-z]*", "?????.txt", "**/er/*", "deep/er/*"),
+        *("src/\\[x\\]/*", "*.log", "build/**", ".*", ".hidden/*", "*\\ *", "{a,b}*", "-*", "*:*"),
+        *("nothing", "*.PY", "src/**/util.py", "**/deep/**/*.py", "in/*", "out/*", "keys/*.pem"),
+    ],
+)
+async def test_glob_finds_the_files_of_rg_that_are_not_ignored(tree: Path, pattern: str) -> None:
+    found = await _call(tree, "glob", pattern=pattern)
+    listed = set(_bare(tree, "--files").split(b"\0")[:-1])
+    matching = set(_bare(tree, "--files", "-g", pattern).split(b"\0")[:-1])
+    expected = {_name(name) for name in listed & matching}
+    assert set(found["paths"]) == {name for name in expected if not name.endswith(".part")}
+    assert not found["truncated"]
+
+
+async def test_grep_and_glob_agree_with_rg_on_installed_packages() -> None:
+    root = sysconfig.get_path("purelib")
+    for pattern in ("zebra", "lru_cache", "qzqzqz"):
+        found = await _call(root, "grep", pattern=pattern, type="py", limit=10_000)
+        names = {_name(name) for name in _bare(root, "-l", "-tpy", pattern).split(b"\0")[:-1]}
+        assert set(found["matches"]) == names
+        assert not found["truncated"]
+    found = await _call(root, "glob", pattern="**/__init__.py", limit=10_000)
+    names = {
+        _name(name) for name in _bare(root, "--files", "-g", "**/__init__.py").split(b"\0")[:-1]
+    }
+    assert set(found["paths"]) == names
