@@ -54,7 +54,9 @@ class SearchedFolder:
         self._is_closed = False
 
     @classmethod
-    def open(cls, files: ReachedFiles, path: str, context: ToolContext | None) -> SearchedFolder:
+    def open(
+        cls, files: ReachedFiles, path: str | bytes, context: ToolContext | None
+    ) -> SearchedFolder:
         """Open what a path names; blocking. Raises `ToolFailed`."""
         with files.at(path, context) as location:
             prefix = location.path
