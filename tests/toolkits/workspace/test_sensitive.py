@@ -75,7 +75,7 @@ def test_the_last_name_alone_tells_what_is_no_secret() -> None:
     paths = SensitivePaths(["notes/*key?.txt"], ["vault/"])
     entries = [entry for entries in tables.SECRETS.values() for entry in entries]
     for entry in (*entries, "notes/*key?.txt", "vault"):
-        for filling in ("", "x", "ab"):
+        for filling in ("x", "ab"):
             name = entry.replace("*", filling).replace("?", "1")
             path = name if name.startswith("/") else f"/root/{name}"
             assert paths.reason(path, writes=False), path
