@@ -99,6 +99,11 @@ MADE = Load(
     is_on_one_core=True,
 )
 ROUNDS = _calls("one after the other", 0.3, 1, parts=3)
+SEARCHES = Load(
+    "one at a time, on all cores",  # as rg uses them
+    {"order": "call", "seconds": 0.3, "in_flight": 1},
+    4,
+)
 UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
 
 _UNSAMPLED = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
@@ -239,6 +244,13 @@ SHELL = Leg(
     "of 20 processes, one in a session of its own; or bash alone runs `true`",
     ("caller",),
 )
+FILES = Leg(
+    "files",
+    "bench.toolkits.files_leg",
+    "one process: files are searched in a tree of 10,000, and a file of 100 KiB is read and "
+    "changed; or rg alone, and plain functions, do the same",
+    ("caller",),
+)
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
 GROUPS = (
@@ -369,6 +381,27 @@ GROUPS = (
             )
         ),
         (ALONE,),
+        rounds=2,
+    ),
+    Group(
+        "files",
+        tuple(
+            Contender(FILES, label, "caller", {"what": what}, ("caller",))
+            for label, what in (
+                ("grep of a rare text", "grep rare"),
+                ("rg of a rare text", "rg rare"),
+                ("grep of a common text", "grep common"),
+                ("rg of a common text", "rg common"),
+                ("grep of a text that is nowhere", "grep absent"),
+                ("rg of a text that is nowhere", "rg absent"),
+                ("a read of 100 KiB", "read"),
+                ("a plain read", "bare read"),
+                ("an edit of 100 KiB", "edit"),
+                ("a plain read and write", "bare edit"),
+                ("a glob over 10,000 files", "glob"),
+            )
+        ),
+        (SEARCHES,),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

@@ -14,6 +14,7 @@ from bench.legs import (
     MADE,
     RECORDED,
     ROUNDS,
+    SEARCHES,
     SPANS_PER_CALL,
     STARTS,
     UP,
@@ -170,6 +171,13 @@ ROWS = (
     Row("shell", 0.5, 0.25, ALONE, "a decision about a line", figure=MS),
     Row("shell", 5_000.0, 2_500.0, ALONE, "`true` by a shell", "by bash alone", ABOVE),
     Row("shell", 200.0, 100.0, ALONE, "the end of a tree", figure=MS),
+    *(
+        Row("files", 1.3, 1.1, SEARCHES, f"grep of a {text}", f"rg of a {text}", P50)
+        for text in ("rare text", "common text", "text that is nowhere")
+    ),
+    Row("files", 3_000.0, 1_500.0, SEARCHES, "a read of 100 KiB", "a plain read", ABOVE),
+    Row("files", 3_000.0, 1_500.0, SEARCHES, "an edit of 100 KiB", "a plain read and write", ABOVE),
+    Row("files", 50.0, 25.0, SEARCHES, "a glob over 10,000 files", figure=MS),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

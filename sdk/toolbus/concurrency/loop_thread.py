@@ -11,15 +11,15 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import monotonic
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 
-__all__ = ["LoopEnded", "LoopThread", "begin_on", "result_of"]
+__all__ = ["LoopEnded", "LoopThread", "LoopWork"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
-# A loop that is closed between accepting a callback and running it leaves a future that nothing
+# A loop that is closed between accepting a callback and running it leaves work that nothing
 # ends. That is rare, so a waiting thread checks seldom: 10,000 of them wake up 2,000 times a
 # second.
 _CHECK_S = 5.0
@@ -33,48 +33,89 @@ class LoopEnded(Exception):
     """The loop has ended: it has run nothing of the work, and will not."""
 
 
-def begin_on(
-    loop: asyncio.AbstractEventLoop, start: Callable[[], Awaitable[T]]
-) -> concurrent.futures.Future[T]:
-    """Start work on the loop of another thread; return its future, for `result_of`.
+class LoopWork(Generic[T]):
+    """Work of a thread on the loop of another thread.
 
-    The work runs in a copy of this thread's context, so that its spans have the right parent.
-
-    Raises:
-        LoopEnded: Nothing was started.
+    Args:
+        loop: The loop.
+        start: Starts the work, on the loop. It runs in a copy of the waiting thread's context, so
+            that its spans have the right parent.
     """
 
-    async def work() -> T:
-        return await start()
+    def __init__(self, loop: asyncio.AbstractEventLoop, start: Callable[[], Awaitable[T]]) -> None:
+        self._loop = loop
+        self._start = start
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        # A bare lock, held until the work has ended, and not a `concurrent.futures.Future`: its
+        # condition is entered by Python code, where Ctrl-C may leave it locked, and the loop would
+        # block when it sets the result.
+        self._running = threading.Lock()
+        self._running.acquire()
 
-    coroutine = work()
-    try:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
-    except RuntimeError as error:
-        coroutine.close()
-        raise LoopEnded from error
+    def run(self) -> T:
+        """Run the work, once, and wait for it. Ctrl-C in the waiting thread cancels the work.
 
+        Raises:
+            LoopEnded: The loop has ended before; nothing has run.
+            concurrent.futures.CancelledError: The work was cancelled, or the loop has ended, and
+                the work with it.
+            Exception: What the work raises.
+        """
+        # Ctrl-C raises between any two bytecodes of this thread. Wherever that is, nothing runs on:
+        # - before the `try` nothing was scheduled;
+        # - in `call_soon_threadsafe`, `_begin` was scheduled or not, and the loop was woken or not.
+        #   `cancel` schedules another callback, and wakes the loop. If `_begin` is there, it is the
+        #   earlier one: its task is cancelled before its first step, or there is none, as it saw
+        #   the flag;
+        # - until the lock is acquired, the task may run, and is cancelled;
+        # - once it is acquired, the work has ended: only its result is lost.
+        # A second Ctrl-C that comes within `cancel` may stop that. The `try` has only one call: of
+        # a loop, Python 3.13 leaves the jump back to its start out of the `try`.
+        try:
+            self._schedule_and_wait()
+        except BaseException:
+            self.cancel()
+            raise
+        task = self._task
+        self._task = None
+        if task is None or task.cancelled():
+            raise concurrent.futures.CancelledError
+        try:
+            return task.result()
+        finally:
+            del task  # an error's traceback has this frame, and the task has the error
 
-def result_of(future: concurrent.futures.Future[T], loop: asyncio.AbstractEventLoop) -> T:
-    """Wait for work that `begin_on` started. Ctrl-C in the waiting thread cancels the work.
-
-    Raises:
-        concurrent.futures.CancelledError: The work was cancelled, or the loop has ended, and the
-            work with it. Not `LoopEnded`, after which nothing has run.
-        Exception: What the work raises.
-    """
-    try:
-        while not future.done():
-            with suppress(TimeoutError):
-                return future.result(_CHECK_S)
-            if loop.is_closed() and not future.done():
+    def _schedule_and_wait(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._begin)
+        except RuntimeError as error:
+            raise LoopEnded from error
+        while not self._running.acquire(timeout=_CHECK_S):
+            if self._loop.is_closed() and not self._running.acquire(blocking=False):
                 raise concurrent.futures.CancelledError
-        return future.result()
-    except BaseException:
-        future.cancel()  # nothing for work that has ended
-        raise
-    finally:
-        del future  # an error's traceback has this frame, and the future has the error
+
+    def cancel(self) -> None:
+        """Cancel the work, also before it runs; nothing if it has ended. Safe from any thread."""
+        self._is_cancelled = True
+        with suppress(RuntimeError):  # the loop has ended, and the work with it
+            self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _begin(self) -> None:
+        if self._is_cancelled:
+            self._running.release()
+            return
+
+        async def work() -> T:
+            return await self._start()
+
+        self._task = self._loop.create_task(work())
+        self._task.add_done_callback(lambda _: self._running.release())
+
+    def _cancel_task(self) -> None:
+        task = self._task  # the waiting thread may take it away meanwhile
+        if task is not None:
+            task.cancel()
 
 
 class LoopThread:
@@ -94,7 +135,7 @@ class LoopThread:
         started = concurrent.futures.Future[asyncio.AbstractEventLoop]()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
-        self._loop = started.result()
+        self.loop: asyncio.AbstractEventLoop = started.result()
         _running.add(self)
 
     @property
@@ -103,14 +144,14 @@ class LoopThread:
         return os.getpid() != self._process
 
     def run(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Run work on the loop and wait for its result; raises what `result_of` raises."""
-        return result_of(begin_on(self._loop, start), self._loop)
+        """Run work on the loop and wait for its result; raises what `LoopWork.run` raises."""
+        return LoopWork(self.loop, start).run()
 
     def request_stop(self) -> None:
         """Let the loop end, without waiting for that."""
         if not self.is_forked:
             with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stopping.set)
+                self.loop.call_soon_threadsafe(self._stopping.set)
 
     def stop(self, timeout_s: float) -> None:
         """Let the loop end and wait for that, at most so many seconds."""

@@ -53,8 +53,8 @@ class GracefulShutdown:
     def __init__(self, flush: Callable[[], None] | None = None) -> None:
         self._send_spans = flush
         self._limit_s = 0.0
-        self._code = ExitCode.CANCELLED
         self._calls: Collection[HostedCall] = ()
+        self._is_hosting = False
         self._stop_requested = asyncio.Event()
         self._signals = 0
         self._joining_task: asyncio.Task[object] | None = None
@@ -93,30 +93,47 @@ class GracefulShutdown:
 
     @contextmanager
     def cancel_on_signal(self) -> Iterator[None]:
-        """Cancel the block on a signal, while nothing is hosted yet.
+        """Cancel the block on a signal that comes before `hosting_started`.
+
+        The block ends without an error if calls were running then: those are what was hosted.
 
         Raises:
-            Cancelled: The block was cancelled by a signal.
+            Cancelled: A signal has cancelled the block, and nothing was hosted.
         """
         task = self._joining_task = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
-            if not self._stop_requested.is_set() or task is None or task.uncancel():
+            is_stopped = self._joining_task is not None and self._stop_requested.is_set()
+            if not is_stopped or task is None or task.uncancel():
                 raise
+            if self._is_hosting:
+                return
             text = "stopped by a signal before anything was hosted"
             raise Cancelled(text, executed="no") from None
         finally:
             self._joining_task = None
 
-    def hosting_started(self, calls: Collection[HostedCall], limit_s: float) -> None:
-        """Start graceful shutdown: from now on the first signal ends the process with code 0.
+    def watch_calls(self, calls: Collection[HostedCall], limit_s: float) -> None:
+        """Let calls that begin from now on end before the process does.
+
+        It is called before the first registration is sent: a call may begin, and may block the
+        event loop, before the reply to that is read.
 
         Args:
             calls: A live view of the calls that have not ended.
             limit_s: Seconds that they may take to finish after the first signal.
         """
-        self._calls, self._limit_s, self._code = calls, limit_s, ExitCode.OK
+        self._calls, self._limit_s = calls, limit_s
+
+    def hosting_started(self) -> None:
+        """Start graceful shutdown: from now on the first signal ends the process with code 0."""
+        self._is_hosting = True
+        self._joining_task = None
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._is_hosting or bool(self._calls)
 
     async def wait_for_signal(self) -> None:
         """Wait for the first signal."""
@@ -161,7 +178,8 @@ class GracefulShutdown:
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._request_stop)
         try:
-            is_signal = self._signal_queue.get(timeout=self._limit_s + _LAST_S)
+            limit_s = self._limit_s if self._is_serving else 0
+            is_signal = self._signal_queue.get(timeout=limit_s + _LAST_S)
         except queue.Empty:
             self._exit_without_calls()
         else:
@@ -170,6 +188,7 @@ class GracefulShutdown:
 
     def _request_stop(self) -> None:
         self._stop_requested.set()
+        self._is_hosting = self._is_serving
         if self._joining_task is not None:
             self._joining_task.cancel()
 
@@ -182,7 +201,8 @@ class GracefulShutdown:
 
     def _exit_without_calls(self) -> None:
         left = describe_calls(self._calls) if self._calls else "a task or a thread"
-        self._exit(self._code, f"exiting without {left}: did not end when cancelled", _FLUSH_S)
+        code = ExitCode.OK if self._is_serving else ExitCode.CANCELLED
+        self._exit(code, f"exiting without {left}: did not end when cancelled", _FLUSH_S)
 
     def _exit(self, code: ExitCode, text: str | None, flush_s: float) -> None:
         """Exit now; send logs and spans as far as the time allows."""

@@ -252,15 +252,18 @@ async def _serve(
 ) -> None:
     end.install_handlers()
     _add_log_filters(toolkits)
+
+    def joined() -> None:
+        end.watch_calls(room._hosted_calls, room._drain_s if drain_s is None else drain_s)
+
     async with AsyncExitStack() as stack:
         with end.cancel_on_signal():
-            hosting = await _start(toolkits, room, wait)
+            hosting = await _start(toolkits, room, joined, wait)
             await stack.enter_async_context(hosting)
-        limit_s = room._drain_s if drain_s is None else drain_s
-        end.hosting_started(room._hosted_calls, limit_s)
-        await _wait_for_stop(end, room)
-        end.log_pending_calls()
-        await room.drain(limit_s)
+            end.hosting_started()
+            await _wait_for_stop(end, room)
+            end.log_pending_calls()
+            await room.drain(drain_s)
     await end.exit_if_calls_remain()
 
 
@@ -289,14 +292,18 @@ async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
 
 
 async def _start(
-    toolkits: Sequence[Toolkit], room: RoomClient, wait: bool | None
+    toolkits: Sequence[Toolkit],
+    room: RoomClient,
+    joined: Callable[[], None],
+    wait: bool | None,
 ) -> AsyncExitStack:
-    """Join and host; return the stack that ends both."""
+    """Join, call `joined`, and host; return the stack that ends all."""
 
     async def start() -> AsyncExitStack:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(room)
             stack.enter_context(stack_dump())
+            joined()
             for toolkit in toolkits:
                 await stack.enter_async_context(_hosted(room, toolkit))
             return stack.pop_all()

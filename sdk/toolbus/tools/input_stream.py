@@ -37,7 +37,7 @@ from toolbus.chunks.chunk_types import (
 )
 from toolbus.chunks.json_values import cut, json_pointer
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.concurrency.loop_thread import begin_on, result_of
+from toolbus.concurrency.loop_thread import LoopWork
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
@@ -186,7 +186,7 @@ class InputStream(Generic[T]):
     def __next__(self) -> T:
         assert self._loop is not None, "`iter` was not called"
         try:
-            return result_of(begin_on(self._loop, self.__anext__), self._loop)
+            return LoopWork(self._loop, self.__anext__).run()
         except StopAsyncIteration:
             raise StopIteration from None
 

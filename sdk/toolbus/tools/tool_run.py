@@ -9,14 +9,14 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.concurrency.loop_thread import LoopEnded, begin_on, result_of
+from toolbus.concurrency.loop_thread import LoopEnded, LoopWork
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
@@ -199,10 +199,10 @@ class ToolRun(ABC):
             end()
 
     @property
-    def _nested_calls(self) -> set[Future[Any]]:
+    def _nested_calls(self) -> set[LoopWork[Any]]:
         """The nested calls that threads wait for."""
         # Made by the first use, in one step: a tool may use several threads, and few tools use any.
-        nested: set[Future[Any]] = vars(self).setdefault("_nested", set())
+        nested: set[LoopWork[Any]] = vars(self).setdefault("_nested", set())
         return nested
 
     def call_nested(self, start: Callable[[], Awaitable[T]]) -> T:
@@ -223,12 +223,12 @@ class ToolRun(ABC):
 
             return asyncio.run(alone())
         try:
-            nested = begin_on(self.loop, start)
+            nested = LoopWork(self.loop, start)
             self._nested_calls.add(nested)
             try:
                 if self.cancelled:  # between two calls, or before this one was in the set
                     nested.cancel()
-                return result_of(nested, self.loop)
+                return nested.run()
             finally:
                 self._nested_calls.discard(nested)
         except CancelledError:

@@ -18,6 +18,7 @@ from toolbus_server.testing import TestServer, running_server
 
 PROGRAM = Path(__file__).parents[2] / "support/processes/ending_host.py"
 COMMAND = ["-m", "toolbus", "host", "support.processes.ending_host:work"]
+STARTING = [*COMMAND, "support.processes.ending_host:late"]
 RUN = [str(PROGRAM), "run"]
 AROUND = [str(PROGRAM), "around"]
 
@@ -71,6 +72,20 @@ async def test_one_signal_ends_a_host_after_its_limit_whatever_its_tool_does(
         assert await host.ended() == 0
         await assert_may_have_run(call)
     assert (f"exiting without {left}" in host.output) is (left is not None)
+    assert "Traceback" not in host.output
+
+
+@pytest.mark.parametrize("tool", ["block", "hold"])
+async def test_signal_ends_a_host_whose_call_began_before_all_was_hosted(tool: str) -> None:
+    async with hosting(STARTING, drain="0.3") as (_, alice, host):
+        call = calling(alice, tool)
+        await host.entered()
+        host.signal(signal.SIGTERM)
+        if tool == "hold":
+            await until_hosts(alice, "work", 0)
+            call.cancel()
+        assert await host.ended() == 0
+    assert ("exiting without 1 call (work.block)" in host.output) is (tool == "block")
     assert "Traceback" not in host.output
 
 

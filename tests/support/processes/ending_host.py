@@ -2,15 +2,16 @@
 
 Run as `python ending_host.py run`, hosted by `RemoteToolkit.run`, or as `python ending_host.py
 around`, by a program with `asyncio.run` around `room.host`. As a module it has `work`, for `toolbus
-host`.
+host`, and `late`, a toolkit that does not start.
 """
 
 import asyncio
 import sys
 import threading
 import time
+from typing import Any
 
-from toolbus import RemoteToolkit, RoomClient, ToolFailed, tool
+from toolbus import RemoteToolkit, RoomClient, Tool, ToolContext, ToolFailed, tool
 
 
 def _say(words: str) -> None:
@@ -75,7 +76,16 @@ async def interrupt() -> str:
     raise KeyboardInterrupt
 
 
+class Late(Tool):
+    async def start(self, room: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> str:
+        return ""
+
+
 work = RemoteToolkit("work", [hold, swallow, turn, in_thread, beside, block, interrupt])
+late = RemoteToolkit("late", [Late("late", {"type": "object"})])
 
 
 async def around() -> None:

@@ -1,6 +1,6 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
-It needs the extras `server`, `otel`, `shell` and `files`, writes only to a temporary folder, and
+It needs the extras `server`, `otel` and `shell`, writes only to a temporary folder, and
 stops the processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`,
 `shell_scene`, `fault_scenes` and `cluster_scenes`.
 """
@@ -38,7 +38,6 @@ _MOST_NODES = 8
 _NEEDED = {
     "rfc8785": "server",
     "tree_sitter_bash": "shell",
-    "watchfiles": "files",
     "uvicorn": "otel",
     "opentelemetry.sdk": "otel",
     "opentelemetry.exporter.otlp.proto.http": "otel",

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Iterable
 
-from toolbus import ToolContext
+from toolbus import ToolContext, ToolFailed
+from toolbus_toolkits.files.planning import name_of, proven
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.seen import Seen
-from toolbus_toolkits.workspace import Draft
+from toolbus_toolkits.files.text import token_hash
+from toolbus_toolkits.workspace import Draft, Location
 
 __all__ = ["Upload"]
 
 _BLOCK_BYTES = 1024 * 1024
-
-
-class _GivenUp(Exception):
-    """Nobody waits for the upload any more."""
 
 
 class Upload:
@@ -40,7 +37,7 @@ class Upload:
         self._context = context
         self._path = path
         self._lock = threading.Lock()
-        self._hash = hashlib.blake2b(digest_size=12)
+        self._hash = token_hash()
         self._expected: str | None = None
         self._is_given_up = False
         self.size = 0
@@ -49,24 +46,30 @@ class Upload:
         """Whether the file may have been replaced."""
         with files.at(path, context) as location:
             self._real_path = location.path
+            self._name = name_of(files, location)
+            # Here too, so that nobody sends a large file in vain.
             if location.status is not None:
-                seen = files.seen.of(context, location.path)
-                self._expected = token or (seen.token if seen and seen.is_whole else None)
-                if self._expected is None:
-                    text = f"{path} exists, and you have not seen all of it: read or get it first"
-                    raise failure("never_read", text)
-                # Here too, so that nobody sends a large file in vain.
-                descriptor = location.open_file()
-                try:
-                    self._compare(descriptor)
-                finally:
-                    os.close(descriptor)
+                self._expected = self._proven(location, token)
+            elif token is not None:
+                raise failure("changed", f"{self._name} does not exist any more")
             self._draft = Draft(location)
             try:
                 self._draft.write(b"")  # raises here what does so at each write
             except BaseException:
                 self._draft.discard()
                 raise
+
+    def _proven(self, location: Location, token: str | None) -> str:
+        """Return the version that is there, if the caller may replace it."""
+        descriptor = location.open_file()
+        try:
+            found = Seen.whole(self._version_of(descriptor))
+        finally:
+            os.close(descriptor)
+        if not proven(self._files, self._context, location, found, token).is_whole:
+            text = f"{self._name} has lines that you have not read: read or get all of it"
+            raise failure("never_read", text)
+        return found.token
 
     def write(self, pieces: Iterable[bytes]) -> None:
         """Append to it. Raises `ToolFailed`."""
@@ -81,7 +84,7 @@ class Upload:
         with self._lock, self._files.failing(self._path):
             self._draft.commit(self._check)
             version = self._hash.hexdigest()
-            self._files.seen.add(self._context, self._real_path, Seen.whole(version))
+            self._files.seen.replace(self._context, self._real_path, Seen.whole(version))
             return version
 
     def give_up(self) -> None:
@@ -94,23 +97,24 @@ class Upload:
             self._draft.discard()
 
     def _check(self, descriptor: int | None) -> None:
-        if (descriptor is None) != (self._expected is None):
-            became = "was deleted" if descriptor is None else "was made by others"
-            raise failure("changed", f"{self._path} {became} meanwhile")
-        if descriptor is not None:
-            self._compare(descriptor)
+        found = None if descriptor is None else self._version_of(descriptor)
+        if found != self._expected:
+            text = f"{self._name} was changed by another one meanwhile: read or get it again"
+            raise failure("changed", text)
         # In this order: whoever gives up sets one and then reads the other.
         self.is_committing = True
         if self._is_given_up:
-            raise _GivenUp
+            raise _given_up()
 
-    def _compare(self, descriptor: int) -> None:
-        """Raise `ToolFailed` if a file is not the version that was seen."""
-        found = hashlib.blake2b(digest_size=12)
+    def _version_of(self, descriptor: int) -> str:
+        found = token_hash()
+        os.lseek(descriptor, 0, os.SEEK_SET)
         while block := os.read(descriptor, _BLOCK_BYTES):
             if self._is_given_up or self._context.cancelled:
-                raise _GivenUp
+                raise _given_up()
             found.update(block)
-        if found.hexdigest() != self._expected:
-            text = f"{self._path} has changed since you have seen it: read or get it again"
-            raise failure("changed", text)
+        return found.hexdigest()
+
+
+def _given_up() -> ToolFailed:
+    return failure("failed", "the call was cancelled")

@@ -17,9 +17,11 @@ __all__ = [
     "NotText",
     "Text",
     "TextScan",
+    "common_start",
     "count_of_lines",
     "line_end_of",
     "read_text",
+    "token_hash",
     "token_of",
     "with_line_ends",
 ]
@@ -45,6 +47,11 @@ class Encoding:
         """Whether a character has at least two bytes, so that a line does not end with one byte."""
         return self.codec.startswith(("utf-16", "utf-32"))
 
+    @property
+    def has_one_byte(self) -> bool:
+        """Whether each character has one byte."""
+        return self.codec in ("cp1252", "latin-1")
+
 
 UTF8 = Encoding("UTF-8", "utf-8")
 _WINDOWS = Encoding("Windows-1252", "cp1252")
@@ -66,11 +73,16 @@ def token_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_TOKEN_BYTES).hexdigest()
 
 
+def token_hash() -> hashlib.blake2b:
+    """Return what makes a token of bytes that come block by block: its `hexdigest` is the token."""
+    return hashlib.blake2b(digest_size=_TOKEN_BYTES)
+
+
 class TextScan:
     """Reads the bytes of a file once, block by block, and tells its token and its encoding."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=_TOKEN_BYTES)
+        self._hash = token_hash()
         self._encoding = UTF8
         self._decoder: codecs.IncrementalDecoder | None = None
         self._has_begun = False
@@ -175,3 +187,9 @@ def with_line_ends(text: str, line_end: str) -> str:
 def count_of_lines(text: str) -> int:
     """Return how many lines a text has; the last one may have no line end."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))
+
+
+def common_start(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at their start."""
+    least = min(len(one), len(other))
+    return next((at for at in range(least) if one[at] != other[at]), least)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from contextlib import aclosing
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import Annotated
 
@@ -13,17 +16,30 @@ from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.sending import OpenedFile
+from toolbus_toolkits.files.waiting_changes import WatchedChange
+from toolbus_toolkits.files.watching import Watch
 
 __all__ = ["PutResult", "TransferTools"]
 
 _BLOCK_BYTES = 1024 * 1024
 """As much is received before it is written: handing work to a thread costs more than a piece."""
+_MAX_WATCHES = 32
+"""In this process. Each has a thread, and one of the 128 instances of inotify of this user."""
+_MAX_WATCHES_OF_ONE = 8
+_GRACE_S = 0.25
+"""How long the end of a watch waits for its thread, which may be listing a large folder."""
+_PLACES = threading.BoundedSemaphore(_MAX_WATCHES)
+# Twice as many: the thread of a watch that has ended may still be listing a folder.
+_WATCH_THREADS = WorkerThreads("watches", 2 * _MAX_WATCHES, may_take_long=True)
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Token = Annotated[str, Field(min_length=1, max_length=64)]
@@ -51,8 +67,16 @@ class TransferTools:
         self.reading: list[Tool] = [
             FunctionTool(
                 self._get, name="get", affinity="caller", read_only=True, assess=assessor.reading
-            )
+            ),
+            FunctionTool(
+                self._watch,
+                name="watch",
+                read_only=True,
+                assess=assessor.watching,
+                affinity="caller",
+            ),
         ]
+        self._watches: Counter[Asker] = Counter()
         self.writing: list[Tool] = [
             FunctionTool(self._put, name="put", affinity="caller", assess=assessor.writing)
         ]
@@ -68,6 +92,7 @@ class TransferTools:
             context: The call.
             path: The file, from the root, or absolute.
         """
+        self._files.seen.prepare(context)
         return await FILE_THREADS.run(self._open, context, path)
 
     def _open(self, context: ToolContext, path: str) -> FileChunk:
@@ -98,6 +123,7 @@ class TransferTools:
             attachment: Its bytes.
             token: The version that is replaced; by default that which you have seen last.
         """
+        self._files.seen.prepare(context)
         try:
             begin = partial(Upload, self._files, context, path, token)
             upload = await FILE_THREADS.run(begin, undo=Upload.discard)
@@ -107,6 +133,58 @@ class TransferTools:
             raise context.refuse(error) from error.__cause__
         context.enter()
         return PutResult(token=version, size=upload.size)
+
+    async def _watch(self, context: ToolContext, path: Path = ".") -> AsyncIterator[WatchedChange]:
+        """Stream the changes below a folder, or those of one file, until you leave the stream.
+
+        The first value has the change `watching`: what is changed after it is told. Then come
+        `added`, `modified` and `deleted`; a file that is written several times at once is told
+        once. `missed` says that more has changed than could be told: look at all of it again.
+        Folders of version control are left out, and symlinks are not followed.
+
+        Args:
+            context: The call.
+            path: The folder, from the root, or absolute; or a file.
+        """
+        with self._place_for_watch(asker_of(context)):
+            loop = asyncio.get_running_loop()
+            has_changed = asyncio.Event()
+
+            def tell() -> None:
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(has_changed.set)
+
+            watch = Watch(self._files, context, path, tell)
+            running = asyncio.ensure_future(_WATCH_THREADS.run(watch.run))
+            running.add_done_callback(retrieve_error)
+            running.add_done_callback(lambda _: has_changed.set())
+            try:
+                while not running.done():
+                    await has_changed.wait()
+                    has_changed.clear()
+                    for change in watch.take():
+                        yield change
+                await running
+            finally:
+                watch.stop()
+                await asyncio.wait([running], timeout=_GRACE_S)
+
+    @contextmanager
+    def _place_for_watch(self, asker: Asker) -> Iterator[None]:
+        if self._watches[asker] >= _MAX_WATCHES_OF_ONE:
+            raise failure(
+                "too_many", f"{_MAX_WATCHES_OF_ONE} watches of yours run: end one of them"
+            )
+        if not _PLACES.acquire(blocking=False):
+            raise failure("too_many", f"this host runs {_MAX_WATCHES} watches, and no more")
+        self._watches[asker] += 1
+        try:
+            yield
+        finally:
+            _PLACES.release()
+            self._watches[asker] -= 1
+            if not self._watches[asker]:
+                del self._watches[asker]
 
 
 async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "opened_file",
 ]
 
+# Without O_PATH, which macOS does not have, a folder has to be readable to be entered.
 STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -87,7 +88,7 @@ class Location:
         """
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        return opened_file(self.name, self.folder, self.path)
+        return opened_file(self.name, self.folder)
 
     def open_folder(self) -> int:
         """Open the folder for reading, and return a descriptor.
@@ -99,25 +100,19 @@ class Location:
         return os.open(self.name, _READ | os.O_DIRECTORY, dir_fd=self.folder)
 
 
-def opened_file(name: str, folder: int, path: str) -> int:
+def opened_file(name: str, folder: int) -> int:
     """Open a regular file for reading, by its name in an open folder; return a descriptor.
 
-    Args:
-        name: Its name.
-        folder: A descriptor of the folder.
-        path: The path that errors name.
-
-    Raises `NoFile` for what is no regular file, and other `OSError`s.
+    Raises `NoFile` for what is no regular file, and other `OSError`s; that of a symlink is ELOOP.
     """
     # What is no file is not opened at all: to open some devices does something.
-    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    if not stat.S_ISREG(mode):
-        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+    _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, name)
     descriptor = os.open(name, _READ, dir_fd=folder)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _require_file(os.fstat(descriptor).st_mode, name)
+    except BaseException:
         os.close(descriptor)
-        raise NoFile(errno.EINVAL, _kind_of(mode), path)
+        raise
     return descriptor
 
 
@@ -189,7 +184,7 @@ class _Walk:
         if root is None:
             raise OutsideRoots(text)
         names = _names_of(path)
-        self._return_to(names)
+        self._return_to(len(names))
         if self._stopped is None and names and len(self._open) < 2:
             self._walk_again(names)  # the folder above it was closed
         if self._stopped is None:
@@ -219,10 +214,8 @@ class _Walk:
 
         Returns where it leads if it is a symlink, else "".
         """
-        names = _names_of(step)
-        name = names.pop()
-        self._return_to(names)
-        return "" if self._stopped else self._enter(name)
+        self._return_to(step.count("/") - 1)
+        return "" if self._stopped else self._enter(step[step.rindex("/") + 1 :])
 
     def _enter(self, name: str) -> str:
         folder = self._open[-1]
@@ -255,16 +248,16 @@ class _Walk:
         self._stopped = stopped
         return ""
 
-    def _return_to(self, names: list[str]) -> None:
-        """Go up to a folder that was walked to before; names may follow it that are not open."""
-        if len(names) <= len(self._names):
+    def _return_to(self, depth: int) -> None:
+        """Go up until so many names are left; deeper down, names follow that are not open."""
+        if depth <= len(self._names):
             self._stopped = None
             self._status = None
-        while len(names) < len(self._names):
+        while depth < len(self._names):
             self._names.pop()
             os.close(self._open.pop())
             if not self._open:
-                self._walk_again(names)
+                self._walk_again(self._names[:depth])
 
     def _walk_again(self, names: list[str]) -> None:
         """Walk to a folder by its real path."""
@@ -282,11 +275,9 @@ def _names_of(path: str) -> list[str]:
     return path[1:].split("/") if path != "/" else []
 
 
-def _kind_of(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFLNK: "a symbolic link",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a device")
+def _require_file(mode: int, name: str) -> None:
+    if stat.S_ISLNK(mode):  # as the kernel says it of what is opened with O_NOFOLLOW
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        raise NoFile(errno.EINVAL, kinds.get(stat.S_IFMT(mode), "a device"), name)

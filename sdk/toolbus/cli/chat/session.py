@@ -22,7 +22,7 @@ from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
 from toolbus.cli.chat.transcript import KeptFile, Transcript
-from toolbus.concurrency.loop_thread import LoopThread, begin_on, result_of
+from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
 from toolbus.log_output import chosen_output
@@ -235,14 +235,16 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
             ready.set_result(agent)
             await stop.wait()
 
-    session.loop = thread.run(_running_loop)
-    living = begin_on(session.loop, live)
-    living.add_done_callback(lambda _: ready.cancel())
+    session.loop = thread.loop
+    living: concurrent.futures.Future[None] | None = None
     try:
         with session.interrupts.handled():
+            # Here no signal raises, so that what is started is always ended below.
+            living = asyncio.run_coroutine_threadsafe(live(), thread.loop)
+            living.add_done_callback(lambda _: ready.cancel())
             try:
                 with session.interrupts.at_prompt():  # a signal ends the waiting
-                    session.agent = result_of(ready, session.loop)
+                    session.agent = ready.result()
             except BaseException as error:  # it has not entered, or a signal came before that
                 if living.done() and not living.cancelled():
                     living.result()
@@ -252,8 +254,9 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
                 raise
             yield
     finally:
-        session.loop.call_soon_threadsafe(stop.set)
-        concurrent.futures.wait([living], _LEAVE_S)
+        thread.loop.call_soon_threadsafe(stop.set)
+        if living is not None:
+            concurrent.futures.wait([living], _LEAVE_S)
         thread.stop(_LEAVE_S)
     if living.done() and not living.cancelled():
         living.result()  # raises what leaving has raised
@@ -261,7 +264,3 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
 
 async def _nothing() -> None:
     """Do nothing: the chat ends what it began."""
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()

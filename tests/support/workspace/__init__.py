@@ -1,0 +1,1 @@
+"""Helps to test what happens to files."""

@@ -1,0 +1,96 @@
+"""WaitingChanges of files that wait to be told, folded: one for each path."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from typing_extensions import TypedDict
+
+from toolbus.untrusted_text import one_line
+
+__all__ = ["Kind", "Notice", "WaitingChanges", "WatchedChange"]
+
+_MAX_WAITING = 20_000
+"""With paths of usual length some 4 MB. A slow caller is told that more are lost."""
+
+Kind: TypeAlias = Literal["added", "modified", "deleted", "replaced"]
+Notice: TypeAlias = Literal["watching", "missed"]
+
+
+class WatchedChange(TypedDict):
+    """What became of a file or a folder."""
+
+    path: str
+    """As it can be passed to the other tools; that of a folder ends with `/`."""
+    change: Literal["watching", "added", "modified", "deleted", "missed"]
+    """`watching` comes first: later changes are told. `missed`: some are lost, look at all again.
+    Both have the path that is watched. A folder that is `deleted` is so with all below it."""
+
+
+class WaitingChanges:
+    """The changes below one folder, or of one file, that wait. Used on several threads.
+
+    Args:
+        watched: The path that is watched, as it is told.
+        folder: That of the folder, which is another one if a file is watched.
+    """
+
+    def __init__(self, watched: str, folder: str) -> None:
+        self._watched = watched
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._notices: list[Notice] = []
+        # In the order of their latest events, so that a folder comes before what was made in it.
+        self._waiting: dict[tuple[str, bool], Kind] = {}
+
+    def announce(self, notice: Notice) -> None:
+        """Say that from now on all is told, for the first time or again; drop what waits."""
+        with self._lock:
+            self._announce(notice)
+
+    def _announce(self, notice: Notice) -> None:
+        self._waiting = {}
+        if notice not in self._notices:
+            self._notices.append(notice)
+
+    def note(self, path: str, change: Kind, *, is_folder: bool) -> None:
+        """Add a change; together with an earlier one of the same path it is one or none.
+
+        Args:
+            path: From the folder.
+            change: What became of it. Only a folder is `replaced`: its files are other ones.
+            is_folder: Whether it is a folder.
+        """
+        key = (path, is_folder)
+        with self._lock:
+            earlier = self._waiting.pop(key, None)
+            if earlier == "added":
+                if change == "deleted":
+                    return
+                change = "added"
+            elif earlier in ("deleted", "replaced") and change == "added":
+                change = "replaced" if is_folder else "modified"
+            self._waiting[key] = change
+            if len(self._waiting) > _MAX_WAITING:
+                self._announce("missed")
+
+    def take(self) -> Iterator[WatchedChange]:
+        """Return what is to be told now."""
+        with self._lock:
+            notices = self._notices
+            self._notices = []
+            waiting = self._waiting
+            self._waiting = {}
+        for notice in notices:
+            yield WatchedChange(path=one_line(self._watched), change=notice)
+        for (path, is_folder), change in waiting.items():
+            shown = one_line(os.path.normpath(os.path.join(self._folder, path)))
+            if is_folder:
+                shown += "/"
+            if change == "replaced":
+                yield WatchedChange(path=shown, change="deleted")
+                change = "added"
+            yield WatchedChange(path=shown, change=change)
