@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from toolbus import Assessment, Permissions, Rule, ToolContext, ToolFailed, Toolkit
+from toolbus import Assessment, Permissions, Rule, ToolContext, Toolkit
 from toolbus.permissions.modes import MODES
 from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
+from toolbus_toolkits.files.indexing import files_read
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -173,12 +174,16 @@ def arguments_of(tool: str, words: list[str]) -> dict[str, Any]:
         words = words[1:]
     if words:
         arguments["path"] = words[0]
-    arguments |= {
+    further: dict[str, dict[str, Any]] = {
         "write": {"text": "new\n"},
         "edit": {"old_text": "x", "new_text": "y"},
         "insert": {"line": 1, "text": "new\n"},
-    }.get(tool, {})
-    return arguments
+    }
+    return arguments | further.get(tool, {})
+
+
+async def run(toolkit: Toolkit, tool: str, arguments: dict[str, Any]) -> Any:
+    return (await toolkit.execute(ToolContext(), tool, arguments)).value
 
 
 class Judge:
@@ -207,8 +212,6 @@ async def test_each_call_gets_its_decision_in_each_mode(files: Files, place: Pat
     judge = Judge(files, place)
     wrong = []
     for kind, line in CASES:
-        if line.split()[0] not in {tool.name for tool in files.tools}:
-            continue
         found = tuple([await judge.decide(line, Permissions(mode)) for mode in MODES])
         rule = Rule(behavior="allow", tool="files")
         ruled = await judge.decide(line, Permissions("default", [rule]))
@@ -272,7 +275,7 @@ RULES = [
                 "grep x src/app.py",
                 "grep x in",
             ],
-            "allow": ["list .", "glob *.pem", "grep x bin", "grep x notes.txt"],
+            "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
     # What is left out of a search is not read by it.
@@ -295,3 +298,153 @@ async def test_rules_cover_what_a_call_reaches(
         for line in lines:
             found.setdefault(await judge.decide(line, permissions), []).append(line)
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("write new/deep/x.py", "makes `new/deep/x.py`, with 1 line, and the folder `new/deep`"),
+        ("write notes.txt", "replaces 1 line of `notes.txt` by 1"),
+        ("write missing-link", "makes `missing-link` (which is `src/new.py`), with 1 line"),
+        ("insert src/app.py", "adds 1 line to `src/app.py`"),
+        ("edit @/more/other.txt", "replaces 1 line of `@/more/other.txt` by 1"),
+        ("edit src/deep/x.py", "would fail for `src/deep/x.py`: it would change nothing: "),
+        ("edit missing.txt", "would fail for `missing.txt`: it would change nothing: "),
+        ("write fifo", "would fail for `fifo`"),
+        ("write src", "would fail for `src`"),
+        ("put notes.txt", "replaces `notes.txt`, which has 2 bytes"),
+        ("write link.txt", "`link.txt` (which is `.env`)"),
+        ("read link.txt", "reads `link.txt` (which is `.env`), which may hold passwords"),
+        ("read /etc/passwd", "'/etc/passwd' is outside"),
+        ("read missing", "reads `missing`"),
+        ("grep x", "searches `.`, with files that rules are about (`deep`): `path` and `glob`"),
+    ],
+)
+async def test_the_message_says_what_a_call_does(
+    files: Files, place: Path, line: str, message: str
+) -> None:
+    for path in ("notes.txt", "src/app.py", f"{place}/more/other.txt"):
+        await run(files, "read", {"path": path})
+    said = await Judge(files, place).assess(line, ("deep",))
+    assert message.replace("@", str(place)) in said.message
+
+
+async def test_the_preview_is_the_diff_that_the_call_returns(files: Files, place: Path) -> None:
+    await run(files, "read", {"path": "notes.txt"})
+    said = await Judge(files, place).assess("write notes.txt")
+    changed = await run(files, "write", {"path": "notes.txt", "text": "new\n"})
+    assert said.preview == changed["diff"]
+    assert said.preview.endswith("-x\n+new")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("src/app.py", "src/**"),
+        ("in/deep/x.py", "src/deep/**"),
+        ("new/a [1]/x.py", r"new/a \[1\]/**"),
+        ("notes.txt", "/notes.txt"),
+        ("{x}.txt", r"/\{x\}.txt"),
+        ("@/more/sub/x", "@/more/sub/**"),
+        ("@/more/a.md", "@/more/a.md"),
+    ],
+)
+async def test_a_suggestion_covers_the_folder_of_a_file(
+    files: Files, place: Path, path: str, pattern: str
+) -> None:
+    judge = Judge(files, place)
+    arguments = {"path": path.replace("@", str(place)), "text": "x"}
+    (rule,) = (await files.assess(ToolContext(), "write", arguments)).suggestions
+    assert rule.match == pattern.replace("@", str(place))
+    said = await files.assess(ToolContext(), "write", arguments, (rule.match,))
+    assert said.parts == ((rule.match,),)
+    for other in ("write other.txt", "write @/more/other.txt", "write src.txt/x"):
+        assert (await judge.assess(other, (rule.match,))).parts == ((),)
+
+
+async def test_what_a_person_decides_about_has_no_suggestion(files: Files, place: Path) -> None:
+    said = await Judge(files, place).assess("write .bashrc")
+    assert said.suggestions == ()
+    assert said.preview
+
+
+async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assessing, "_LISTING_S", 0.0)
+    for line in ("grep x", "glob *.py", "watch ."):
+        said = await Judge(files, place).assess(line, ("nothing/**",))
+        assert said.matches == ("nothing/**",)
+        assert "too many files" in said.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a\0b",
+        "x" * 300,
+        "x/" * 2000,
+        "é\u202e\ufeff.txt",
+        "large.bin",
+        "fifo",
+        "socket",
+        "src",
+        "loop/x",
+        "[a" * 300,
+        "*",
+        "~/x",
+        "a\nb",
+        "/proc/self/root/etc/passwd",
+    ],
+    ids=lambda path: repr(path)[:20],
+)
+async def test_a_bad_path_is_judged_as_any_other(files: Files, place: Path, path: str) -> None:
+    """No assessment fails, waits, or reads much; a rule that covers all covers it."""
+    with (place / "work" / "large.bin").open("wb") as file:
+        file.truncate(2**30)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place / "work" / "socket"))
+        for tool in ("read", "get", "list", "write", "edit", "insert", "put"):
+            arguments = {"path": path, **arguments_of(tool, [])}
+            said = await files.assess(ToolContext(), tool, arguments, ("**",))
+            assert said.source == "tool"
+            assert said.matches == ("**",) or said.behavior == "deny"
+            assert said.message.isprintable()
+            assert len(said.message) < 600
+
+
+async def test_names_that_are_no_text_are_covered(place: Path) -> None:
+    folder = os.fsencode(place / "work" / "src")
+    os.close(os.open(folder + b"/\xff.md", os.O_CREAT | os.O_WRONLY))
+    judge = Judge(Files(place / "work"), place)
+    assert (await judge.assess("grep x", ("src/*.md", "*.rst"))).matches == ("src/*.md",)
+
+
+async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    files = Files(root)
+    root.rmdir()
+    for line in ("read x", "write x", "list .", "grep x"):
+        said = await Judge(files, tmp_path).assess(line, ("x", "deep"))
+        assert said.source == "tool"
+        assert "would fail" in said.message
+
+
+async def test_one_caller_starts_few_listings_at_a_time(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[int] = []
+    listing = files_read
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        running.append(running[-1] + 1 if running else 1)
+        try:
+            return await listing(*args, **options)
+        finally:
+            running.append(running[-1] - 1)
+
+    monkeypatch.setattr(assessing, "files_read", counted)
+    judge = Judge(files, place)
+    await asyncio.gather(*(judge.assess("grep x", ("*.md",)) for _ in range(8)))
+    assert max(running) == 2

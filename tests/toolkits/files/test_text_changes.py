@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import json
 import os
 import re
+import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from toolbus import ToolContext, ToolFailed
-from toolbus_toolkits.files import Files
+from toolbus import Participant, ToolContext, ToolFailed
+from toolbus_toolkits.files import Files, planning, text_tools
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
-from toolbus_toolkits.files.seen import Seen, Span
+from toolbus_toolkits.files.seen import Seen, SeenFiles, Span
+from toolbus_toolkits.workspace import replaced
 
 ENCODINGS = {
     "utf-8": b"",
@@ -152,8 +158,8 @@ BIG = b"x" * (16 * 2**20 + 1)
     [
         (None, "edit", {"old_text": "a", "new_text": "b"}, "no_such_file: the file does not"),
         (None, "write", {"text": "a\0"}, "encoding: a text with NUL"),
-        (b"a\n", "edit", {"old_text": "", "new_text": "b"}, "not_found: old_text is empty"),
-        (b"a\n", "edit", {"old_text": "a", "new_text": "a"}, "not_found: .* are the same"),
+        (b"a\n", "edit", {"old_text": "", "new_text": "b"}, "no_change: old_text is empty"),
+        (b"a\n", "edit", {"old_text": "a", "new_text": "a"}, "no_change: .* are the same"),
         (b"a\n", "edit", {"old_text": "b", "new_text": "c"}, "not_found: .*: read the file again"),
         (b"a\n\tb  c\n", "edit", {"old_text": "b c", "new_text": "x"}, "white space .* line 2: "),
         (b"a\nb\n", "edit", {"old_text": "     2\tb", "new_text": "x"}, "not_found: .* numbers"),
@@ -243,6 +249,90 @@ async def test_a_file_that_others_change_is_not_overwritten(call: Caller) -> Non
     assert call.path.read_text() == "c"
 
 
+@pytest.mark.parametrize("before", [None, b"old\n"])
+@pytest.mark.parametrize("meanwhile", [None, b"new\n", b"older\n"])
+async def test_what_others_write_before_the_last_step_is_not_lost(
+    call: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    before: bytes | None,
+    meanwhile: bytes | None,
+) -> None:
+    def planned(*arguments: Any, **options: Any) -> Any:
+        plan = planning.planned(*arguments, **options)
+        if meanwhile is not None:
+            call.path.write_bytes(meanwhile)
+        elif before is not None:
+            call.path.unlink()
+        return plan
+
+    if before is not None:
+        call.path.write_bytes(before)
+        await call("read")
+    monkeypatch.setattr(text_tools, "planned", planned)
+    if before is meanwhile:
+        await call("write", text="mine")
+        return
+    with pytest.raises(ToolFailed) as raised:
+        await call("write", text="mine")
+    assert (raised.value.details["reason"], raised.value.executed) == ("changed", "no")
+    assert (call.path.read_bytes() if call.path.exists() else None) == meanwhile
+
+
+async def test_a_full_disk_leaves_the_file_as_it_was(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    call.path.write_text("a\n")
+    await call("read")
+    monkeypatch.setattr(text_tools, "replaced", full)
+    assert (await call.reason("write", text="b")).startswith("no_space")
+
+
+async def test_a_cancelled_change_is_not_made_later(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def held(*arguments: Any) -> None:
+        begun.set()
+        go_on.wait(10)
+        try:
+            replaced(*arguments)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setattr(text_tools, "replaced", held)
+    writing = asyncio.create_task(call("write", text="b"))
+    assert await asyncio.to_thread(begun.wait, 10)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    go_on.set()
+    await ended.wait()
+    assert not call.path.exists()
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    seen = SeenFiles()
+    scattered = Seen("t", 1_000).added((number, number) for number in range(1, 1_000, 2))
+    assert len(scattered.lines) == 64
+    state: dict[str, Any] = {}
+    agent = SimpleNamespace(state=state)
+    for number in range(300):
+        seen.add(cast(ToolContext, agent), f"/{number}", scattered)
+    assert len(state["seen"]) == 256
+    assert seen.of(cast(ToolContext, agent), "/299") == scattered
+    assert seen.of(cast(ToolContext, agent), "/1") is None
+    assert len(json.dumps(state)) < 300_000
+    for number in range(1_001):
+        seen.add(ToolContext(caller=Participant(id="", name=f"{number}")), "/a", scattered)
+    assert seen.of(ToolContext(caller=Participant(id="", name="0")), "/a") is None
+    assert seen.of(ToolContext(caller=Participant(id="", name="1")), "/a") == scattered
+
+
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), max_size=5)
 
 
@@ -303,3 +393,13 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     assert len(diff) < 1_100
     assert diff.endswith("[the diff is cut here: it is too long]")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
+
+
+def test_of_a_long_line_a_diff_shows_where_it_differs() -> None:
+    before, after = ("x" * 5_000 + middle + "y" * 5_000 for middle in ("old", "new"))
+    blocks = [Block(0, 1, 0, 1)]
+    diff = unified_diff([before], [after], blocks, names=("a", "b"), max_chars=10_000)
+    _, removed, added = diff.rsplit("\n", 2)
+    assert removed.startswith(f"-[4,900 characters before]{'x' * 100}old")
+    assert added.startswith(f"+[4,900 characters before]{'x' * 100}new")
+    assert added.endswith("y[cut: 3,103 more characters]")

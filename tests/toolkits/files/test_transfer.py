@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import hashlib
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 
 from toolbus import FileChunk, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.tools.context import run_of
 from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, transfer_tools
 from toolbus_toolkits.files.receiving import Upload
@@ -258,30 +257,34 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_for_a_lock_changes_nothing_later(
-    tmp_path: Path, call: Caller, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_past_the_check", [False, True])
+async def test_a_call_that_is_cancelled_in_its_last_step_says_whether_it_changed_the_file(
+    tmp_path: Path, call: Caller, monkeypatch: pytest.MonkeyPatch, is_past_the_check: bool
 ) -> None:
     (tmp_path / "file").write_bytes(b"old")
     await (await call("get")).read()
-    begun, discarded = threading.Event(), threading.Event()
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
-    class Noted(Upload):
-        def commit(self) -> str:
+    class Slow(Upload):
+        def _check(self, descriptor: int | None) -> None:
+            if is_past_the_check:
+                super()._check(descriptor)
             begun.set()
-            return super().commit()
+            go_on.wait()
+            if not is_past_the_check:
+                super()._check(descriptor)
 
         def discard(self) -> None:
             super().discard()
-            discarded.set()
+            ended.set()
 
-    monkeypatch.setattr(transfer_tools, "Upload", Noted)
-    with (tmp_path / "file").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        putting = asyncio.ensure_future(call("put", file=b"new"))
-        await FILE_THREADS.run(begun.wait)
-        putting.cancel()
-        with suppress(asyncio.CancelledError):
-            await putting
-    await FILE_THREADS.run(discarded.wait)
+    monkeypatch.setattr(transfer_tools, "Upload", Slow)
+    putting = asyncio.ensure_future(call("put", file=b"new"))
+    await FILE_THREADS.run(begun.wait)
+    putting.cancel()
+    await asyncio.wait([putting])
+    assert run_of(call.context).entered is is_past_the_check
+    go_on.set()
+    await FILE_THREADS.run(ended.wait)
     assert os.listdir(tmp_path) == ["file"]
-    assert (tmp_path / "file").read_bytes() == b"old"
+    assert (tmp_path / "file").read_bytes() == (b"new" if is_past_the_check else b"old")

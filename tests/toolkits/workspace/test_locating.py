@@ -318,7 +318,7 @@ def swapping(one: Path, other: Path) -> Iterator[None]:
 def errors_of(action: Callable[[], None]) -> set[type[Exception]]:
     """Try an action again and again, and return the kinds of its errors."""
     kinds: set[type[Exception]] = set()
-    for _ in range(500):
+    for _ in range(300):
         try:
             action()
         except (OSError, OutsideRoots) as error:

@@ -13,19 +13,22 @@ one about `secrets/**` forbids to list what is in `secrets`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import name_of, preview
@@ -38,6 +41,8 @@ _MAX_SHOWN = 200
 _MAX_NAMED = 3
 _LISTING_S = 2.0
 """An assessment has 5 s in all."""
+_MAX_AT_A_TIME = 2
+"""Listings of one caller: each is a process, and assessments have no other limit."""
 _MAX_ENTRIES = 100_000
 """Of folders that are walked for `watch`; some 0.5 s."""
 _NARROW = "`path` and `glob` narrow it"
@@ -57,6 +62,10 @@ class _Paths(NamedTuple):
     is_folder: bool = False
 
 
+def _is_any(path: str) -> bool:
+    return True
+
+
 class Assessor:
     """What says before a call what it would do.
 
@@ -68,6 +77,8 @@ class Assessor:
         self._files = files
         # The rules of an operator and of a person: the same ones for each call.
         self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
+        # Of each event loop and caller; it is gone when nobody uses it.
+        self._places = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that reads one file."""
@@ -119,7 +130,8 @@ class Assessor:
         if not context.patterns or paths.real is None or not paths.is_folder:
             return self._with_rules(context, said, paths)
         try:
-            found = await files_read(self._files, path, which, seconds=_LISTING_S)
+            async with self._place(context):
+                found = await files_read(self._files, path, which, seconds=_LISTING_S)
         except ToolFailed as error:
             said = replace(said, message=f"the call would fail: {error.message}")
             return self._with_rules(context, said, paths)
@@ -128,12 +140,21 @@ class Assessor:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
         elif found.is_complete:
             names = found.paths
-            if not said.immune:  # else the call names what holds secrets, and reads it
-                names = filter(partial(self._is_searched, paths), names)
-        return await FILE_THREADS.run(self._with_tree, context, said, paths, names)
+        # Secrets are left out of a search, unless it names them.
+        is_read = _is_any if are_names_told or said.immune else self._is_searched
+        with_tree = partial(self._with_tree, context, said, paths, names, is_read=is_read)
+        return await FILE_THREADS.run(with_tree)
 
-    def _is_searched(self, paths: _Paths, name: str) -> bool:
-        return not self._files.sensitive.reason(os.path.join(paths.root, name), writes=False)
+    def _place(self, context: ToolContext) -> asyncio.Semaphore:
+        """Return what the listings of one caller have to acquire."""
+        key = (id(asyncio.get_running_loop()), asker_of(context))
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = asyncio.Semaphore(_MAX_AT_A_TIME)
+        return place
+
+    def _is_searched(self, path: str) -> bool:
+        return not self._files.sensitive.reason(path, writes=False)
 
     def _reading(
         self, context: ToolContext, path: str, verb: str, *, are_names_told: bool = False
@@ -165,7 +186,7 @@ class Assessor:
     ) -> Assessment:
         try:
             with self._judged(context, path) as location:
-                diff = ""
+                diff = None
                 if change is not None:
                     diff = self._diff(context, location, change, token)
                 shown = _shown(path, name_of(self._files, location))
@@ -180,7 +201,7 @@ class Assessor:
             immune=bool(reason),
             within_workdir=not reason,
             message=f"{message}; it {reason}" if reason else message,
-            preview=diff,
+            preview=diff or "",
             suggestions=suggested,
         )
         return self._with_rules(context, said, paths)
@@ -258,6 +279,8 @@ class Assessor:
         said: Assessment,
         paths: _Paths,
         names: Iterable[str] | None,
+        *,
+        is_read: Callable[[str], bool] = _is_any,
     ) -> Assessment:
         """Return an assessment with the asked patterns that cover anything in a folder.
 
@@ -267,6 +290,7 @@ class Assessor:
             paths: The folder.
             names: What the call would read, or tell, from the root of the folder; None if that is
                 too much.
+            is_read: Tells of the path of one of them whether it counts.
         """
         said = self._with_rules(context, said, paths)
         if names is None or paths.real is None:
@@ -275,7 +299,11 @@ class Assessor:
         files = [os.path.join(paths.root, name) for name in names]
         if paths.written != paths.real:
             files += [paths.written + path[len(paths.real) :] for path in files]
-        found = [text for text in context.patterns if self._pattern(text).may_cover_any(files)]
+        found = [
+            text
+            for text in context.patterns
+            if any(map(is_read, self._pattern(text).may_be_covered(files)))
+        ]
         if not found:
             return said
         shown = ", ".join(f"`{one_line(text, _MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
@@ -288,7 +316,9 @@ class Assessor:
         is_first = location.root == self._files.roots.folders[0]
         relative = location.relative
         folder = os.path.dirname(relative)
-        start = "" if is_first and folder else "/" if is_first else f"{location.root}/"
+        start = "" if folder else "/"
+        if not is_first:
+            start = f"{location.root.rstrip('/')}/"
         pattern = escaped(f"{start}{folder or relative}") + ("/**" if folder else "")
         try:
             return (Rule(behavior="allow", match=pattern),)
@@ -332,31 +362,38 @@ def _shown(path: str, name: str) -> str:
     return f"`{written}` (which is `{name}`)"
 
 
-def _words_of_change(location: Location, shown: str, diff: str) -> str:
-    """Return what a call would do to a file, for a person."""
-    if diff.startswith("[it would"):
+def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
+    """Return what a call would do to a file, for a person.
+
+    Args:
+        location: The file.
+        shown: Its name.
+        diff: What `preview` returned; None for a call that has no text.
+    """
+    status = location.status
+    if diff is not None and diff.startswith("[it would"):
         return f"would fail for {shown}: {diff[1:-1]}"
-    lines = diff.split("\n")
-    added = sum(line.startswith("+") for line in lines[2:])
-    removed = sum(line.startswith("-") for line in lines[2:])
-    if location.status is None:
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        return f"would fail for {shown}, which is no file"
+    lines = (diff or "").split("\n")[2:]
+    added = sum(line.startswith("+") for line in lines)
+    removed = sum(line.startswith("-") for line in lines)
+    if status is None:
         words = f"makes {shown}"
-        if added:
-            words += f", with {_counted(added)}"
+        words += f", with {_counted(added)}" if added else ""
         if location.missing:
-            words += f", and the folder `{one_line('/'.join(location.missing), _MAX_SHOWN)}`"
+            folder = one_line("/".join(location.missing), _MAX_SHOWN)
+            words += f", and the folder `{folder}`"
         return words
-    if not stat.S_ISREG(location.status.st_mode):
-        return f"would fail for {shown}: it is no file"
+    if diff is None:
+        return f"replaces {shown}, which has {status.st_size:,} bytes"
     if added and removed:
-        return f"replaces {_counted(removed)} of {shown} by {added}"
-    if added or removed:
-        return (
-            f"adds {_counted(added)} to {shown}"
-            if added
-            else (f"removes {_counted(removed)} of {shown}")
-        )
-    return f"replaces {shown}, which has {location.status.st_size:,} bytes"
+        return f"replaces {_counted(removed)} of {shown} by {added:,}"
+    if added:
+        return f"adds {_counted(added)} to {shown}"
+    if removed:
+        return f"removes {_counted(removed)} of {shown}"
+    return f"changes {shown}: {diff[1:-1]}" if diff else f"leaves {shown} as it is"
 
 
 def _counted(lines: int) -> str:

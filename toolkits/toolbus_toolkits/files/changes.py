@@ -17,6 +17,7 @@ from toolbus_toolkits.files.reached import failure
 from toolbus_toolkits.files.seen import Lines, Seen, Span
 from toolbus_toolkits.files.text import (
     Text,
+    common_start,
     count_of_lines,
     line_end_of,
     with_line_ends,
@@ -119,10 +120,11 @@ class Editing:
         old = self.old_text.replace("\r\n", "\n")
         if not old:
             words = "old_text is empty: use `insert` to add lines, `write` to write a whole file"
-            raise failure("not_found", words)
+            raise failure("no_change", words)
         new = self.new_text.replace("\r\n", "\n")
         if old == new:
-            raise failure("not_found", "old_text and new_text are the same: nothing would change")
+            words = "old_text and new_text are the same: nothing would change"
+            raise failure("no_change", words)
         shown = text.shown
         starts = self._places(shown, old)
         numbers = list(_line_numbers(shown, starts))
@@ -133,9 +135,9 @@ class Editing:
         if missing:
             raise _unseen("is to be changed in lines that you have not read", missing[0], "them")
         # What both texts begin and end with is not touched, also where its line ends are mixed.
-        begin = _common(old, new)
+        begin = common_start(old, new)
         rest = min(len(old), len(new)) - begin
-        end = _common(old[::-1][:rest], new[::-1][:rest])
+        end = common_start(old[::-1][:rest], new[::-1][:rest])
         return _replaced(text, starts, old, (begin, end), new)
 
     def _places(self, shown: str, old: str) -> list[int]:
@@ -164,12 +166,6 @@ class Editing:
             words = f"old_text is there {count:,} times, in the lines {named}: give more of the"
             raise failure("ambiguous", f"{words} text around it, or set replace_all")
         return [first]
-
-
-def _common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their begin."""
-    least = min(len(one), len(other))
-    return next((at for at in range(least) if one[at] != other[at]), least)
 
 
 def _found(shown: str, old: str, start: int = 0) -> Iterator[int]:

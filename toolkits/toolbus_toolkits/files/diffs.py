@@ -9,13 +9,18 @@ is equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
+
+from toolbus_toolkits.files.text import common_start
 
 __all__ = ["Block", "lines_of", "unified_diff"]
 
 _CONTEXT = 3
 _MAX_EDITS = 300
 _MAX_LINE_CHARS = 2_000
+_CONTEXT_CHARS = 100
+"""Of a long line, before the place where it differs."""
 _NO_LINE_END = "\n\\ No newline at end of file"
 
 
@@ -189,17 +194,25 @@ def _lines_of_hunk(before: Sequence[str], after: Sequence[str], hunk: list[Block
     at = first.old_start - lead
     for change in hunk:
         yield from _marked(" ", before[at : change.old_start])
-        yield from _marked("-", before[change.old_start : change.old_stop])
-        yield from _marked("+", after[change.new_start : change.new_stop])
+        old_lines = before[change.old_start : change.old_stop]
+        new_lines = after[change.new_start : change.new_stop]
+        yield from _marked("-", old_lines, new_lines)
+        yield from _marked("+", new_lines, old_lines)
         at = change.old_stop
     yield from _marked(" ", before[at : at + follow])
 
 
-def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        cut = len(line) - _MAX_LINE_CHARS
-        end = f"[cut: {cut:,} more characters]" if cut > 0 else ""
-        yield f"{mark}{line[:_MAX_LINE_CHARS]}{end}"
+def _marked(mark: str, lines: Sequence[str], others: Sequence[str] = ()) -> Iterator[str]:
+    """Give lines with a mark. Of a long one that is shown where it differs from its counterpart."""
+    for line, other in zip_longest(lines, others[: len(lines)], fillvalue=""):
+        if len(line) <= _MAX_LINE_CHARS:
+            yield mark + line
+            continue
+        start = max(0, common_start(line, other) - _CONTEXT_CHARS)
+        shown = line[start : start + _MAX_LINE_CHARS]
+        before = f"[{start:,} characters before]" if start else ""
+        after = len(line) - start - len(shown)
+        yield f"{mark}{before}{shown}" + (f"[cut: {after:,} more characters]" if after else "")
 
 
 def _range(start: int, stop: int) -> str:

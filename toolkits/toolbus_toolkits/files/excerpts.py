@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from toolbus_toolkits.files.seen import Lines
@@ -12,13 +12,14 @@ from toolbus_toolkits.files.text import Encoding
 __all__ = ["Excerpt", "ExcerptScan"]
 
 _MAX_CHARS = 100_000
-_NOTE_CHARS = 1_000
-"""What the words beside the lines take of them at most."""
+_MAX_SHOWN = _MAX_CHARS - 1_000
+"""Of the lines; the rest is for the words below them."""
 _MAX_LINE_CHARS = 2_000
 _MAX_BYTES_OF_CHAR = 4
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that begin no character."""
-_NUMBER_CHARS = 7
+_NUMBER_CHARS = 8
+"""What stands around each line: its number, a tab and the line end."""
 _MAX_CUT_NAMED = 3
 
 
@@ -34,39 +35,6 @@ class Excerpt(NamedTuple):
     """The lines that are shown as a whole."""
 
 
-@dataclass(slots=True)
-class _LongLine:
-    """The beginning of a line that is too long to be shown, or may be, and how long the line is."""
-
-    data: bytes
-    size: int
-    chars: int
-    """If it is UTF-8."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it was not too long to be kept."""
-        return self.size == len(self.data)
-
-    def shown(self, codec: str, max_chars: int, *, has_end: bool) -> tuple[str, bool]:
-        """Return the line as it is shown, and whether that is all of it."""
-        text = self.data.decode(codec, "ignore")  # the end of a cut line may be half a character
-        if has_end and self.is_whole:
-            text = text.removesuffix("\r")
-        if self.is_whole and len(text) <= max_chars:
-            return text, True
-        left = (self.chars if codec == "utf-8" else self.size) - max_chars
-        return f"{text[:max_chars]}[cut: {left:,} more characters]", False
-
-    def cut_bom(self) -> None:
-        """Leave the BOM out."""
-        bom = codecs.BOM_UTF8
-        if self.data.startswith(bom):
-            self.data = self.data[len(bom) :]
-            self.size -= len(bom)
-            self.chars -= 1
-
-
 class ExcerptScan:
     r"""Finds the lines of an excerpt in blocks in which a line ends with the byte of `\n`.
 
@@ -80,17 +48,15 @@ class ExcerptScan:
     def __init__(self, offset: int, limit: int) -> None:
         self._offset = offset
         self._limit = limit
-        self._max_line = _MAX_CHARS - _NOTE_CHARS if limit == 1 else _MAX_LINE_CHARS
+        self._max_line = _MAX_SHOWN if limit == 1 else _MAX_LINE_CHARS
+        self._max_bytes = self._max_line * _MAX_BYTES_OF_CHAR
         self._ended = 0  # lines that have ended
         self._ends_with_line_end = True
         self._size = 0
-        # Nearly all lines are short: those are kept as they are, which takes a third of the time.
-        self._lines: list[bytes | _LongLine] = []
         self._kept = 0
-
-    @property
-    def _is_full(self) -> bool:
-        return self._kept > _MAX_CHARS * _MAX_BYTES_OF_CHAR
+        self._lines: list[bytes] = []
+        self._long: dict[int, tuple[int, int]] = {}
+        """Of lines that are kept in part, by their index: all bytes, and characters of UTF-8."""
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -100,35 +66,38 @@ class ExcerptScan:
         self._size += len(block)
         last = self._offset - 1 + self._limit
         total = self._ended + block.count(b"\n")
-        start = 0
-        if self._ended < last and total >= self._offset - 1 and not self._is_full:
+        # As many bytes have more characters than are shown, whatever the encoding.
+        is_full = self._kept > _MAX_CHARS * _MAX_BYTES_OF_CHAR
+        if self._ended < last and total >= self._offset - 1 and not is_full:
+            start = 0
             for _ in range(self._offset - 1 - self._ended):
                 start = block.index(b"\n", start) + 1
                 self._ended += 1
-            pieces = block[start:].split(b"\n", last - self._ended)
-            # What follows the last line that is wanted is one piece.
-            wanted = pieces[: last - self._ended]
-            for number, piece in enumerate(wanted):
-                is_new = number > 0 or self._ended - self._offset + 1 == len(self._lines)
-                self._keep(piece, is_new=is_new)
+            wanted = last - self._ended
+            # What follows the last line that is wanted is one more piece.
+            self._keep(block[start:].split(b"\n", wanted)[:wanted])
         self._ended = total
 
-    def _keep(self, piece: bytes, *, is_new: bool) -> None:
-        if is_new:
-            if self._is_full:
-                return
-            if len(piece) <= self._max_line:
-                self._lines.append(piece)
-                self._kept += len(piece)
-                return
+    def _keep(self, pieces: list[bytes]) -> None:
+        """Keep lines; the first one may go on from the block before."""
+        if self._ended - self._offset + 1 < len(self._lines):
+            self._extend(pieces.pop(0))
+        if max(map(len, pieces), default=0) <= self._max_bytes:
+            self._lines += pieces
+            self._kept += sum(map(len, pieces))
+            return
+        for piece in pieces:
             self._lines.append(b"")
+            self._extend(piece)
+
+    def _extend(self, piece: bytes) -> None:
         line = self._lines[-1]
-        if isinstance(line, bytes):
-            line = self._lines[-1] = _LongLine(line, len(line), _count_of_chars(line))
-        kept = piece[: max(0, self._max_line * _MAX_BYTES_OF_CHAR + 1 - len(line.data))]
-        line.data += kept
-        line.size += len(piece)
-        line.chars += _count_of_chars(piece)
+        at = len(self._lines) - 1
+        if len(line) + len(piece) > self._max_bytes:
+            size, chars = self._long.get(at, (len(line), _count_of_chars(line)))
+            self._long[at] = (size + len(piece), chars + _count_of_chars(piece))
+        kept = piece[: self._max_bytes - len(line)]
+        self._lines[-1] = line + kept
         self._kept += len(kept)
 
     def excerpt(self, encoding: Encoding) -> Excerpt:
@@ -136,28 +105,21 @@ class ExcerptScan:
         if encoding.bom and self._size == len(codecs.BOM_UTF8):
             self._ends_with_line_end = True  # it has no line
         count = self._ended + (not self._ends_with_line_end)
-        codec = "utf-8" if encoding.is_wide else encoding.codec
-        if self._offset == 1 and self._lines and encoding.bom:
-            self._cut_bom()
         shown: list[str] = []
         cut: list[int] = []
-        left = _MAX_CHARS - _NOTE_CHARS
-        for number, line in enumerate(
-            self._lines[: max(0, count - self._offset + 1)], self._offset
-        ):
-            has_end = number < count or self._ends_with_line_end
-            if isinstance(line, bytes):
-                text = line.decode(codec)
-                if has_end:
-                    text = text.removesuffix("\r")
-                is_whole = True
-            else:
-                text, is_whole = line.shown(codec, self._max_line, has_end=has_end)
-            left -= len(text) + _NUMBER_CHARS + 1
+        left = _MAX_SHOWN
+        for number, text in enumerate(self._texts(encoding, count), self._offset):
+            more = len(text) - self._max_line
+            if number - self._offset in self._long:
+                size, chars = self._long[number - self._offset]
+                more = (size if encoding.has_one_byte else chars) - self._max_line
+            if more > 0:
+                text = f"{text[: self._max_line]}[cut: {more:,} more characters]"
+            left -= len(text) + _NUMBER_CHARS
             if left < 0 and shown:
                 break
             shown.append(f"{number:6}\t{text}")
-            if not is_whole:
+            if more > 0:
                 cut.append(number)
         last = self._offset + len(shown) - 1
         notes = self._notes(count, last, cut)
@@ -167,15 +129,22 @@ class ExcerptScan:
             notes.append(f"the encoding is {encoding.label}")
         if notes:
             shown.append(f"[{'; '.join(notes)}]")
-        seen = _between(self._offset, last, [] if self._limit == 1 else cut)
+        # A line of which no more can be shown counts as seen, or nobody could change it.
+        unseen = cut if self._limit > 1 else []
+        seen = _between(self._offset, last, unseen)
         return Excerpt("\n".join(shown), bool(cut) or last < count, count, seen)
 
-    def _cut_bom(self) -> None:
-        first = self._lines[0]
-        if isinstance(first, bytes):
-            self._lines[0] = first.removeprefix(codecs.BOM_UTF8)
-        else:
-            first.cut_bom()
+    def _texts(self, encoding: Encoding, count: int) -> list[str]:
+        """Return the lines that are kept, decoded at once: one by one takes five times as long."""
+        lines = self._lines[: max(0, count - self._offset + 1)]
+        if lines and self._offset == 1 and encoding.bom:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+        data = b"\n".join(lines)
+        if self._offset - 1 + len(lines) < count or self._ends_with_line_end:
+            data += b"\n"
+        # The end of a line that is kept in part may be half a character.
+        text = data.decode("utf-8" if encoding.is_wide else encoding.codec, "ignore")
+        return text.replace("\r\n", "\n").split("\n")[: len(lines)]
 
     def _notes(self, count: int, last: int, cut: list[int]) -> list[str]:
         if not count:
@@ -200,11 +169,7 @@ def _count_of_chars(data: bytes) -> int:
     return len(data.translate(None, _CONTINUATION))
 
 
-def _between(first: int, last: int, left_out: list[int]) -> tuple[Lines, ...]:
-    """Return the lines from one to another, without some, which ascend."""
-    found = []
-    for number in (*left_out, last + 1):
-        if first < number:
-            found.append((first, number - 1))
-        first = number + 1
-    return tuple(found)
+def _between(first: int, last: int, without: list[int]) -> tuple[Lines, ...]:
+    """Return the ranges of lines that others leave."""
+    bounds = pairwise([first - 1, *without, last + 1])
+    return tuple((a + 1, b - 1) for a, b in bounds if b - a > 1)

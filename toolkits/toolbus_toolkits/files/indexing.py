@@ -20,6 +20,7 @@ from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
 __all__ = [
+    "VERSION_CONTROL",
     "FileFilter",
     "Listing",
     "files_read",
@@ -30,12 +31,12 @@ __all__ = [
 ]
 
 # The folders of version control hold copies of what was there, in many files.
-_NOT_SEARCHED = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
+VERSION_CONTROL = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
 _WALK = (
     "--hidden",
     "--null",
     f"--max-depth={MAX_DEPTH}",
-    *(f"--glob=!{name}" for name in _NOT_SEARCHED),
+    *(f"--glob=!{name}" for name in VERSION_CONTROL),
 )
 
 

@@ -3,8 +3,9 @@
 A symlink that is swapped between an assessment and its call would lead the call to a file that
 nobody has judged. An assessment and the call that follows it are two requests, and nothing ties
 them together but the caller and the path. So each assessment is remembered until a call takes it.
-While those of one path differ, as where a path was judged again meanwhile, nobody can tell which of
+While those of one path differ, as where it was judged again meanwhile, nobody can tell which of
 them a call belongs to: each call is refused, until those that led elsewhere are taken or too old.
+The file is reached by the path where the link leads now, which is judged on its own.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from toolbus_toolkits.callers import Asker, asker_of
 __all__ = ["JudgedPaths"]
 
 _KEPT_S = 600.0
-"""A person has 300 s to answer by default; an assessment that no call follows is in the way so
-long, if the path leads elsewhere then."""
+"""A person has 300 s to answer by default, and a turn judges a call once more after the answer. So
+one assessment is left over, and is in the way so long if the path leads elsewhere then."""
 _MAX_ASKERS = 256
 _MAX_PATHS = 1024
 """Of one asker, those that were judged last."""

@@ -67,9 +67,10 @@ class ReachedFiles:
                     self._is_as_judged(context, path, "")
                     raise
                 if not self._is_as_judged(context, path, location.path):
-                    text = f"{_shown(path)} leads elsewhere than when this call was judged"
-                    details = {"reason": "changed"}
-                    raise ToolFailed(f"{text}: call it again", retryable=True, details=details)
+                    text = f"{_shown(path)} leads elsewhere than when it was judged: call it again,"
+                    text += f" or with the path where it leads now, {_shown(location.path)}"
+                    # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+                    raise failure("changed", text)
                 yield location
 
     def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
@@ -103,7 +104,7 @@ _REASONS = {
     errno.EISDIR: ("not_a_file", "is a folder"),
     # Located paths have no symlinks: one has just taken the place of what was found.
     errno.ELOOP: ("changed", "was replaced by a symbolic link meanwhile: try again"),
-    errno.EACCES: ("not_permitted", "may not be accessed by the user of this host"),
+    errno.EACCES: ("not_permitted", "may not be accessed or changed by the user of this host"),
     errno.EPERM: ("not_permitted", "may not be changed by the user of this host"),
     errno.EROFS: ("not_permitted", "is on a file system that is read-only"),
     errno.ETXTBSY: ("not_permitted", "is a program that runs"),
@@ -124,13 +125,16 @@ def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
     if isinstance(error, NoFile):
         return failure("not_a_file", f"{_shown(path)} is {error.strerror}, not a file")
     if isinstance(error, FolderMoved):
-        return failure("changed", f"{_shown(path)} is elsewhere now: its folder was moved")
+        text = f"{_shown(path)} is elsewhere now: its folder was moved"
+        return ToolFailed(text, retryable=True, details={"reason": "changed"})
     if isinstance(error, RootVanished):
         root = one_line(str(error.filename), _MAX_SHOWN)
         return failure("no_such_file", f"{_shown(path)} does not exist, nor does its root {root!r}")
     words = f"cannot be read or written: {error.strerror or type(error).__name__}"
     reason, words = _REASONS.get(error.errno or 0, ("failed", words))
-    return failure(reason, f"{_shown(path)} {words}")
+    failed = failure(reason, f"{_shown(path)} {words}")
+    failed.retryable = reason in ("changed", "locked")  # the same call may find it as it should be
+    return failed
 
 
 def _shown(path: str | bytes) -> str:

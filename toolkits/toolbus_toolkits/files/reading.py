@@ -7,16 +7,17 @@ from typing import IO, NamedTuple
 
 from toolbus import FileChunk, ToolContext
 from toolbus.models.results import MAX_RESULT_FILE_BYTES
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.excerpts import ExcerptScan
 from toolbus_toolkits.files.planning import name_of
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.text import NotText, TextScan, token_of
 
-__all__ = ["ReadText", "read_file"]
+__all__ = ["MAX_UNKNOWN_BYTES", "ReadText", "read_file"]
 
 _BLOCK_BYTES = 1024 * 1024
-_MAX_UNKNOWN_BYTES = 16 * 2**20
+MAX_UNKNOWN_BYTES = 16 * 2**20
 """Of a file that says it has no bytes, and has some, such as those of /proc."""
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -49,11 +50,11 @@ def read_file(
         if media_type := _media_type_of(block):
             data = _rest(file, block, size, name)
             files.seen.add(context, location.path, Seen.whole(token_of(data)))
-            return FileChunk(data, location.name, media_type)
+            return FileChunk(data, one_line(location.name), media_type)
         scan = TextScan()
         excerpt = ExcerptScan(offset, limit)
         # Not beyond the size that it had: a file that grows as fast as it is read has no end.
-        left = size or _MAX_UNKNOWN_BYTES
+        left = size or MAX_UNKNOWN_BYTES
         try:
             while block:
                 if context.cancelled:

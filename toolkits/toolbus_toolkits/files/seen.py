@@ -137,13 +137,13 @@ class SeenFiles:
     def of(self, context: ToolContext, path: str) -> Seen | None:
         """Return what the caller of a call has seen of a file, by its real path."""
         with self._lock:
-            return _seen_of(self._files_of(context).get(path))
+            return _seen_of(self._files_of(context).get(_key_of(path)))
 
     def add(self, context: ToolContext, path: str, seen: Seen) -> None:
         """Remember what a caller has seen; lines of the same version are added to the others."""
         with self._lock:
             files = self._files_of(context)
-            before = _seen_of(files.get(path))
+            before = _seen_of(files.get(_key_of(path)))
             if before is not None and before.token == seen.token and not seen.is_whole:
                 # One that was sent as a whole has no number of lines.
                 seen = before if before.is_whole else seen.added(before.lines)
@@ -161,14 +161,13 @@ class SeenFiles:
             return files if isinstance(files, dict) else {}
         return self._by_asker.get(asker_of(context), {})
 
-    def _keep(
-        self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen
-    ) -> None:
+    def _keep(self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen) -> None:
         # A new dict: another thread may make JSON of the state meanwhile.
-        kept = {name: facts for name, facts in files.items() if name != path}
+        key = _key_of(path)
+        kept = {name: facts for name, facts in files.items() if name != key}
         for name in list(kept)[: max(0, len(kept) - _MAX_FILES + 1)]:
             del kept[name]
-        kept[path] = [seen.token, seen.count, *map(list, seen.lines)]
+        kept[key] = [seen.token, seen.count, *map(list, seen.lines)]
         if context.state is not None:
             context.state[_KEY] = kept
             return
@@ -177,6 +176,11 @@ class SeenFiles:
         self._by_asker.move_to_end(asker)
         if len(self._by_asker) > _MAX_ASKERS:
             self._by_asker.popitem(last=False)
+
+
+def _key_of(path: str) -> str:
+    """Return a path as text that JSON can hold: names of files need be no UTF-8."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _seen_of(facts: Any) -> Seen | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from toolbus.chunks.file_io import FILE_THREADS, cut_in_pieces
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.reading import MAX_UNKNOWN_BYTES
 from toolbus_toolkits.files.text import token_hash
 
 __all__ = ["OpenedFile"]
@@ -28,7 +29,7 @@ class OpenedFile:
 
     def __init__(self, descriptor: int, on_sent: Callable[[str], None]) -> None:
         # Its lock keeps `close` from a descriptor that a thread still reads.
-        self._file = os.fdopen(descriptor, "rb", buffering=_BLOCK_BYTES)
+        self._file = os.fdopen(descriptor, "rb")
         self._size = os.fstat(descriptor).st_size
         self._on_sent = on_sent
         self._hash = token_hash()
@@ -43,12 +44,9 @@ class OpenedFile:
         if self._is_read:
             raise RuntimeError("the pieces of this file can be read only once and were read before")
         self._is_read = True
-        left = self._size
+        left = self._size or MAX_UNKNOWN_BYTES
         try:
-            while left:
-                block = await FILE_THREADS.run(self._read, min(left, _BLOCK_BYTES))
-                if not block:  # what was sent is neither the old file nor the new one
-                    raise failure("changed", "the file became shorter while it was sent")
+            while block := await FILE_THREADS.run(self._read, min(left, _BLOCK_BYTES)):
                 left -= len(block)
                 for piece in cut_in_pieces(block):
                     yield piece
@@ -58,6 +56,9 @@ class OpenedFile:
 
     def _read(self, size: int) -> bytes:
         block = self._file.read(size)
+        if size and not block and os.fstat(self._file.fileno()).st_size < self._size:
+            # What was sent is neither the old file nor the new one.
+            raise failure("changed", "the file became shorter while it was sent")
         self._hash.update(block)
         return block
 

@@ -17,6 +17,7 @@ __all__ = [
     "NotText",
     "Text",
     "TextScan",
+    "common_start",
     "count_of_lines",
     "line_end_of",
     "read_text",
@@ -45,6 +46,11 @@ class Encoding:
     def is_wide(self) -> bool:
         """Whether a character has at least two bytes, so that a line does not end with one byte."""
         return self.codec.startswith(("utf-16", "utf-32"))
+
+    @property
+    def has_one_byte(self) -> bool:
+        """Whether each character has one byte."""
+        return self.codec in ("cp1252", "latin-1")
 
 
 UTF8 = Encoding("UTF-8", "utf-8")
@@ -181,3 +187,9 @@ def with_line_ends(text: str, line_end: str) -> str:
 def count_of_lines(text: str) -> int:
     """Return how many lines a text has; the last one may have no line end."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))
+
+
+def common_start(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at their start."""
+    least = min(len(one), len(other))
+    return next((at for at in range(least) if one[at] != other[at]), least)

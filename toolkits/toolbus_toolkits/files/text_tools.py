@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, Tool
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
-from toolbus_toolkits.files.planning import Plan, planned
+from toolbus_toolkits.files.planning import Plan, name_of, planned
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.reading import read_file
 from toolbus_toolkits.workspace import replaced
@@ -187,17 +188,22 @@ class TextTools:
         self, context: ToolContext, path: str, change: Change, token: str | None
     ) -> ChangeResult:
         self._files.seen.prepare(context)
+        commit = _Commit()
         try:
-            plan = await FILE_THREADS.run(self._change_now, context, path, change, token)
-        except ToolFailed as error:
-            # Counts only for those before `enter`: nothing was written then.
+            plan = await FILE_THREADS.run(self._change_now, context, path, change, token, commit)
+        except ToolFailed as error:  # the file is as it was
             error.executed = "no"
             context.refuse(error)
             raise
+        except asyncio.CancelledError:
+            if commit.give_up():
+                context.enter()
+            raise
+        context.enter()
         return ChangeResult(token=plan.token, diff=plan.diff)
 
     def _change_now(
-        self, context: ToolContext, path: str, change: Change, token: str | None
+        self, context: ToolContext, path: str, change: Change, token: str | None, commit: _Commit
     ) -> Plan:
         with self._files.at(path, context) as location:
             plan = planned(
@@ -206,16 +212,38 @@ class TextTools:
 
             def check(descriptor: int | None) -> None:
                 if not _is_still(plan.before, descriptor):
-                    text = f"{path} was changed by another one meanwhile: read it again"
+                    name = name_of(self._files, location)
+                    text = f"{name} was changed by another one meanwhile: read it again"
                     raise failure("changed", text)
-                if context.cancelled:
+                if not commit.begin():
                     raise failure("failed", "the call was cancelled")
-                context.enter()
 
             if plan.data != plan.before:
                 replaced(location, plan.data, check)
             self._files.seen.replace(context, location.path, plan.seen)
             return plan
+
+
+class _Commit:
+    """Whether a file is being replaced: known to its thread, and to the task that waits for it.
+
+    Each of them sets its own flag before it reads the other one. So of a cancelled call it is known
+    whether the file may have been replaced.
+    """
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self._is_given_up = False
+
+    def begin(self) -> bool:
+        """Return whether the file may be replaced."""
+        self._has_begun = True
+        return not self._is_given_up
+
+    def give_up(self) -> bool:
+        """Let it not be replaced, unless that has begun; return whether it has."""
+        self._is_given_up = True
+        return self._has_begun
 
 
 def _is_still(before: bytes | None, descriptor: int | None) -> bool:

@@ -72,7 +72,7 @@ class TransferTools:
                 self._watch,
                 name="watch",
                 read_only=True,
-                assess=assessor.reading,
+                assess=assessor.watching,
                 affinity="caller",
             ),
         ]
@@ -154,7 +154,7 @@ class TransferTools:
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(has_changed.set)
 
-            watch = Watch(self._files, path, tell)
+            watch = Watch(self._files, context, path, tell)
             running = asyncio.ensure_future(_WATCH_THREADS.run(watch.run))
             running.add_done_callback(retrieve_error)
             running.add_done_callback(lambda _: has_changed.set())

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 from typing_extensions import TypedDict
 
+from toolbus.untrusted_text import one_line
+
 __all__ = ["Kind", "Notice", "WaitingChanges", "WatchedChange"]
 
 _MAX_WAITING = 20_000
@@ -29,14 +31,16 @@ class WatchedChange(TypedDict):
 
 
 class WaitingChanges:
-    """The changes below one folder that wait. Used on several threads.
+    """The changes below one folder, or of one file, that wait. Used on several threads.
 
     Args:
-        base: The path that is watched, as it is told.
+        watched: The path that is watched, as it is told.
+        folder: That of the folder, which is another one if a file is watched.
     """
 
-    def __init__(self, base: str) -> None:
-        self._base = base
+    def __init__(self, watched: str, folder: str) -> None:
+        self._watched = watched
+        self._folder = folder
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
         # In the order of their latest events, so that a folder comes before what was made in it.
@@ -56,7 +60,7 @@ class WaitingChanges:
         """Add a change; together with an earlier one of the same path it is one or none.
 
         Args:
-            path: From the path that is watched; of that itself "".
+            path: From the folder.
             change: What became of it. Only a folder is `replaced`: its files are other ones.
             is_folder: Whether it is a folder.
         """
@@ -81,17 +85,12 @@ class WaitingChanges:
             waiting = self._waiting
             self._waiting = {}
         for notice in notices:
-            yield WatchedChange(path=_shown(self._base), change=notice)
+            yield WatchedChange(path=one_line(self._watched), change=notice)
         for (path, is_folder), change in waiting.items():
-            shown = _shown(os.path.normpath(os.path.join(self._base, path)))
+            shown = one_line(os.path.normpath(os.path.join(self._folder, path)))
             if is_folder:
                 shown += "/"
             if change == "replaced":
                 yield WatchedChange(path=shown, change="deleted")
                 change = "added"
             yield WatchedChange(path=shown, change=change)
-
-
-def _shown(path: str) -> str:
-    r"""Return a path as text; bytes that are no UTF-8 as `\xe9`."""
-    return os.fsencode(path).decode(errors="backslashreplace")

@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from toolbus_toolkits.files import inotify
+from toolbus_toolkits.files.indexing import VERSION_CONTROL
 from toolbus_toolkits.files.inotify import Event, Inotify
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.files.waiting_changes import Kind, WaitingChanges
 from toolbus_toolkits.workspace import is_draft
 from toolbus_toolkits.workspace.locating import STEP
 
 __all__ = ["EventsLost", "WatchedTree"]
 
-_VERSION_CONTROL = frozenset((".git", ".svn", ".hg", ".bzr", ".jj", ".sl"))
 _MAX_NAMES = 100_000
 """Names that are kept to tell a new file from one that is replaced; some 10 MB."""
-_MAX_DEPTH = 200
-"""Each folder is opened by as many steps."""
+_SCANNED_AT_ONCE = 32
+"""Folders that are listed between two looks at the events, of which the kernel keeps 16,384."""
 
 _OF_ENTRIES = (
     inotify.MODIFY
@@ -90,15 +91,19 @@ class WatchedTree:
     version control and the drafts of `workspace.replacing`.
 
     Args:
-        top: A descriptor of the folder; not owned.
+        open_top: Opens the folder. It is open only while folders are listed: the deletion of an
+            open one is told when it is closed.
         only: The name of the file in it that is watched alone.
         changes: Gets what changes.
 
-    Raises `ToolFailed` if this user watches too much.
+    Raises `ToolFailed` if this user watches too much, and what `open_top` raises.
     """
 
-    def __init__(self, top: int, only: str | None, changes: WaitingChanges) -> None:
-        self._top = top
+    def __init__(
+        self, open_top: Callable[[], int], only: str | None, changes: WaitingChanges
+    ) -> None:
+        self._open_top = open_top
+        self._top: int | None = None
         self._only = only
         self._changes = changes
         try:
@@ -117,26 +122,41 @@ class WatchedTree:
         self.to_scan: list[_Folder] = []
         """Folders that are not watched yet; see `scan`."""
         try:
-            self._watch_above()
-            self._root = _Folder(None, "", is_new=False)
-            if only is None:
-                self.to_scan.append(self._root)
-            else:
-                self._watch(self._root, top)
-                with suppress(FileNotFoundError):
-                    os.stat(only, dir_fd=top, follow_symlinks=False)
-                    self._learn(self._root, only)
+            self._begin()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End all watches."""
+        self._close_top()
         self.inotify.close()
 
-    def _watch_above(self) -> None:
+    def _close_top(self) -> None:
+        if self._top is not None:
+            os.close(self._top)
+            self._top = None
+
+    def _begin(self) -> None:
+        top = self._top = self._open_top()
+        self._watch_above(top)
+        self._root = _Folder(None, "", is_new=False)
+        if self._only is None:
+            self.to_scan.append(self._root)
+            return
+        self._watch(self._root, top)
+        with suppress(FileNotFoundError):
+            os.stat(self._only, dir_fd=top, follow_symlinks=False)
+            self._learn(self._root, self._only)
+        self._close_top()
+
+    def check(self) -> None:
+        """Look whether the folder was moved before that would be noticed; raise as `open_top`."""
+        os.close(self._open_top())
+
+    def _watch_above(self, top: int) -> None:
         """Watch whether a folder above is moved: those below it would get other paths."""
-        folder = os.dup(self._top)
+        folder = os.dup(top)
         try:
             while True:
                 above = os.open("..", STEP, dir_fd=folder)
@@ -169,12 +189,19 @@ class WatchedTree:
     # Listing
 
     def scan(self) -> None:
-        """Watch and list the next folder of `to_scan`."""
-        folder = self.to_scan.pop()
-        if folder.is_dropped:
-            return
+        """Watch and list some of the folders of `to_scan`. Raises `ToolFailed`."""
+        if self._top is None:
+            self._top = self._open_top()
+        for _ in range(min(_SCANNED_AT_ONCE, len(self.to_scan))):
+            folder = self.to_scan.pop()
+            if not folder.is_dropped:
+                self._scan(folder, self._top)
+        if not self.to_scan:
+            self._close_top()
+
+    def _scan(self, folder: _Folder, top: int) -> None:
         try:
-            descriptor = self._opened(folder)
+            descriptor = _opened(folder, top)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             self._leave_out(folder)
             return
@@ -187,21 +214,6 @@ class WatchedTree:
             self._list(folder, descriptor)
         finally:
             os.close(descriptor)
-
-    def _opened(self, folder: _Folder) -> int:
-        steps = folder.steps()
-        if len(steps) > _MAX_DEPTH:
-            text = f"a folder is more than {_MAX_DEPTH} folders below the one that is watched"
-            raise failure("too_large", text)
-        above = os.dup(self._top)
-        try:
-            for name in steps[:-1]:
-                inner = os.open(name, STEP, dir_fd=above)
-                os.close(above)
-                above = inner
-            return os.open(steps[-1] if steps else ".", _LIST, dir_fd=above)
-        finally:
-            os.close(above)
 
     def _leave_out(self, folder: _Folder) -> None:
         if folder.parent is not None:
@@ -242,7 +254,7 @@ class WatchedTree:
     def _is_left_out(self, name: str) -> bool:
         if self._only is not None:
             return name != self._only
-        return name in _VERSION_CONTROL or is_draft(name)
+        return name in VERSION_CONTROL or is_draft(name)
 
     def _learn(self, folder: _Folder, name: str) -> None:
         if not self._keeps_names:
@@ -334,3 +346,19 @@ class WatchedTree:
             self._learn(folder, event.name)
             self._changes.note(path, "replaced" if was_there else "added", is_folder=True)
             self._add(folder, event.name, is_new=True)
+
+
+def _opened(folder: _Folder, top: int) -> int:
+    steps = folder.steps()
+    if len(steps) > MAX_DEPTH:
+        text = f"a folder is more than {MAX_DEPTH} folders below the one that is watched"
+        raise failure("too_large", text)
+    above = os.dup(top)
+    try:
+        for name in steps[:-1]:
+            inner = os.open(name, STEP, dir_fd=above)
+            os.close(above)
+            above = inner
+        return os.open(steps[-1] if steps else ".", _LIST, dir_fd=above)
+    finally:
+        os.close(above)

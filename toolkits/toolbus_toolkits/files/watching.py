@@ -9,8 +9,9 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 
+from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.waiting_changes import Notice, WaitingChanges, WatchedChange
 from toolbus_toolkits.files.watched_tree import EventsLost, WatchedTree
@@ -23,8 +24,6 @@ _QUIET_S = 0.05
 within less; each of them would be a change of its own."""
 _LATEST_S = 0.5
 """So long after its first event a change is told, whatever follows."""
-_SCANNED_AT_ONCE = 32
-"""Folders that are listed between two looks at the events, of which the kernel keeps 16,384."""
 
 
 class Watch:
@@ -32,18 +31,28 @@ class Watch:
 
     Args:
         files: The files.
+        context: The call.
         path: What is watched.
         on_change: Is called on the thread of `run` when there is something to `take`.
     """
 
-    def __init__(self, files: ReachedFiles, path: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: ReachedFiles,
+        context: ToolContext,
+        path: str,
+        on_change: Callable[[], None],
+    ) -> None:
         self._files = files
+        self._context = context
         self._path = path
         self._on_change = on_change
         self._lock = threading.Lock()
         self._is_stopped = False
         self._wake: int | None = None
-        self._changes: WaitingChanges | None = None
+        self._changes = WaitingChanges(path, path)
+        self._only: str | None = None
+        self._status: os.stat_result | None = None
 
     def stop(self) -> None:
         """Let `run` end. From any thread."""
@@ -54,7 +63,7 @@ class Watch:
 
     def take(self) -> Iterator[WatchedChange]:
         """Return what is to be told now. From any thread."""
-        return iter(()) if self._changes is None else self._changes.take()
+        return self._changes.take()
 
     def run(self) -> None:
         """Watch until `stop` is called; on a thread of its own.
@@ -65,41 +74,43 @@ class Watch:
         with self._lock:
             self._wake = wake
         try:
-            with self._files.failing(self._path), ExitStack() as stack:
-                top, only, changes = self._found()
-                stack.callback(os.close, top)
-                self._changes = changes
+            with self._files.failing(self._path):
+                self._find()
                 notice: Notice | None = "watching"
                 while not self._is_stopped:
-                    with closing(WatchedTree(top, only, changes)) as tree:
-                        self._check(top, only)
-                        notice = self._follow(tree, wake, changes, notice)
+                    with closing(WatchedTree(self._open_top, self._only, self._changes)) as tree:
+                        notice = self._follow(tree, wake, notice)
         finally:
             with self._lock:
                 self._wake = None
                 os.close(wake)
 
-    def _found(self) -> tuple[int, str | None, WaitingChanges]:
-        """Open what is watched: return its folder, and the name in it if it is a file."""
-        with self._files.at(self._path) as location:
-            changes = WaitingChanges(_told(self._files, location))
+    def _find(self) -> None:
+        with self._files.at(self._path, self._context) as location:
             if location.status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            if stat.S_ISDIR(location.status.st_mode):
-                return location.open_folder(), None, changes
-            os.close(location.open_file())  # raises for a FIFO and its like
-            return os.dup(location.folder), location.name, changes
+            watched = folder = _told(self._files, location)
+            self._status = location.status
+            if not stat.S_ISDIR(location.status.st_mode):
+                os.close(location.open_file())  # raises for a FIFO and its like
+                self._only = location.name
+                self._status = os.fstat(location.folder)
+                folder = os.path.dirname(watched)
+            self._changes = WaitingChanges(watched, folder)
 
-    def _check(self, top: int, only: str | None) -> None:
-        """Raise `ToolFailed` if the path leads elsewhere, now that a move would be noticed."""
+    def _open_top(self) -> int:
+        """Open the folder that is watched, or that of the file; it is always the same one."""
         with self._files.at(self._path) as location:
-            found = location.status if only is None else os.fstat(location.folder)
-            if found is None or not os.path.samestat(found, os.fstat(top)):
-                raise failure("no_such_file", "what was to be watched is moved")
+            if self._only is None:
+                top = location.open_folder()
+            else:
+                top = os.dup(location.folder)
+        if self._status is None or not os.path.samestat(self._status, os.fstat(top)):
+            os.close(top)
+            raise failure("no_such_file", "what is watched was moved")
+        return top
 
-    def _follow(
-        self, tree: WatchedTree, wake: int, changes: WaitingChanges, notice: Notice | None
-    ) -> Notice | None:
+    def _follow(self, tree: WatchedTree, wake: int, notice: Notice | None) -> Notice | None:
         """Tell what changes, after a notice that it is told, until `stop` is called.
 
         Returns the notice that another tree has to begin with if events were lost.
@@ -112,7 +123,8 @@ class Watch:
         while not self._is_stopped:
             if not tree.to_scan:
                 if notice is not None:
-                    changes.announce(notice)
+                    tree.check()
+                    self._changes.announce(notice)
                     notice = None
                     self._on_change()
                 left_s = None
@@ -133,7 +145,7 @@ class Watch:
                 tree.handle(events)
             except EventsLost:
                 return notice or "missed"
-            for _ in range(min(_SCANNED_AT_ONCE, len(tree.to_scan))):
+            if tree.to_scan:
                 tree.scan()
         return notice
 

@@ -114,7 +114,8 @@ class KeptStates:
                 del own.judged[command]
                 text = f"another command has changed the directory to {state.directory}, or the"
                 text += " variables, since this one was judged: nothing was run, call it again"
-                raise ToolFailed(text, retryable=True, details={"reason": "changed"})
+                # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+                raise ToolFailed(text, details={"reason": "changed"})
             if not os.path.isdir(state.directory):
                 own.state = self._first
                 text = f"the directory {state.directory} does not exist any more: nothing was run,"

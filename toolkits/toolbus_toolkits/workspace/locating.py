@@ -30,6 +30,7 @@ __all__ = [
     "opened_file",
 ]
 
+# Without O_PATH, which macOS does not have, a folder has to be readable to be entered.
 STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -87,7 +88,7 @@ class Location:
         """
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        return opened_file(self.name, self.folder, self.path)
+        return opened_file(self.name, self.folder)
 
     def open_folder(self) -> int:
         """Open the folder for reading, and return a descriptor.
@@ -99,21 +100,16 @@ class Location:
         return os.open(self.name, _READ | os.O_DIRECTORY, dir_fd=self.folder)
 
 
-def opened_file(name: str, folder: int, path: str) -> int:
+def opened_file(name: str, folder: int) -> int:
     """Open a regular file for reading, by its name in an open folder; return a descriptor.
-
-    Args:
-        name: Its name.
-        folder: A descriptor of the folder.
-        path: The path that errors name.
 
     Raises `NoFile` for what is no regular file, and other `OSError`s; that of a symlink is ELOOP.
     """
     # What is no file is not opened at all: to open some devices does something.
-    _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, path)
+    _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, name)
     descriptor = os.open(name, _READ, dir_fd=folder)
     try:
-        _require_file(os.fstat(descriptor).st_mode, path)
+        _require_file(os.fstat(descriptor).st_mode, name)
     except BaseException:
         os.close(descriptor)
         raise
@@ -282,9 +278,9 @@ def _names_of(path: str) -> list[str]:
     return path[1:].split("/") if path != "/" else []
 
 
-def _require_file(mode: int, path: str) -> None:
+def _require_file(mode: int, name: str) -> None:
     if stat.S_ISLNK(mode):  # as the kernel says it of what is opened with O_NOFOLLOW
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-        raise NoFile(errno.EINVAL, kinds.get(stat.S_IFMT(mode), "a device"), path)
+        raise NoFile(errno.EINVAL, kinds.get(stat.S_IFMT(mode), "a device"), name)

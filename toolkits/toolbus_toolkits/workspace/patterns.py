@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
@@ -114,9 +114,9 @@ class PathPattern:
         """
         return re.compile(self._names, re.DOTALL).fullmatch
 
-    def covers_any(self, files: Iterable[str]) -> bool:
-        """Whether it covers any of many files."""
-        return any(map(self._match_file, files))
+    def covered(self, files: Iterable[str]) -> Iterator[str]:
+        """Yield those of many files that it covers."""
+        return filter(self._match_file, files)
 
 
 class RootedPattern:
@@ -156,35 +156,39 @@ class RootedPattern:
             return False
         if self._is_absolute:
             return self._pattern.covers(path[1:], is_folder=is_folder)
-        first = self._roots.folders[0]
-        if not is_same_or_below(path, first):
-            return False
-        return self._pattern.covers(os.path.relpath(path, first), is_folder=is_folder)
+        relative = _from(self._roots.folders[0], path)
+        return relative is not None and self._pattern.covers(relative, is_folder=is_folder)
 
     def may_cover(self, path: str, *, is_folder: bool = False) -> bool:
         """Whether it may be meant for a real path: for rules that deny it or ask about it."""
         if self._pattern is None:
             return True
-        texts = [
-            os.path.relpath(path, root)
-            for root in self._roots.folders
-            if is_same_or_below(path, root)
-        ]
+        texts = [_from(root, path) for root in self._roots.folders]
         if self._pattern.is_absolute:
             texts.append(path[1:])
-        return any(self._pattern.covers(text, is_folder=is_folder) for text in texts)
+        return any(
+            self._pattern.covers(text, is_folder=is_folder) for text in texts if text is not None
+        )
 
-    def may_cover_any(self, files: Sequence[str]) -> bool:
-        """Whether it may be meant for any of many files, by their real paths."""
+    def may_be_covered(self, files: Sequence[str]) -> Iterator[str]:
+        """Yield those of many files that it may be meant for, by their real paths."""
         if self._pattern is None:
-            return True
-        for root in self._roots.folders:
-            start = f"{root.rstrip('/')}/"
-            if self._pattern.covers_any(
-                path[len(start) :] for path in files if path.startswith(start)
-            ):
-                return True
-        return self._pattern.is_absolute and self._pattern.covers_any(path[1:] for path in files)
+            yield from files
+            return
+        starts = [f"{root.rstrip('/')}/" for root in self._roots.folders]
+        if self._pattern.is_absolute:
+            starts.append("/")
+        for start in starts:
+            names = (path[len(start) :] for path in files if path.startswith(start))
+            for name in self._pattern.covered(names):
+                yield f"{start}{name}"
+
+
+def _from(root: str, path: str) -> str | None:
+    """Return a path from a root; None for one that is not in it."""
+    if not is_same_or_below(path, root):
+        return None
+    return path[len(root.rstrip("/")) + 1 :] or "."
 
 
 class _Parser:

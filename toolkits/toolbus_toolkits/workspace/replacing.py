@@ -9,6 +9,9 @@ Between processes that write by this module no change is lost: the file that is 
 (`flock`), and `check` is asked about what is there then. Other programs take no such lock; what one
 of them writes between `check` and the rename that follows it is lost.
 
+Nothing is flushed to the disk: what a power failure leaves is up to the file system, as it is for
+most editors.
+
 A file that has other names (hard links) is replaced under this name alone. The others keep the old
 bytes: they may lie outside of the working directories, where nothing may be changed.
 """
@@ -119,6 +122,8 @@ class Draft:
         """
         try:
             file = self._begun()
+            # File systems of a network tell that the disk is full when a descriptor is closed.
+            os.close(os.dup(file))
             if self._missing:
                 check(None)
                 self._make_folders()
@@ -137,7 +142,8 @@ class Draft:
                 os.unlink(self._draft, dir_fd=self._folders[0])
             self._draft = None
         if self._file is not None:
-            os.close(self._file)
+            with suppress(OSError):
+                os.close(self._file)
             self._file = None
         while self._made:
             folder, name = self._made.pop()
@@ -168,7 +174,7 @@ class Draft:
         folder = self._folders[0]
         if not self._missing:
             with suppress(FileNotFoundError):  # what cannot be replaced is refused before all work
-                os.close(_opened_target(self._name, folder, self._path))
+                os.close(self._opened_target())
         try:
             if _TEMPORARY:
                 flags = _TEMPORARY | os.O_WRONLY | os.O_CLOEXEC
@@ -194,18 +200,18 @@ class Draft:
     def _put(self, file: int, check: Check) -> bool:
         """Try to give the draft the name. Returns False if a file appeared, which is to check."""
         folder = self._folders[-1]
-        with _locked(self._name, folder, self._path) as current:
+        with self._locked() as current:
             check(current)
             # Much may have happened since it was found: a draft may be long in the making.
             if not is_still_at(os.path.dirname(self._path), folder):
                 raise FolderMoved(errno.ESTALE, "its folder was moved", self._path)
             if current is None:
                 return self._link(file)
-            _keep_attributes(current, file)
             if self._draft is None:
                 name = f".{secrets.token_hex(8)}.part"
                 os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=self._folders[0])
                 self._draft = name
+            _keep_attributes(current, file)
             self._rename(self._draft)
             return True
 
@@ -238,7 +244,7 @@ class Draft:
         # of the folder; for other programs a moment is left between the look and the rename.
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
         try:
-            _lock(folder, self._path, time.monotonic() + _LOCK_SECONDS)
+            self._lock(folder, time.monotonic() + _LOCK_SECONDS)
             with suppress(FileNotFoundError):
                 os.stat(self._name, dir_fd=there, follow_symlinks=False)
                 return False
@@ -247,64 +253,71 @@ class Draft:
         finally:
             os.close(folder)
 
+    def _opened_target(self) -> int:
+        """Open what is there for reading. Raises `PermissionError` if this user may not write it.
 
-def _opened_target(name: str, folder: int, path: str) -> int:
-    """Open a file that this user may write, for reading: open for writing, it could not be run."""
-    descriptor = opened_file(name, folder, path)
-    if not os.access(name, os.W_OK, dir_fd=folder, effective_ids=True):
-        os.close(descriptor)
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-    return descriptor
+        It is not opened for writing: nobody could run it meanwhile.
+        """
+        folder = self._folders[-1]
+        descriptor = opened_file(self._name, folder)
+        if not os.access(self._name, os.W_OK, dir_fd=folder, effective_ids=True):
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), self._path)
+        return descriptor
 
-
-@contextmanager
-def _locked(name: str, folder: int, path: str) -> Iterator[int | None]:
-    """Lock the file that has a name, and give a descriptor of it; None if there is none."""
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            descriptor = _opened_target(name, folder, path)
-        except FileNotFoundError:
-            yield None
-            return
-        try:
-            _lock(descriptor, path, deadline)
-            # Who held the lock before may have put another file there.
+    @contextmanager
+    def _locked(self) -> Iterator[int | None]:
+        """Lock what is there, and give a descriptor of it; None if nothing is."""
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while time.monotonic() < deadline:
+            descriptor = None
             with suppress(FileNotFoundError):
-                now = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if os.path.samestat(now, os.fstat(descriptor)):
+                descriptor = self._opened_target()
+            try:
+                if descriptor is None or self._has_locked(descriptor, deadline):
                     yield descriptor
                     return
-        finally:
-            os.close(descriptor)
-    raise _lock_error(path)
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+        raise self._lock_error()
 
-
-def _lock(descriptor: int, path: str, deadline: float) -> None:
-    pause, longest = _LOCK_PAUSES
-    while True:
+    def _has_locked(self, descriptor: int, deadline: float) -> bool:
+        """Lock a file; return whether it is still the one that is there."""
+        self._lock(descriptor, deadline)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _lock_error(path) from None
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, longest)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
+            now = os.stat(self._name, dir_fd=self._folders[-1], follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        # Who held the lock before may have put another file there.
+        return os.path.samestat(now, os.fstat(descriptor))
+
+    def _lock(self, descriptor: int, deadline: float) -> None:
+        pause, longest = _LOCK_PAUSES
+        is_writable = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            if error.errno != errno.EBADF:
-                raise
-            # NFS locks only what is open for writing.
-            writable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(writable, descriptor, inheritable=False)
-            os.close(writable)
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._lock_error() from None
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, longest)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return
+                if error.errno != errno.EBADF or is_writable:
+                    raise
+                # NFS locks only what is open for writing.
+                writable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+                os.dup2(writable, descriptor, inheritable=False)
+                os.close(writable)
+                is_writable = True
 
-
-def _lock_error(path: str) -> OSError:
-    return BlockingIOError(errno.EAGAIN, "others hold its lock", path)
+    def _lock_error(self) -> OSError:
+        return BlockingIOError(errno.EAGAIN, "others hold its lock", self._path)
 
 
 def _keep_attributes(old: int, new: int) -> None:

@@ -1,0 +1,340 @@
+"""`watch`: what is told of changes, what is left out, and how a watch ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolbus import ToolContext, ToolFailed, ToolUse, Turn
+from toolbus.chunks.file_io import FILE_THREADS
+from toolbus_server.testing import room_of
+from toolbus_toolkits.files import Files, inotify, transfer_tools, waiting_changes, watched_tree
+from toolbus_toolkits.files.inotify import Event, Inotify
+from toolbus_toolkits.files.waiting_changes import WaitingChanges
+
+_END = "end-of-test"
+
+
+class Watching:
+    """A watch that runs, and its changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self._ends = 0
+        self.running: asyncio.Future[Any]
+
+    async def put(self, chunk: Any) -> None:
+        await self._told.put(chunk.value)
+
+    async def next(self) -> str:
+        if not self._told.empty():
+            told = self._told.get_nowait()
+            return f"{told['change']} {told['path']}"
+        getting = asyncio.ensure_future(self._told.get())
+        async with asyncio.timeout(60):
+            await asyncio.wait([getting, self.running], return_when=asyncio.FIRST_COMPLETED)
+        if not getting.done():
+            getting.cancel()
+            await self.running
+        told = await getting
+        return f"{told['change']} {told['path']}"
+
+    async def changes(self) -> list[str]:
+        """Return what is told of the changes until now.
+
+        What is told in two parts, because a busy machine wrote slowly, is put together.
+        """
+        told: dict[str, None] = {}
+        # What is told together is in no order: the second end comes after all of it.
+        for _ in range(2):
+            self._ends += 1
+            end = f"added {_END}-{self._ends}/"
+            (self._folder / f"{_END}-{self._ends}").mkdir()
+            while (change := await self.next()) != end:
+                kind, _, path = change.partition(" ")
+                if kind != "modified" or f"added {path}" not in told:
+                    told[change] = None
+        return list(told)
+
+
+@asynccontextmanager
+async def _watching(
+    toolkit: Files, path: str = ".", folder: Path | None = None
+) -> AsyncIterator[Watching]:
+    """Watch, and add the changes that end a test in a folder."""
+    watching = Watching(folder or Path())
+    context = ToolContext(on_chunk=watching.put)
+    running = asyncio.ensure_future(toolkit.execute(context, "watch", {"path": path}))
+    watching.running = running
+    try:
+        assert (await watching.next()).startswith("watching ")
+        yield watching
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def _tree(root: Path) -> None:
+    for name in ("src/deep", ".git/objects", "src/.hg"):
+        (root / "tree" / name).mkdir(parents=True)
+    (root / "outside").mkdir()
+    for name in ("tree/file", "tree/src/app.py", "tree/other", "outside/secret"):
+        (root / name).write_text("old")
+    (root / "tree" / "link").symlink_to(root / "outside")
+
+
+def _new_folders(tree: Path) -> None:
+    (tree / "a" / "b" / "c").mkdir(parents=True)
+    (tree / "a" / "b" / "c" / "file").touch()
+
+
+def _swapped_for_a_link(tree: Path) -> None:
+    (tree / "src").rename(tree.parent / "outside" / "src")
+    (tree / "src").symlink_to(tree.parent / "outside" / "src")
+    (tree / "src" / "deep" / "secret").touch()
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda tree: (tree / "new").touch(), ["added new"]),
+        (lambda tree: (tree / "src" / "app.py").write_text("new"), ["modified src/app.py"]),
+        (lambda tree: (tree / "file").unlink(), ["deleted file"]),
+        (lambda tree: (tree / "file").rename(tree / "new"), ["deleted file", "added new"]),
+        (lambda tree: (tree / "file").rename(tree / "other"), ["deleted file", "modified other"]),
+        (lambda tree: (tree / "ln").symlink_to("/nowhere"), ["added ln"]),
+        (_new_folders, ["added a/", "added a/b/", "added a/b/c/", "added a/b/c/file"]),
+        (
+            lambda tree: (tree / "src").rename(tree / "lib"),
+            ["deleted src/", "added lib/", "added lib/deep/", "added lib/app.py"],
+        ),
+        (_swapped_for_a_link, ["deleted src/", "added src"]),
+        (lambda tree: (tree / "link" / "secret").write_text("new"), []),
+        (lambda tree: (tree / ".git" / "objects" / "new").touch(), []),
+        (lambda tree: (tree / ".git" / "objects").rename(tree / "src" / ".hg" / "x"), []),
+        (lambda tree: (tree / ".0123456789abcdef.part").touch(), []),
+        (lambda tree: os.mkdir(os.fsencode(tree) + b"/\xe9t\xe9"), [r"added \udce9t\udce9/"]),
+    ],
+)
+async def test_each_change_below_the_folder_is_told_once(
+    tmp_path: Path, act: Callable[[Path], Any], told: list[str]
+) -> None:
+    _tree(tmp_path)
+    tree = tmp_path / "tree"
+    async with _watching(Files(tree), folder=tree) as watching:
+        act(tree)
+        # The order within a folder that is listed is that of the disk.
+        assert sorted(await watching.changes()) == sorted(told)
+
+
+@pytest.mark.parametrize("keeps_names", [True, False])
+async def test_a_file_that_a_tool_writes_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_names: bool
+) -> None:
+    if not keeps_names:
+        monkeypatch.setattr(watched_tree, "_MAX_NAMES", 0)
+    toolkit = Files(tmp_path)
+    (tmp_path / "other").touch()
+    async with _watching(toolkit, folder=tmp_path) as watching:
+        for told in ("added file", "modified file"):
+            await toolkit.execute(ToolContext(), "put", {"path": "file"}, b"data")
+            assert await watching.changes() == [told]
+        (tmp_path / "file").unlink()
+        (tmp_path / "other").rename(tmp_path / "file")
+        assert await watching.changes() == ["deleted other", "modified file"]
+
+
+async def test_one_file_is_watched_whatever_takes_its_place(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    file = tmp_path / "folder" / "file"
+    file.touch()
+    (tmp_path / "folder" / "other").touch()
+    (tmp_path / "elsewhere").touch()
+    async with _watching(Files(tmp_path), "folder/file") as watching:
+        (tmp_path / "folder" / "other").rename(file)
+        assert await watching.next() == "modified folder/file"
+        file.unlink()
+        assert await watching.next() == "deleted folder/file"
+        file.mkdir()
+        file.rmdir()
+        (tmp_path / "elsewhere").rename(file)
+        assert await watching.next() == "added folder/file"
+
+
+async def test_paths_below_a_further_root_are_absolute(tmp_path: Path) -> None:
+    for name in ("first", "second/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    second = os.path.realpath(tmp_path / "second")  # noqa: ASYNC240 - a folder of the test
+    toolkit = Files(tmp_path / "first", further_roots=[second])
+    async with _watching(toolkit, f"{second}/inner") as watching:
+        os.mkdir(f"{second}/inner/new")
+        assert await watching.next() == f"added {second}/inner/new/"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda root: (root / "above" / "folder").rename(root / "elsewhere"),
+        lambda root: (root / "above").rename(root / "elsewhere"),
+        lambda root: root.rename(root.with_name("elsewhere")),
+        lambda root: shutil.rmtree(root / "above"),
+    ],
+)
+async def test_a_watch_ends_with_an_error_when_its_folder_is_deleted_or_moved(
+    tmp_path: Path, act: Callable[[Path], Any]
+) -> None:
+    root = tmp_path / "root"
+    (root / "above" / "folder").mkdir(parents=True)
+    async with _watching(Files(root), "above/folder") as watching:
+        act(root)
+        with pytest.raises(ToolFailed) as caught:
+            await watching.next()
+    assert caught.value.details == {"reason": "no_such_file"}
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("missing", "no_such_file"), ("fifo", "not_a_file"), ("..", "outside")],
+)
+async def test_what_cannot_be_watched_is_refused(tmp_path: Path, path: str, reason: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    await _refused(Files(tmp_path), path, reason)
+
+
+async def _refused(toolkit: Files, path: str, reason: str) -> None:
+    with pytest.raises(ToolFailed) as caught:
+        async with _watching(toolkit, path):
+            pass
+    assert caught.value.details == {"reason": reason}
+
+
+async def test_limits_of_the_system_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def many(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = len(os.listdir("/proc/self/fd"))
+    add = Inotify.add
+    is_new = inotify.MASK_CREATE
+    monkeypatch.setattr(Inotify, "add", lambda *a: full() if a[2] & is_new else add(*a))
+    await _refused(Files(tmp_path), ".", "too_large")
+    monkeypatch.setattr(Inotify, "__init__", many)
+    await _refused(Files(tmp_path), ".", "too_many")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_caller_has_a_few_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_tools, "_MAX_WATCHES_OF_ONE", 1)
+    toolkit = Files(tmp_path)
+    for _ in range(2):
+        async with _watching(toolkit):
+            await _refused(toolkit, ".", "too_many")
+
+
+async def test_folders_deeper_than_the_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_tree, "MAX_DEPTH", 2)
+    (tmp_path / "1" / "2" / "3").mkdir(parents=True)
+    await _refused(Files(tmp_path), ".", "too_large")
+
+
+async def test_when_the_kernel_drops_events_that_is_told_and_the_watch_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_lost = threading.Event()
+    read = Inotify.read
+
+    def lossy(kernel: Inotify) -> list[Event]:
+        events = read(kernel)
+        if not events or not is_lost.is_set():
+            return events
+        is_lost.clear()
+        return [Event(-1, inotify.Q_OVERFLOW, 0, "")]
+
+    monkeypatch.setattr(Inotify, "read", lossy)
+    async with _watching(Files(tmp_path), folder=tmp_path) as watching:
+        is_lost.set()
+        (tmp_path / "new").mkdir()
+        assert await watching.next() == "missed ."
+        (tmp_path / "new" / "file").touch()
+        assert await watching.changes() == ["added new/file"]
+
+
+async def test_a_slow_caller_is_told_that_changes_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_changes, "_MAX_WAITING", 50)
+    async with _watching(Files(tmp_path), folder=tmp_path) as watching:
+        for number in range(200):
+            (tmp_path / str(number)).mkdir()
+        told = await watching.changes()
+    assert "missed ." in told
+    assert len(told) <= 51
+
+
+async def test_many_changes_at_once_are_all_told(tmp_path: Path) -> None:
+    async with _watching(Files(tmp_path), folder=tmp_path) as watching:
+        await FILE_THREADS.run(_make_files, tmp_path, 3_000)
+        assert set(await watching.changes()) == {f"added {number}" for number in range(3_000)}
+
+
+def _make_files(folder: Path, count: int) -> None:
+    for number in range(count):
+        os.close(os.open(folder / str(number), os.O_CREAT | os.O_WRONLY))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_folder", "told"),
+    [
+        (["added", "modified"], False, ["added"]),
+        (["added", "deleted"], False, []),
+        (["modified", "deleted"], False, ["deleted"]),
+        (["deleted", "added", "modified"], False, ["modified"]),
+        (["added", "deleted"], True, []),
+        # Not the same folder: what was below the old one is gone.
+        (["deleted", "added"], True, ["deleted", "added"]),
+        (["deleted", "added", "deleted"], True, ["deleted"]),
+    ],
+)
+def test_changes_of_one_path_are_folded(kinds: list[Any], is_folder: bool, told: list[str]) -> None:
+    changes = WaitingChanges(".", ".")
+    for kind in kinds:
+        changes.note("a", kind, is_folder=is_folder)
+    assert [change["change"] for change in changes.take()] == told
+
+
+async def test_a_watch_ends_with_its_caller(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    use = ToolUse("0", "files.watch", {})
+    async with Turn(None, always=[Files(tmp_path)]) as turn:
+        async with aclosing(turn.stream(use)) as chunks:
+            first: Any = await anext(chunks)
+            assert first.value == {"path": ".", "change": "watching"}
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_changes_come_through_a_room(tmp_path: Path) -> None:
+    async with room_of("host", "ann") as (host, ann), host.host(Files(tmp_path), public=True):
+        async with ann.stream("files.watch") as chunks:
+            told = []
+            async for chunk in chunks:
+                told.append(chunk.value)
+                if len(told) == 2:
+                    break
+                (tmp_path / "new").mkdir()
+    assert told == [{"path": ".", "change": "watching"}, {"path": "new/", "change": "added"}]
