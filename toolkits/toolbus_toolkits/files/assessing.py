@@ -186,17 +186,19 @@ class Assessor:
 
     def writing(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that writes one file as a whole."""
-        return self._changing(context, path, None, None)
+        return self.changing(context, path, None, None)
 
     def changing(
-        self, context: ToolContext, path: str, change: Change, token: str | None
-    ) -> Assessment:
-        """Return what is said of a call that changes the text of one file, with a diff."""
-        return self._changing(context, path, change, token)
-
-    def _changing(
         self, context: ToolContext, path: str, change: Change | None, token: str | None
     ) -> Assessment:
+        """Return what is said of a call that changes one file.
+
+        Args:
+            context: The call.
+            path: As it was written.
+            change: What is changed in its text, for a diff; None for a call that has no text.
+            token: The version that the caller gives.
+        """
         try:
             with self._judged(context, path) as location:
                 diff = None
