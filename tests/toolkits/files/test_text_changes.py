@@ -337,6 +337,17 @@ async def test_a_cancelled_change_is_not_made_later(
     assert not call.path.exists()
 
 
+async def test_who_has_got_a_file_has_seen_all_of_it(call: Caller) -> None:
+    call.path.write_text("a\nb\nc\n")
+    for first, second in (("get", "read"), ("read", "get")):
+        for tool in (first, second):
+            found = await call(tool, **({"limit": 1} if tool == "read" else {}))
+            if tool == "get":
+                await found.read()
+        await call("edit", old_text="b", new_text=f"b {first}")
+        await call("write", text="a\nb\nc\n")
+
+
 def test_what_is_remembered_is_bounded() -> None:
     seen = SeenFiles()
     scattered = Seen("t", 1_000).added((number, number) for number in range(1, 1_000, 2))
