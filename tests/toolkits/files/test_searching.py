@@ -121,6 +121,15 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     assert (len(found["matches"]), found["truncated"]) == (2, True)
 
 
+async def test_files_that_are_too_deep_are_not_found(tools: _Tools) -> None:
+    deepest = "/".join(["a"] * 63)
+    tools.put(f"{deepest}/found.txt", "text")
+    tools.put(f"{deepest}/a/a/not_found.txt", "text")
+    for tool, pattern in {"glob": "*.txt", "grep": "text"}.items():
+        found = await tools.call(tool, pattern=pattern)
+        assert next(iter(found.values())) == [f"{deepest}/found.txt"]
+
+
 async def test_a_file_and_a_folder_are_searched_by_their_path(tmp_path: Path) -> None:
     further = tmp_path / "further"
     for folder in (further, tmp_path / "root"):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
@@ -125,8 +126,8 @@ class Search:
             is_in_time = False
         if answer.left_out:
             answer.note = (
-                f"{answer.left_out:,} files were not searched, as they may hold secrets: a `path`"
-                " that names one searches it. "
+                f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
+                " name it by `path`. "
             )
         if not is_in_time:
             answer.truncated = True
@@ -144,6 +145,7 @@ class Search:
         counting = asyncio.ensure_future(
             indexed(self._folder, ["--files", *filters], self._count_secrets, seconds)
         )
+        counting.add_done_callback(retrieve_error)
         mode = "--count" if self._question.output == "count" else "--files-with-matches"
         try:
             is_in_time = await indexed(
