@@ -19,7 +19,7 @@ from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import ReachedFiles, failure
-from toolbus_toolkits.files.searching import Output, Question, Search, ended_early
+from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
 from toolbus_toolkits.workspace import PathPattern
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
@@ -95,6 +95,7 @@ class SearchTools:
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
+        self._counts = SecretCounts()
         self.reading: list[Tool] = [
             FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
             FunctionTool(
@@ -216,7 +217,8 @@ class SearchTools:
             multiline=multiline,
         )
         async with searched(self._files, path or ".", call) as folder:
-            answer = await Search(self._files, folder, which, question).run(_seconds(call))
+            search = Search(self._files, folder, which, question, self._counts)
+            answer = await search.run(_seconds(call))
         return GrepResult(
             matches=answer.lines,
             truncated=answer.truncated,
