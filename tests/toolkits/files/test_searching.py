@@ -121,6 +121,15 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     assert (len(found["matches"]), found["truncated"]) == (2, True)
 
 
+async def test_files_that_are_too_deep_are_not_found(tools: _Tools) -> None:
+    deepest = "/".join(["a"] * 63)
+    tools.put(f"{deepest}/found.txt", "text")
+    tools.put(f"{deepest}/a/a/not_found.txt", "text")
+    for tool, pattern in {"glob": "*.txt", "grep": "text"}.items():
+        found = await tools.call(tool, pattern=pattern)
+        assert next(iter(found.values())) == [f"{deepest}/found.txt"]
+
+
 async def test_a_file_and_a_folder_are_searched_by_their_path(tmp_path: Path) -> None:
     further = tmp_path / "further"
     for folder in (further, tmp_path / "root"):
@@ -181,7 +190,9 @@ async def test_a_pattern_may_be_an_absolute_path_below_the_folder(tools: _Tools)
     assert (found["paths"], "stands for `path`" in found["note"]) == ([], True)
 
 
-async def test_files_with_secrets_are_left_out_unless_they_are_named(tools: _Tools) -> None:
+async def test_files_with_secrets_are_left_out_unless_they_are_named(
+    tools: _Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools.put("a.txt", "password\n")
     tools.put(".env", "password=1\n")
     tools.put("src/.aws/config", "password=2\n")
@@ -190,6 +201,9 @@ async def test_files_with_secrets_are_left_out_unless_they_are_named(tools: _Too
         found = await tools.call("grep", pattern=pattern)
         assert (found["matches"], found["left_out"]) == (matches, 2)
         assert "`path`" in found["note"]
+    monkeypatch.setattr(searching, "_COUNT_S", 0.0)  # counts are kept for some seconds
+    tools.put("b.pem", "password\n")
+    assert (await tools.call("grep", pattern="password"))["left_out"] == 3
     found = await tools.call("grep", pattern="password", glob="*.txt")
     assert (found["left_out"], found["note"]) == (0, "")
     for path, name in {".env": ".env", "src/.aws": "src/.aws/config"}.items():
@@ -197,6 +211,7 @@ async def test_files_with_secrets_are_left_out_unless_they_are_named(tools: _Too
         assert (found["matches"], found["left_out"]) == ([name], 0)
     assert set((await tools.call("glob", pattern="**"))["paths"]) == {
         "a.txt",
+        "b.pem",
         ".env",
         "src/.aws/config",
     }

@@ -40,9 +40,9 @@ _MAX_RECORD_BYTES = 64 * 1024
 for characters of many code points."""
 _MAX_ERROR_BYTES = 4096
 _MAX_ERROR_CHARS = 2000
-# rg holds a whole line, and with `multiline` a whole file. What a tree of source files needs is
-# below 0.1 GB; a file of one endless line must not take the memory of the machine.
-_LIMITS = ProgramLimits(memory_bytes=4 * 1024**3)
+# rg holds the longest line. A tree of source files needs less than 0.1 GB; a file of one endless
+# line must not take the memory of the machine.
+_LIMITS = ProgramLimits(memory_bytes=2 * 1024**3)
 _ALWAYS = (
     "--no-config",
     "--color=never",
@@ -133,7 +133,8 @@ class Ripgrep:
             return
         text = printable(self._errors.decode(errors="replace").strip(), _MAX_ERROR_CHARS)
         if status < 0:
-            raise failure("failed", f"rg was ended by signal {-status}: {text}")
+            hint = "if a file has a line of over 1 GB, leave it out by `glob`"
+            raise failure("failed", f"rg was ended by signal {-status}: {text}; {hint}")
         if text:  # without, it could not read some files
             raise failure("bad_pattern", text)
 

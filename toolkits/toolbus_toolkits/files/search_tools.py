@@ -19,7 +19,7 @@ from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import ReachedFiles, failure
-from toolbus_toolkits.files.searching import Output, Question, Search, ended_early
+from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
 from toolbus_toolkits.workspace import PathPattern
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
@@ -58,23 +58,31 @@ class ListResult(TypedDict):
     total: int
     """How many there are."""
     truncated: bool
+    """Whether there are more."""
 
 
 class GlobResult(TypedDict):
-    """Files with their paths."""
+    """Files, by their paths from the first root; absolute in another one."""
 
     paths: list[str]
+    """The newest first."""
     truncated: bool
+    """Whether there are more, or the time was over."""
     note: str
+    """What else there is to say."""
 
 
 class GrepResult(TypedDict):
     """Where a text was found."""
 
     matches: list[str]
+    """Paths, lines or counts; the newest file first."""
     truncated: bool
+    """Whether there are more, or the time was over."""
     left_out: int
+    """How many files were not searched because they may hold secrets."""
     note: str
+    """What else there is to say."""
 
 
 class SearchTools:
@@ -87,6 +95,7 @@ class SearchTools:
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
+        self._counts = SecretCounts()
         self.reading: list[Tool] = [
             FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
             FunctionTool(
@@ -131,7 +140,10 @@ class SearchTools:
     async def _glob(
         self, context: ToolContext, pattern: Pattern, path: Path | None = None, limit: Limit = 1000
     ) -> GlobResult:
-        """Find files by their paths; the newest first.
+        """Find files by their paths, the newest first.
+
+        Hidden files count. Not found are what `.gitignore` names, what is behind symlinks, and
+        folders themselves.
 
         Args:
             context: The call.
@@ -175,22 +187,25 @@ class SearchTools:
     ) -> GrepResult:
         """Search in files with ripgrep, the newest file first.
 
-        Not searched are binary files, what `.gitignore` names, what is behind symlinks, and files
-        that hold secrets: `left_out` says how many, and `path` searches one of them. Where a rule
+        Hidden files count. Not searched are binary files, what `.gitignore` names, what is behind
+        symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
+        one of them. Where a rule
         forbids some of the files, `path` and `glob` leave them out.
 
         Args:
             call: The call.
             pattern: A regular expression of ripgrep (Rust): no look-around, no back-references.
             path: The folder to search, or a file; by default the root.
-            glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`.
+            glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`. What
+                it names is searched though `.gitignore` names it too.
             output: `files` for paths, `content` for lines as `path:number:text`, `count` for
                 `path:count`, the number of lines that match.
             context: With `content`: so many lines before and after each, as `path-number-text`.
             limit: The most entries of `matches`.
             type: Only files of this type, as for `rg --type`: `py`, `js`, `rust`.
             ignore_case: Whether `a` also matches `A`.
-            multiline: Whether a match may span lines; then `.` matches line ends.
+            multiline: Whether a match may span lines; then `.` matches line ends, and files over
+                64 MiB are left out.
         """
         which = FileFilter(glob, type)
         question = Question(
@@ -202,7 +217,8 @@ class SearchTools:
             multiline=multiline,
         )
         async with searched(self._files, path or ".", call) as folder:
-            answer = await Search(self._files, folder, which, question).run(_seconds(call))
+            search = Search(self._files, folder, which, question, self._counts)
+            answer = await search.run(_seconds(call))
         return GrepResult(
             matches=answer.lines,
             truncated=answer.truncated,

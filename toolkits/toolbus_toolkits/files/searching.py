@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
@@ -27,7 +29,7 @@ from toolbus_toolkits.files.open_folders import (
 from toolbus_toolkits.files.reached import ReachedFiles
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
 
-__all__ = ["Answer", "Output", "Question", "Search", "ended_early"]
+__all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
 
 Output: TypeAlias = Literal["files", "content", "count"]
 
@@ -38,6 +40,8 @@ _BATCH_FILES = 128
 """So many are open at a time. Four searches may run at a time, and a process has 1,024."""
 _INDEX_PART = 0.75
 """Of the time; in the rest, what was found is read."""
+_COUNT_S = 5.0
+_MAX_COUNTS = 64
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _MAX_LINE_CHARS = 2000
@@ -80,6 +84,28 @@ class Answer:
     note: str = ""
 
 
+class SecretCounts:
+    """How many files of a tree may hold secrets, kept for some seconds.
+
+    To count them costs a walk over the tree, a third of a search; and searches come in bursts.
+    """
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[str, FileFilter], tuple[float, int]] = OrderedDict()
+
+    def get(self, place: tuple[str, FileFilter]) -> int | None:
+        """Return the count of a folder, by its path and what is searched there; None if unknown."""
+        counted_at, count = self._counts.get(place, (-_COUNT_S, 0))
+        return count if time.monotonic() - counted_at < _COUNT_S else None
+
+    def put(self, place: tuple[str, FileFilter], count: int) -> None:
+        """Keep a count."""
+        self._counts[place] = (time.monotonic(), count)
+        self._counts.move_to_end(place)
+        if len(self._counts) > _MAX_COUNTS:
+            self._counts.popitem(last=False)
+
+
 class Search:
     """A search in files.
 
@@ -88,14 +114,21 @@ class Search:
         folder: Where it searches.
         which: In which files.
         question: What for.
+        counts: What was counted for the searches before.
     """
 
     def __init__(
-        self, files: ReachedFiles, folder: SearchedFolder, which: FileFilter, question: Question
+        self,
+        files: ReachedFiles,
+        folder: SearchedFolder,
+        which: FileFilter,
+        question: Question,
+        counts: SecretCounts,
     ) -> None:
         self._folder = folder
         self._which = which
         self._question = question
+        self._counts = counts
         self._secrets = SecretNames(folder, files.sensitive)
         self._newest = NewestFiles(
             folder,
@@ -125,8 +158,8 @@ class Search:
             is_in_time = False
         if answer.left_out:
             answer.note = (
-                f"{answer.left_out:,} files were not searched, as they may hold secrets: a `path`"
-                " that names one searches it. "
+                f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
+                " name it by `path`. "
             )
         if not is_in_time:
             answer.truncated = True
@@ -138,13 +171,12 @@ class Search:
 
     async def _find(self, seconds: float) -> bool:
         """Find the files that match, and count those that are left out; return whether in time."""
+        mode = "--count" if self._question.output == "count" else "--files-with-matches"
         filters = self._which.arguments(self._folder)
         # The count must not depend on what is in the files, or it would tell that: so it is one of
         # their names.
-        counting = asyncio.ensure_future(
-            indexed(self._folder, ["--files", *filters], self._count_secrets, seconds)
-        )
-        mode = "--count" if self._question.output == "count" else "--files-with-matches"
+        counting = asyncio.ensure_future(self._count_secrets(["--files", *filters], seconds))
+        counting.add_done_callback(retrieve_error)
         try:
             is_in_time = await indexed(
                 self._folder, [mode, *self._question.arguments(), *filters], self._add, seconds
@@ -154,8 +186,21 @@ class Search:
             counting.cancel()
             await asyncio.wait([counting])
 
-    def _count_secrets(self, names: list[bytes]) -> None:
-        self._answer.left_out += sum(map(self._secrets.has, names))
+    async def _count_secrets(self, arguments: list[str], seconds: float) -> bool:
+        answer = self._answer
+        place = (self._folder.path, self._which)
+        known = self._counts.get(place)
+        if known is not None:
+            answer.left_out = known
+            return True
+
+        def count(names: list[bytes]) -> None:
+            answer.left_out += sum(map(self._secrets.has, names))
+
+        is_in_time = await indexed(self._folder, arguments, count, seconds)
+        if is_in_time:
+            self._counts.put(place, answer.left_out)
+        return is_in_time
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
