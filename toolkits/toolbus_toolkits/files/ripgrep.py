@@ -31,14 +31,18 @@ MAX_DEPTH = 64
 """So many folders deep files are found: each folder on the way is held open here."""
 _MAX_WAITING_BYTES = 1024 * 1024
 """What rg has written and nobody has taken yet; beyond it, rg waits."""
+_TRICKLE_BYTES = 16 * 1024
+_TRICKLE_S = 0.003
+"""After less than so many bytes, so long is waited for more: rg writes each name by itself, and to
+read it so would cost as much as the search."""
 _MAX_RECORD_BYTES = 64 * 1024
 """Of a longer record the rest is dropped: names are shorter, and lines are cut by rg itself, but
 for characters of many code points."""
 _MAX_ERROR_BYTES = 4096
 _MAX_ERROR_CHARS = 2000
-# rg holds a whole line, and with `multiline` a whole file. What a tree of source files needs is
-# below 0.1 GB; a file of one endless line must not take the memory of the machine.
-_LIMITS = ProgramLimits(memory_bytes=4 * 1024**3)
+# rg holds the longest line. A tree of source files needs less than 0.1 GB; a file of one endless
+# line must not take the memory of the machine.
+_LIMITS = ProgramLimits(memory_bytes=2 * 1024**3)
 _ALWAYS = (
     "--no-config",
     "--color=never",
@@ -77,10 +81,21 @@ class Ripgrep:
             return
         self._waiting += data
         self._changed.set()
-        # The first may come before its start has returned.
-        if len(self._waiting) >= _MAX_WAITING_BYTES and self._command is not None:
+        if self._command is None or self._is_paused:
+            return  # the first may come before its start has returned
+        is_trickle = len(data) < _TRICKLE_BYTES
+        if is_trickle or len(self._waiting) >= _MAX_WAITING_BYTES:
             self._command.pause()
             self._is_paused = True
+        if is_trickle:
+            asyncio.get_running_loop().call_later(_TRICKLE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._is_paused and self._command is not None:
+            if len(self._waiting) >= _MAX_WAITING_BYTES:
+                return  # until somebody takes it
+            self._is_paused = False
+            self._command.resume()
 
     async def records(self, end: bytes) -> AsyncIterator[list[bytes]]:
         """Give what it writes, some records at a time, until it has ended.
@@ -97,10 +112,10 @@ class Ripgrep:
             self._changed.clear()
             has_ended = self._status is not None
             data = rest + self._waiting
+            is_full = len(self._waiting) >= _MAX_WAITING_BYTES
             self._waiting.clear()
-            if self._is_paused and self._command is not None:
-                self._is_paused = False
-                self._command.resume()
+            if is_full:
+                self._resume()
             *records, rest = data.split(end)
             rest = rest[:_MAX_RECORD_BYTES]
             if records:
@@ -118,7 +133,8 @@ class Ripgrep:
             return
         text = printable(self._errors.decode(errors="replace").strip(), _MAX_ERROR_CHARS)
         if status < 0:
-            raise failure("failed", f"rg was ended by signal {-status}: {text}")
+            hint = "if a file has a line of over 1 GB, leave it out by `glob`"
+            raise failure("failed", f"rg was ended by signal {-status}: {text}; {hint}")
         if text:  # without, it could not read some files
             raise failure("bad_pattern", text)
 

@@ -58,23 +58,31 @@ class ListResult(TypedDict):
     total: int
     """How many there are."""
     truncated: bool
+    """Whether there are more."""
 
 
 class GlobResult(TypedDict):
-    """Files with their paths."""
+    """Files, by their paths from the first root; absolute in another one."""
 
     paths: list[str]
+    """The newest first."""
     truncated: bool
+    """Whether there are more, or the time was over."""
     note: str
+    """What else there is to say."""
 
 
 class GrepResult(TypedDict):
     """Where a text was found."""
 
     matches: list[str]
+    """Paths, lines or counts; the newest file first."""
     truncated: bool
+    """Whether there are more, or the time was over."""
     left_out: int
+    """How many files were not searched because they may hold secrets."""
     note: str
+    """What else there is to say."""
 
 
 class SearchTools:
@@ -131,7 +139,10 @@ class SearchTools:
     async def _glob(
         self, context: ToolContext, pattern: Pattern, path: Path | None = None, limit: Limit = 1000
     ) -> GlobResult:
-        """Find files by their paths; the newest first.
+        """Find files by their paths, the newest first.
+
+        Hidden files count. Not found are what `.gitignore` names, what is behind symlinks, and
+        folders themselves.
 
         Args:
             context: The call.
@@ -175,22 +186,25 @@ class SearchTools:
     ) -> GrepResult:
         """Search in files with ripgrep, the newest file first.
 
-        Not searched are binary files, what `.gitignore` names, what is behind symlinks, and files
-        that hold secrets: `left_out` says how many, and `path` searches one of them. Where a rule
+        Hidden files count. Not searched are binary files, what `.gitignore` names, what is behind
+        symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
+        one of them. Where a rule
         forbids some of the files, `path` and `glob` leave them out.
 
         Args:
             call: The call.
             pattern: A regular expression of ripgrep (Rust): no look-around, no back-references.
             path: The folder to search, or a file; by default the root.
-            glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`.
+            glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`. What
+                it names is searched though `.gitignore` names it too.
             output: `files` for paths, `content` for lines as `path:number:text`, `count` for
                 `path:count`, the number of lines that match.
             context: With `content`: so many lines before and after each, as `path-number-text`.
             limit: The most entries of `matches`.
             type: Only files of this type, as for `rg --type`: `py`, `js`, `rust`.
             ignore_case: Whether `a` also matches `A`.
-            multiline: Whether a match may span lines; then `.` matches line ends.
+            multiline: Whether a match may span lines; then `.` matches line ends, and files over
+                64 MiB are left out.
         """
         which = FileFilter(glob, type)
         question = Question(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
@@ -31,9 +32,9 @@ __all__ = ["Answer", "Output", "Question", "Search", "ended_early"]
 
 Output: TypeAlias = Literal["files", "content", "count"]
 
-_MAX_FILES = 10_000
-"""Where more match, the newest of the first 10,000 are shown: to read all of a large tree for a
-word that is everywhere helps nobody."""
+_MAX_FILES = 2000
+"""Where more match, and more than four times the limit, the newest of the first ones are shown: to
+read all of a large tree for a word that is everywhere helps nobody."""
 _BATCH_FILES = 128
 """So many are open at a time. Four searches may run at a time, and a process has 1,024."""
 _INDEX_PART = 0.75
@@ -125,8 +126,8 @@ class Search:
             is_in_time = False
         if answer.left_out:
             answer.note = (
-                f"{answer.left_out:,} files were not searched, as they may hold secrets: a `path`"
-                " that names one searches it. "
+                f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
+                " name it by `path`. "
             )
         if not is_in_time:
             answer.truncated = True
@@ -144,6 +145,7 @@ class Search:
         counting = asyncio.ensure_future(
             indexed(self._folder, ["--files", *filters], self._count_secrets, seconds)
         )
+        counting.add_done_callback(retrieve_error)
         mode = "--count" if self._question.output == "count" else "--files-with-matches"
         try:
             is_in_time = await indexed(
@@ -159,7 +161,7 @@ class Search:
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
-        return self._newest.total >= _MAX_FILES
+        return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
 
     async def _read(self, names: list[bytes]) -> bool:
         """Search in some files; return whether more would be found than is shown."""
