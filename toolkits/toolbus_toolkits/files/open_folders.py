@@ -200,24 +200,27 @@ class NewestFiles:
     Args:
         folder: The folder that is searched.
         limit: How many are kept.
-        is_left_out: Tells of a name whether it counts nothing.
+        kept: Returns those of some names that count.
     """
 
     def __init__(
-        self, folder: SearchedFolder, limit: int, is_left_out: Callable[[bytes], bool]
+        self,
+        folder: SearchedFolder,
+        limit: int,
+        kept: Callable[[list[bytes]], list[bytes]],
     ) -> None:
         self._folder = folder
         self._limit = limit
-        self._is_left_out = is_left_out
+        self._kept = kept
         self._found: list[Found] = []
         self.total: int = 0
         """How many there are."""
 
-    def add(self, names: Iterable[bytes]) -> None:
+    def add(self, names: list[bytes]) -> None:
         """Add those names that are files; blocking."""
         before = len(self._found)
         with self._folder.walk() as walk:
-            self._found += _found_files(walk, [n for n in names if not self._is_left_out(n)])
+            self._found += _found_files(walk, self._kept(names))
         self.total += len(self._found) - before
         if len(self._found) > 4 * self._limit + 1000:  # each is sorted a few times, not each time
             self._cut()

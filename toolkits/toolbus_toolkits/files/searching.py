@@ -133,7 +133,7 @@ class Search:
         self._newest = NewestFiles(
             folder,
             question.limit,
-            lambda name: is_draft(name) or self._secrets.has(name),
+            lambda names: [n for n in names if not (is_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
         self._chars = 0
