@@ -188,8 +188,7 @@ class SearchTools:
 
         Hidden files count. Not searched are binary files, what `.gitignore` names, what is behind
         symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
-        one of them. Where a rule
-        forbids some of the files, `path` and `glob` leave them out.
+        one of them. Where a rule forbids some of the files, `path` and `glob` leave them out.
 
         Args:
             call: The call.
