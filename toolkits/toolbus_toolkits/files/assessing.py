@@ -31,8 +31,8 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
-from toolbus_toolkits.files.planning import name_of, preview
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.planning import preview
+from toolbus_toolkits.files.reached import MAX_SHOWN, ReachedFiles
 from toolbus_toolkits.workspace import (
     Location,
     NoFile,
@@ -44,7 +44,6 @@ from toolbus_toolkits.workspace import (
 
 __all__ = ["Assessor"]
 
-_MAX_SHOWN = 200
 _MAX_NAMED = 3
 _LISTING_S = 2.0
 """An assessment has 5 s in all."""
@@ -174,7 +173,7 @@ class Assessor:
     ) -> tuple[Assessment, _Paths]:
         try:
             with self._judged(context, path) as location:
-                shown = _shown(path, name_of(self._files, location))
+                shown = _shown(path, self._files.name_of(location))
                 # Names of secrets are none.
                 reason = "" if are_names_told else self._reason(path, location, writes=False)
                 paths = self._paths(path, location)
@@ -204,7 +203,7 @@ class Assessor:
                 diff = None
                 if change is not None:
                     diff = self._diff(context, location, change, token)
-                shown = _shown(path, name_of(self._files, location))
+                shown = _shown(path, self._files.name_of(location))
                 message = _words_of_change(location, shown, diff)
                 reason = self._reason(path, location, writes=True)
                 suggested = () if reason else self._suggestions(location)
@@ -323,7 +322,7 @@ class Assessor:
         ]
         if not found:
             return said
-        shown = ", ".join(f"`{one_line(text, _MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
+        shown = ", ".join(f"`{one_line(text, MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
         message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
         matches = tuple(dict.fromkeys((*said.matches, *found)))
         return replace(said, message=message, matches=matches)
@@ -375,7 +374,7 @@ def _folders_below(location: Location) -> list[str] | None:
 
 def _shown(path: str, name: str) -> str:
     """Return how a file is named: as it was written, and where that leads."""
-    written = one_line(os.path.normpath(path), _MAX_SHOWN)
+    written = one_line(os.path.normpath(path), MAX_SHOWN)
     if written == name or os.path.isabs(path):
         return f"`{name}`"
     return f"`{written}` (which is `{name}`)"
@@ -402,7 +401,7 @@ def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
         words += f", with {_counted(added)}" if added else ""
         if location.missing:
             folder = os.path.dirname(location.relative)
-            words += f", and the folder `{one_line(folder, _MAX_SHOWN)}`"
+            words += f", and the folder `{one_line(folder, MAX_SHOWN)}`"
         return words
     if diff is None:
         return f"replaces {shown}, which has {status.st_size:,} bytes"

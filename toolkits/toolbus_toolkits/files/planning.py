@@ -20,9 +20,8 @@ from toolbus_toolkits.files.seen import Seen, Span
 from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
 from toolbus_toolkits.workspace import Location
 
-__all__ = ["Plan", "bytes_of", "planned", "preview", "proven"]
+__all__ = ["Plan", "planned", "preview", "proven"]
 
-_MAX_SHOWN = 200
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
 _large_files = threading.BoundedSemaphore(4)
@@ -56,7 +55,7 @@ def proven(
 
     Raises `ToolFailed`: it has never read it, or has read another version.
     """
-    name = name_of(files, location)
+    name = files.name_of(location)
     seen = files.seen.of(context, location.path)
     if token is None and seen is None:
         text = f"{name} exists, and you have not read it: read it first"
@@ -102,12 +101,12 @@ def _planned(
     token: str | None,
     max_diff_chars: int,
 ) -> Plan:
-    name = name_of(files, location)
+    name = files.name_of(location)
     before = None
     text = None
     seen = None
     if location.status is not None:
-        before = bytes_of(location, name)
+        before = _bytes_of(location, name)
         now, text = _text_of(before, name)
         whole = Seen.whole(now, count_of_lines(text.raw))
         seen = proven(files, context, location, whole, token)
@@ -164,13 +163,7 @@ def _memory_for(location: Location) -> Iterator[None]:
         yield
 
 
-def name_of(files: ReachedFiles, location: Location) -> str:
-    """Return how results name a file: from the first root, or absolute in another one."""
-    is_first = location.root == files.roots.folders[0]
-    return one_line(location.relative if is_first else location.path, _MAX_SHOWN)
-
-
-def bytes_of(location: Location, name: str) -> bytes:
+def _bytes_of(location: Location, name: str) -> bytes:
     """Read a file as a whole. Raises `ToolFailed` for a large one, and `OSError`."""
     with os.fdopen(location.open_file(), "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from toolbus import ToolContext, ToolFailed
-from toolbus_toolkits.files.planning import name_of, proven
+from toolbus_toolkits.files.planning import proven
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.text import token_hash
@@ -46,7 +46,7 @@ class Upload:
         """Whether the file may have been replaced."""
         with files.at(path, context) as location:
             self._real_path = location.path
-            self._name = name_of(files, location)
+            self._name = files.name_of(location)
             # Here too, so that nobody sends a large file in vain.
             if location.status is not None:
                 self._expected = self._proven(location, token)

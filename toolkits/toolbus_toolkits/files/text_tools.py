@@ -13,7 +13,7 @@ from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, Tool
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
-from toolbus_toolkits.files.planning import Plan, name_of, planned
+from toolbus_toolkits.files.planning import Plan, planned
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.reading import read_file
 from toolbus_toolkits.workspace import replaced
@@ -212,7 +212,7 @@ class TextTools:
 
             def check(descriptor: int | None) -> None:
                 if not _is_still(plan.before, descriptor):
-                    name = name_of(self._files, location)
+                    name = self._files.name_of(location)
                     text = f"{name} was changed by another one meanwhile: read it again"
                     raise failure("changed", text)
                 if not commit.begin():
