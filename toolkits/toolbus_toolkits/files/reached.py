@@ -6,6 +6,9 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Annotated
+
+from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
@@ -24,7 +27,12 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["MAX_SHOWN", "ReachedFiles", "failure"]
+__all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "failure"]
+
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+"""An argument of a tool: a path from the first root, or an absolute one."""
+Token = Annotated[str, Field(min_length=1, max_length=64)]
+"""An argument of a tool: the version of a file."""
 
 MAX_SHOWN = 200
 """Characters of a path, or of a pattern, in a message."""

@@ -19,14 +19,13 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
 from toolbus_toolkits.files.open_folders import NewestFiles
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
 from toolbus_toolkits.workspace import PathPattern
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Pattern = Annotated[str, Field(min_length=1, max_length=4096)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
 

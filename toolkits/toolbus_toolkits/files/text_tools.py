@@ -14,7 +14,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
 from toolbus_toolkits.files.planning import Plan, planned
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import read_file
 from toolbus_toolkits.workspace import replaced
 
@@ -23,8 +23,6 @@ __all__ = ["ChangeResult", "ReadResult", "TextTools"]
 _MAX_TEXT_CHARS = 4 * 1024 * 1024
 _MAX_DIFF_CHARS = 100_000
 
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
-Token = Annotated[str, Field(min_length=1, max_length=64)]
 NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
 
 

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
-from typing import Annotated
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
@@ -21,7 +19,7 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.sending import OpenedFile
@@ -40,9 +38,6 @@ _GRACE_S = 0.25
 _PLACES = threading.BoundedSemaphore(_MAX_WATCHES)
 # Twice as many: the thread of a watch that has ended may still be listing a folder.
 _WATCH_THREADS = WorkerThreads("watches", 2 * _MAX_WATCHES, may_take_long=True)
-
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
-Token = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class PutResult(TypedDict):
