@@ -138,7 +138,7 @@ def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
 def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
     """Return those names that are regular files."""
     is_file = stat.S_ISREG
-    look_at = os.stat
+    look_at = os.lstat  # a third faster than `os.stat` with its arguments for the same
     for folder, last_names in _by_folder(names):
         start = folder + b"/" if folder else b""
         try:
@@ -148,7 +148,7 @@ def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
             continue
         for name in last_names:
             try:
-                status = look_at(name, dir_fd=descriptor, follow_symlinks=False)
+                status = look_at(name, dir_fd=descriptor)
             except OSError as error:
                 _check_is_gone(error)
                 continue
@@ -198,24 +198,27 @@ class NewestFiles:
     Args:
         folder: The folder that is searched.
         limit: How many are kept.
-        is_left_out: Tells of a name whether it counts nothing.
+        choose: Returns those of some names that count.
     """
 
     def __init__(
-        self, folder: SearchedFolder, limit: int, is_left_out: Callable[[bytes], bool]
+        self,
+        folder: SearchedFolder,
+        limit: int,
+        choose: Callable[[list[bytes]], list[bytes]],
     ) -> None:
         self._folder = folder
         self._limit = limit
-        self._is_left_out = is_left_out
+        self._choose = choose
         self._found: list[Found] = []
         self.total: int = 0
         """How many there are."""
 
-    def add(self, names: Iterable[bytes]) -> None:
+    def add(self, names: list[bytes]) -> None:
         """Add those names that are files; blocking."""
         before = len(self._found)
         with self._folder.walk() as walk:
-            self._found += _found_files(walk, [n for n in names if not self._is_left_out(n)])
+            self._found += _found_files(walk, self._choose(names))
         self.total += len(self._found) - before
         if len(self._found) > 4 * self._limit + 1000:  # each is sorted a few times, not each time
             self._cut()

@@ -155,10 +155,8 @@ class SearchTools:
         async with searched(self._files, path or ".", context) as folder:
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
-            matches = _matcher(pattern_below(folder, pattern))
-            newest = NewestFiles(
-                folder, limit, lambda name: not matches(os.fsdecode(name)) or is_draft(name)
-            )
+            choose = _chooser(pattern_below(folder, pattern))
+            newest = NewestFiles(folder, limit, choose)
             # Not by `--glob`: what that matches is found though `.gitignore` names it, and with
             # `**` all of `node_modules` would be.
             arguments = ["--files", *FileFilter().arguments(folder)]
@@ -227,11 +225,19 @@ class SearchTools:
         )
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
+def _chooser(pattern: str) -> Callable[[list[bytes]], list[bytes]]:
+    """Return what returns those of some names that a pattern matches."""
     try:
-        return PathPattern(pattern).file_matcher()
+        matches = PathPattern(pattern).file_matcher()
     except ValueError as error:
         raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
+
+    def choose(names: list[bytes]) -> list[bytes]:
+        texts = os.fsdecode(b"\0".join(names)).split("\0")  # one by one takes ten times as long
+        pairs = zip(names, texts, strict=True)
+        return [name for name, text in pairs if matches(text) and not is_draft(name)]
+
+    return choose
 
 
 def _seconds(context: ToolContext) -> float:
