@@ -27,7 +27,7 @@ async def main(folder: Path) -> None:
         for name, arguments in USES:
             print(name, arguments["path"])
             (result,) = await turn.run([ToolUse("1", f"files.{name}", arguments)])
-            print(" ", result.state, result.error.code if result.error else "")
+            print(" ", result.state)
 
 
 shop = Path("shop")

@@ -15,6 +15,11 @@ from toolbus import RoomClient, ToolFailed
 FILES = ("a.txt", "b.txt", "c.txt")
 
 
+def say(words: str) -> None:
+    """Say a line."""
+    print(words, flush=True)  # noqa: T201 - the test reads it
+
+
 async def edit(room: RoomClient, host: str, path: str, line: str) -> str:
     """Add a line before the last one; return "done", or the reason why not."""
     try:
@@ -33,15 +38,16 @@ async def main(url: str, token: str, name: str, host: str) -> None:
     async with RoomClient(url, room="lab", token=token) as room:
         for path in FILES:
             await room.invoke("files.read", {"path": path}, participant=host)
-        print("read", flush=True)
+        say("read")
         await asyncio.to_thread(sys.stdin.readline)
-        print(*[await edit(room, host, path, f"{name} first") for path in FILES], flush=True)
+        outcomes = [await edit(room, host, path, f"{name} first") for path in FILES]
+        say(" ".join(outcomes))
         for number in range(10):
             for path in FILES:
                 while (outcome := await edit(room, host, path, f"{name} {number}")) != "done":
                     assert outcome == "changed", outcome
                     await room.invoke("files.read", {"path": path}, participant=host)
-        print("ended", flush=True)
+        say("ended")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
 from toolbus_toolkits.files.indexing import files_read
+from toolbus_toolkits.files.reached import failure
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -278,6 +279,7 @@ RULES = [
             "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
+    (["deny in/*.py"], {"deny": ["grep x in"], "allow": ["grep x src", "glob * in"]}),
     # What is left out of a search is not read by it.
     (["deny .env", "deny *.pem"], {"allow": ["grep x", "list .", "glob *"], "deny": ["read .env"]}),
 ]
@@ -308,10 +310,11 @@ async def test_rules_cover_what_a_call_reaches(
         ("write missing-link", "makes `missing-link` (which is `src/new.py`), with 1 line"),
         ("insert src/app.py", "adds 1 line to `src/app.py`"),
         ("edit @/more/other.txt", "replaces 1 line of `@/more/other.txt` by 1"),
-        ("edit src/deep/x.py", "would fail for `src/deep/x.py`: it would change nothing: "),
-        ("edit missing.txt", "would fail for `missing.txt`: it would change nothing: "),
-        ("write fifo", "would fail for `fifo`"),
-        ("write src", "would fail for `src`"),
+        ("write src/new/x", "makes `src/new/x`, with 1 line, and the folder `src/new`"),
+        ("edit src/deep/x.py", "would fail for `src/deep/x.py`: src/deep/x.py exists, and you"),
+        ("edit missing.txt", "would fail for `missing.txt`: "),
+        ("write fifo", "would fail for `fifo`: it is a FIFO, not a file"),
+        ("put src", "would fail for `src`, which is no file"),
         ("put notes.txt", "replaces `notes.txt`, which has 2 bytes"),
         ("write link.txt", "`link.txt` (which is `.env`)"),
         ("read link.txt", "reads `link.txt` (which is `.env`), which may hold passwords"),
@@ -362,10 +365,10 @@ async def test_a_suggestion_covers_the_folder_of_a_file(
         assert (await judge.assess(other, (rule.match,))).parts == ((),)
 
 
-async def test_what_a_person_decides_about_has_no_suggestion(files: Files, place: Path) -> None:
-    said = await Judge(files, place).assess("write .bashrc")
-    assert said.suggestions == ()
-    assert said.preview
+async def test_what_no_rule_allows_has_no_suggestion(files: Files, place: Path) -> None:
+    for line in ("write .bashrc", "write src", "write /etc/x"):
+        said = await Judge(files, place).assess(line)
+        assert said.suggestions == ()
 
 
 async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
@@ -448,3 +451,22 @@ async def test_one_caller_starts_few_listings_at_a_time(
     judge = Judge(files, place)
     await asyncio.gather(*(judge.assess("grep x", ("*.md",)) for _ in range(8)))
     assert max(running) == 2
+
+
+async def test_a_mistake_in_a_glob_is_said_in_place_of_rules(files: Files, place: Path) -> None:
+    arguments = {"pattern": "x", "glob": "[a"}
+    said = await files.assess(ToolContext(), "grep", arguments, ("*.md",))
+    assert said.matches == ()
+    assert "the call would fail" in said.message
+
+
+async def test_a_tree_that_cannot_be_listed_is_covered_by_each_pattern(
+    files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus_toolkits.files.ripgrep._path_of_rg", _no_rg)
+    said = await Judge(files, place).assess("grep x", ("nothing",))
+    assert said.matches == ("nothing",)
+
+
+def _no_rg() -> str:
+    raise failure("not_installed", "there is none")

@@ -53,6 +53,11 @@ class Caller:
         await self(tool, **arguments)
         return self.path.read_bytes()
 
+    async def preview(self, tool: str, **arguments: Any) -> str:
+        """Return what an assessment shows of a call."""
+        (found,) = (each for each in self._files.tools if each.name == tool)
+        return (await found.assess(self._context, {"path": "a.txt", **arguments})).preview
+
     async def reason(self, tool: str, **arguments: Any) -> str:
         """Return why a tool fails."""
         before = self.path.read_bytes() if self.path.exists() else None
@@ -278,6 +283,23 @@ async def test_what_others_write_before_the_last_step_is_not_lost(
     assert (call.path.read_bytes() if call.path.exists() else None) == meanwhile
 
 
+async def test_an_assessment_shows_the_diff_and_nothing_that_was_not_read(call: Caller) -> None:
+    call.path.write_text("secret\n")
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("insert", {"line": 1, "text": "more"}),
+        ("edit", {"old_text": "secret", "new_text": "open"}),
+        ("write", {"text": "x\n"}),
+    ]
+    for tool, arguments in changes:
+        unread = await call.preview(tool, **arguments)
+        assert unread.startswith("[it would change nothing: a.txt exists, and you have not read")
+    await call("read")
+    for tool, arguments in changes:
+        preview = await call.preview(tool, **arguments)
+        assert preview == (await call(tool, **arguments))["diff"] != ""
+    assert call.path.read_text() == "x\n"
+
+
 async def test_a_full_disk_leaves_the_file_as_it_was(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +335,17 @@ async def test_a_cancelled_change_is_not_made_later(
     go_on.set()
     await ended.wait()
     assert not call.path.exists()
+
+
+async def test_who_has_got_a_file_has_seen_all_of_it(call: Caller) -> None:
+    call.path.write_text("a\nb\nc\n")
+    for first, second in (("get", "read"), ("read", "get")):
+        for tool in (first, second):
+            found = await call(tool, **({"limit": 1} if tool == "read" else {}))
+            if tool == "get":
+                await found.read()
+        await call("edit", old_text="b", new_text=f"b {first}")
+        await call("write", text="a\nb\nc\n")
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -391,6 +424,8 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     blocks = [Block(0, len(before), 0, len(after))]
     diff = unified_diff(before, after, blocks, names=("a", "b"), max_chars=1_000)
     assert len(diff) < 1_100
+    assert "-0\n-1\n" in diff
+    assert "more lines are removed here]\n+7\n+8\n" in diff
     assert diff.endswith("[the diff is cut here: it is too long]")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
 

@@ -257,12 +257,18 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize("is_past_the_check", [False, True])
+@pytest.mark.parametrize(
+    ("is_past_the_check", "before"), [(False, b"old"), (False, None), (True, b"old")]
+)
 async def test_a_call_that_is_cancelled_in_its_last_step_says_whether_it_changed_the_file(
-    tmp_path: Path, call: Caller, monkeypatch: pytest.MonkeyPatch, is_past_the_check: bool
+    tmp_path: Path,
+    call: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    is_past_the_check: bool,
+    before: bytes | None,
 ) -> None:
-    (tmp_path / "file").write_bytes(b"old")
-    await (await call("get")).read()
+    if before is not None:
+        await call("put", file=before)
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Upload):
@@ -286,5 +292,6 @@ async def test_a_call_that_is_cancelled_in_its_last_step_says_whether_it_changed
     assert run_of(call.context).entered is is_past_the_check
     go_on.set()
     await FILE_THREADS.run(ended.wait)
-    assert os.listdir(tmp_path) == ["file"]
-    assert (tmp_path / "file").read_bytes() == (b"new" if is_past_the_check else b"old")
+    after = b"new" if is_past_the_check else before
+    assert os.listdir(tmp_path) == ([] if after is None else ["file"])
+    assert after is None or (tmp_path / "file").read_bytes() == after

@@ -128,6 +128,7 @@ async def test_a_command_does_not_run_in_another_place_than_it_was_judged_for(
     with pytest.raises(ToolFailed, match="nothing was run, call it again") as raised:
         await kept.run("pwd")
     assert raised.value.details["reason"] == "changed"
+    assert not raised.value.retryable  # a client would repeat it unjudged
     assert (await kept.out("pwd")).endswith("/sub\n")
 
 

@@ -20,14 +20,23 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.files.search_tools import ListResult, SearchTools
+from toolbus_toolkits.files.search_tools import GlobResult, GrepResult, ListResult, SearchTools
 from toolbus_toolkits.files.text_tools import ChangeResult, ReadResult, TextTools
 from toolbus_toolkits.files.transfer_tools import TransferTools
 
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records
 
-__all__ = ["ChangeResult", "Files", "FilesConfig", "ListResult", "ReadResult", "files"]
+__all__ = [
+    "ChangeResult",
+    "Files",
+    "FilesConfig",
+    "GlobResult",
+    "GrepResult",
+    "ListResult",
+    "ReadResult",
+    "files",
+]
 
 _logger = bounded_logger(__name__)
 

@@ -33,7 +33,14 @@ from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import name_of, preview
 from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.workspace import Location, RootedPattern, UnresolvedPath, escaped, resolve
+from toolbus_toolkits.workspace import (
+    Location,
+    NoFile,
+    RootedPattern,
+    UnresolvedPath,
+    escaped,
+    resolve,
+)
 
 __all__ = ["Assessor"]
 
@@ -46,6 +53,8 @@ _MAX_AT_A_TIME = 2
 _MAX_ENTRIES = 100_000
 """Of folders that are walked for `watch`; some 0.5 s."""
 _NARROW = "`path` and `glob` narrow it"
+_FAILS = "[it would change nothing: "
+"""How `preview` begins for a call that would fail."""
 _ANY_NAME = "\x01" * 16
 """A name that only patterns match which match any name."""
 
@@ -114,7 +123,7 @@ class Assessor:
         if not context.patterns or paths.real is None or not paths.is_folder:
             return self._with_rules(context, said, paths)
         try:
-            with self._files.at(path) as location:
+            with self._files.at(os.fsencode(paths.real)) as location:
                 names = _folders_below(location)
         except ToolFailed:
             names = None
@@ -130,11 +139,15 @@ class Assessor:
         if not context.patterns or paths.real is None or not paths.is_folder:
             return self._with_rules(context, said, paths)
         try:
+            # The real path: a link may lead elsewhere for a moment.
+            folder = os.fsencode(paths.real)
             async with self._place(context):
-                found = await files_read(self._files, path, which, seconds=_LISTING_S)
+                found = await files_read(self._files, folder, which, seconds=_LISTING_S)
         except ToolFailed as error:
             said = replace(said, message=f"the call would fail: {error.message}")
-            return self._with_rules(context, said, paths)
+            if (error.details or {}).get("reason") == "bad_pattern":
+                return self._with_rules(context, said, paths)
+            return replace(said, matches=context.patterns, parts=((),))
         names: Iterable[str] | None = None
         if found.is_complete and are_names_told:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
@@ -173,17 +186,19 @@ class Assessor:
 
     def writing(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that writes one file as a whole."""
-        return self._changing(context, path, None, None)
+        return self.changing(context, path, None, None)
 
     def changing(
-        self, context: ToolContext, path: str, change: Change, token: str | None
-    ) -> Assessment:
-        """Return what is said of a call that changes the text of one file, with a diff."""
-        return self._changing(context, path, change, token)
-
-    def _changing(
         self, context: ToolContext, path: str, change: Change | None, token: str | None
     ) -> Assessment:
+        """Return what is said of a call that changes one file.
+
+        Args:
+            context: The call.
+            path: As it was written.
+            change: What is changed in its text, for a diff; None for a call that has no text.
+            token: The version that the caller gives.
+        """
         try:
             with self._judged(context, path) as location:
                 diff = None
@@ -213,8 +228,10 @@ class Assessor:
             return preview(
                 self._files, context, location, change, token=token, max_chars=MAX_PREVIEW_BYTES
             )
+        except NoFile as error:
+            return f"{_FAILS}it is {error.strerror}, not a file]"
         except OSError as error:
-            return f"[it would change nothing: {error.strerror}]"
+            return f"{_FAILS}{error.strerror}]"
 
     @contextmanager
     def _judged(self, context: ToolContext, path: str) -> Iterator[Location]:
@@ -313,6 +330,8 @@ class Assessor:
 
     def _suggestions(self, location: Location) -> tuple[Rule, ...]:
         """Return a rule for the folder of a file; of one directly in a root, for it alone."""
+        if location.status is not None and not stat.S_ISREG(location.status.st_mode):
+            return ()
         is_first = location.root == self._files.roots.folders[0]
         relative = location.relative
         folder = os.path.dirname(relative)
@@ -371,8 +390,8 @@ def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
         diff: What `preview` returned; None for a call that has no text.
     """
     status = location.status
-    if diff is not None and diff.startswith("[it would"):
-        return f"would fail for {shown}: {diff[1:-1]}"
+    if diff is not None and diff.startswith(_FAILS):
+        return f"would fail for {shown}: {diff[len(_FAILS) : -1]}"
     if status is not None and not stat.S_ISREG(status.st_mode):
         return f"would fail for {shown}, which is no file"
     lines = (diff or "").split("\n")[2:]
@@ -382,8 +401,8 @@ def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
         words = f"makes {shown}"
         words += f", with {_counted(added)}" if added else ""
         if location.missing:
-            folder = one_line("/".join(location.missing), _MAX_SHOWN)
-            words += f", and the folder `{folder}`"
+            folder = os.path.dirname(location.relative)
+            words += f", and the folder `{one_line(folder, _MAX_SHOWN)}`"
         return words
     if diff is None:
         return f"replaces {shown}, which has {status.st_size:,} bytes"

@@ -7,9 +7,11 @@ the line ends of the file. All that is not replaced keeps its bytes.
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from toolbus.untrusted_text import one_line
@@ -158,8 +160,8 @@ class Editing:
         # From the next character on: places may overlap, and then too it is unknown which is meant.
         second = shown.find(old, first + 1)
         if second >= 0:
-            places = [first, *_found(shown, old, second)][: _MAX_NAMED + 1]
-            numbers = list(_line_numbers(shown, places))
+            places = [first, *islice(_found(shown, old, second), _MAX_NAMED)]
+            numbers = list(dict.fromkeys(_line_numbers(shown, places)))
             named = ", ".join(map(str, numbers[:_MAX_NAMED]))
             named += ", ..." if len(numbers) > _MAX_NAMED else ""
             count = max(shown.count(old), 2)
@@ -193,7 +195,8 @@ def _replaced(
     shown = text.shown
     raw = text.raw
     # Where line ends of the file have two characters, as places of the shown text.
-    wide = [found.start() - n for n, found in enumerate(re.finditer("\r\n", raw))]
+    found = enumerate(re.finditer("\r\n", raw))
+    wide = array("q", (each.start() - number for number, each in found))
     most = line_end_of(raw)
     core = new_text[begin : len(new_text) - end]
     old_ends = old.count("\n", begin, len(old) - end)

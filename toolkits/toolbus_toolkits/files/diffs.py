@@ -1,9 +1,8 @@
-r"""Unified diffs of texts of which is known where they differ.
+"""Unified diffs of texts of which is known where they differ.
 
 The work is bounded: within a block of lines that differ, the shortest edit script is searched
-(Myers, "An O(ND) Difference Algorithm", 1986) until it has `_MAX_EDITS` lines; beyond, the block is
-shown as replaced as a whole. It takes `_MAX_EDITS` ** 2 / 2 steps, and as many for each line that
-is equal.
+(Myers, "An O(ND) Difference Algorithm", 1986), up to `_MAX_EDITS` lines and `_MAX_STEPS` lines that
+are compared. Beyond, the block is shown as replaced as a whole.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ __all__ = ["Block", "lines_of", "unified_diff"]
 
 _CONTEXT = 3
 _MAX_EDITS = 300
+_MAX_STEPS = 3_000_000
+"""Less than a second. Texts with a period are equal on many diagonals."""
 _MAX_LINE_CHARS = 2_000
 _CONTEXT_CHARS = 100
 """Of a long line, before the place where it differs."""
@@ -59,19 +60,29 @@ def unified_diff(
         names: How the file is named before and after.
         max_chars: How long it may be. A longer one is cut, and says so.
     """
+    changes = (change for block in _joined(blocks) for change in _refined(before, after, block))
+    lines = (line for hunk in _hunks(changes) for line in _lines_of_hunk(before, after, hunk))
     shown: list[str] = []
     left = max_chars
-    for hunk in _hunks(
-        change for block in _joined(blocks) for change in _refined(before, after, block)
-    ):
-        for line in _lines_of_hunk(before, after, hunk):
-            left -= len(line) + 1
-            if left < 0:
-                shown.append("[the diff is cut here: it is too long]")
-                break
-            shown.append(line)
+    # Whoever reads it wants to see what comes, not only what goes.
+    left_for_removed = max_chars // 2
+    left_out = 0
+    for line in lines:
+        if line[0] == "-":
+            left_for_removed -= len(line) + 1
+            if left_for_removed < 0:
+                left_out += 1
+                continue
+        if left_out:
+            shown.append(f"[{left_out:,} more lines are removed here]")
+            left_out = 0
+        left -= len(line) + 1
         if left < 0:
+            shown.append("[the diff is cut here: it is too long]")
             break
+        shown.append(line)
+    if left_out:
+        shown.append(f"[{left_out:,} more lines are removed here]")
     if not shown:
         return ""
     return "\n".join((f"--- {names[0]}", f"+++ {names[1]}", *shown))
@@ -134,18 +145,23 @@ def _equal_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]
     # The furthest index of the old lines on each diagonal; negative diagonals count from the end.
     furthest = [0] * (2 * _MAX_EDITS + 3)
     trace = []
+    steps = 0
     for edits in range(_MAX_EDITS + 1):
         trace.append(furthest.copy())
         for k in range(-edits, edits + 1, 2):
             is_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
             x = furthest[k + 1] if is_down else furthest[k - 1] + 1
             y = x - k
+            start = x
             while x < len(a) and y < len(b) and a[x] == b[y]:
                 x += 1
                 y += 1
             furthest[k] = x
+            steps += x - start
             if x >= len(a) and y >= len(b):
                 return _kept_by(trace, len(a), len(b))
+            if steps > _MAX_STEPS:
+                return None
     return None
 
 

@@ -72,7 +72,7 @@ class Listing:
 
 async def files_read(
     files: ReachedFiles,
-    path: str,
+    path: str | bytes,
     which: FileFilter,
     *,
     limit: int = 100_000,
@@ -130,7 +130,7 @@ def is_draft(name: bytes) -> bool:
 
 @asynccontextmanager
 async def searched(
-    files: ReachedFiles, path: str, context: ToolContext | None = None
+    files: ReachedFiles, path: str | bytes, context: ToolContext | None = None
 ) -> AsyncIterator[SearchedFolder]:
     """Open what is searched; it is closed with the block. Raises `ToolFailed`.
 

@@ -54,7 +54,9 @@ class SearchedFolder:
         self._is_closed = False
 
     @classmethod
-    def open(cls, files: ReachedFiles, path: str, context: ToolContext | None) -> SearchedFolder:
+    def open(
+        cls, files: ReachedFiles, path: str | bytes, context: ToolContext | None
+    ) -> SearchedFolder:
         """Open what a path names; blocking. Raises `ToolFailed`."""
         with files.at(path, context) as location:
             prefix = location.path
@@ -198,18 +200,18 @@ class NewestFiles:
     Args:
         folder: The folder that is searched.
         limit: How many are kept.
-        choose: Returns those of some names that count.
+        kept: Returns those of some names that count.
     """
 
     def __init__(
         self,
         folder: SearchedFolder,
         limit: int,
-        choose: Callable[[list[bytes]], list[bytes]],
+        kept: Callable[[list[bytes]], list[bytes]],
     ) -> None:
         self._folder = folder
         self._limit = limit
-        self._choose = choose
+        self._kept = kept
         self._found: list[Found] = []
         self.total: int = 0
         """How many there are."""
@@ -218,7 +220,7 @@ class NewestFiles:
         """Add those names that are files; blocking."""
         before = len(self._found)
         with self._folder.walk() as walk:
-            self._found += _found_files(walk, self._choose(names))
+            self._found += _found_files(walk, self._kept(names))
         self.total += len(self._found) - before
         if len(self._found) > 4 * self._limit + 1000:  # each is sorted a few times, not each time
             self._cut()

@@ -24,8 +24,6 @@ __all__ = ["Plan", "bytes_of", "planned", "preview", "proven"]
 
 _MAX_SHOWN = 200
 _NO_FILE = "/dev/null"
-
-
 _LARGE_BYTES = 2**20
 _large_files = threading.BoundedSemaphore(4)
 """A file of 16 MiB takes up to 370 MiB of memory as texts and lines: not on 32 threads at once."""

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
@@ -155,8 +156,8 @@ class SearchTools:
         async with searched(self._files, path or ".", context) as folder:
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
-            choose = _chooser(pattern_below(folder, pattern))
-            newest = NewestFiles(folder, limit, choose)
+            matches = _matcher(pattern_below(folder, pattern))
+            newest = NewestFiles(folder, limit, partial(_matching, matches))
             # Not by `--glob`: what that matches is found though `.gitignore` names it, and with
             # `**` all of `node_modules` would be.
             arguments = ["--files", *FileFilter().arguments(folder)]
@@ -225,19 +226,22 @@ class SearchTools:
         )
 
 
-def _chooser(pattern: str) -> Callable[[list[bytes]], list[bytes]]:
-    """Return what returns those of some names that a pattern matches."""
+def _matcher(pattern: str) -> Callable[[str], object]:
     try:
-        matches = PathPattern(pattern).file_matcher()
+        return PathPattern(pattern).file_matcher()
     except ValueError as error:
         raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
 
-    def choose(names: list[bytes]) -> list[bytes]:
-        texts = os.fsdecode(b"\0".join(names)).split("\0")  # one by one takes ten times as long
-        pairs = zip(names, texts, strict=True)
-        return [name for name, text in pairs if matches(text) and not is_draft(name)]
 
-    return choose
+def _matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes]:
+    """Return those of some names that match, without drafts."""
+    # Decoded as one text: one by one takes a third of the time of a glob.
+    texts = os.fsdecode(b"\0".join(names)).split("\0")
+    return [
+        name
+        for name, text in zip(names, texts, strict=False)
+        if matches(text) and not is_draft(name)
+    ]
 
 
 def _seconds(context: ToolContext) -> float:

@@ -130,7 +130,11 @@ class Search:
         self._question = question
         self._counts = counts
         self._secrets = SecretNames(folder, files.sensitive)
-        self._newest = NewestFiles(folder, question.limit, self._choose)
+        self._newest = NewestFiles(
+            folder,
+            question.limit,
+            lambda names: [n for n in names if not (is_draft(n) or self._secrets.has(n))],
+        )
         self._answer = Answer()
         self._chars = 0
 
@@ -197,10 +201,6 @@ class Search:
         if is_in_time:
             self._counts.put(place, answer.left_out)
         return is_in_time
-
-    def _choose(self, names: list[bytes]) -> list[bytes]:
-        is_secret = self._secrets.has
-        return [name for name in names if not (is_secret(name) or is_draft(name))]
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)

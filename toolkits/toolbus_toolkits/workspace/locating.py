@@ -206,6 +206,7 @@ class _Walk:
 
     def close(self) -> None:
         """Close all that is open."""
+        self._stopped = None  # if it is raised, its traceback holds this walk
         while self._open:
             os.close(self._open.pop())
 
@@ -225,7 +226,9 @@ class _Walk:
             except OSError as error:
                 if error.errno in _OF_THIS_PROCESS:
                     raise
-                stopped = error
+                # Kept without the frames: they hold this walk, and, on Python 3.13, the results of
+                # all callers, which would live until the next garbage collection.
+                stopped = error.with_traceback(None)
             else:
                 self._names.append(name)
                 if len(self._open) > _MAX_OPEN:
