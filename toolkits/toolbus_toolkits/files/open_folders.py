@@ -106,6 +106,8 @@ class _Walk:
     def enter(self, folder: bytes) -> int:
         """Return a descriptor of a folder, until the next one. Raises `OSError`."""
         names = folder.split(b"/", MAX_DEPTH) if folder else []
+        if b".." in names:  # rg writes none
+            raise FileNotFoundError(errno.ENOENT, "it leads upwards")
         kept = 0
         for name, open_name in zip(names, self._names, strict=False):
             if name != open_name:
