@@ -259,8 +259,8 @@ class Search:
         if record != b"--":
             match = _LINE.fullmatch(record)
             if match is None:
-                text = one_line(record[:200].decode(errors="replace"))
-                raise failure("failed", f"this version of rg writes what is not understood: {text}")
+                words = one_line(record[:200].decode(errors="replace"))
+                raise failure("failed", f"this version of rg writes what is not understood: {words}")
             number, line_number, sign, text = match.groups()
             line = self._shown(names[int(number)])
             # Without a number it is what rg says of a file that is binary from some byte on.
