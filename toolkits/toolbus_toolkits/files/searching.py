@@ -260,7 +260,7 @@ class Search:
             match = _LINE.fullmatch(record)
             if match is None:
                 words = one_line(record[:200].decode(errors="replace"))
-                raise failure("failed", f"this version of rg writes what is not understood: {words}")
+                raise failure("failed", f"this rg writes what is not understood: {words}")
             number, line_number, sign, text = match.groups()
             line = self._shown(names[int(number)])
             # Without a number it is what rg says of a file that is binary from some byte on.
