@@ -101,7 +101,7 @@ class TransferTools:
             def note(version: str) -> None:
                 self._files.seen.add(context, location.path, Seen.whole(version))
 
-            source = OpenedFile(location.open_file(), note)
+            source = OpenedFile(location.open_file(), partial(self._files.failing, path), note)
             return FileChunk.from_source(
                 source, one_line(location.name), _media_type(location.name)
             )
