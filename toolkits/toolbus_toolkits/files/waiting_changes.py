@@ -1,4 +1,4 @@
-"""WaitingChanges of files that wait to be told, folded: one for each path."""
+"""Changes of files that wait to be told, folded: one for each path."""
 
 from __future__ import annotations
 
