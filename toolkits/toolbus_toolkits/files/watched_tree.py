@@ -111,7 +111,8 @@ class WatchedTree:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            text = "this host watches as much as it may: see fs.inotify.max_user_instances"
+            text = "this host watches, or has opened, as much as it may"
+            text += ": fs.inotify.max_user_instances and its open files are limited"
             raise failure("too_many", text) from None
         self._above: set[int] = set()
         self._by_watch: dict[int, _Folder] = {}
