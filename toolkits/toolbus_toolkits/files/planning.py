@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import NamedTuple
 
-from toolbus import ToolContext, ToolFailed
+from toolbus import ToolContext
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
@@ -20,7 +19,7 @@ from toolbus_toolkits.files.seen import Seen, Span
 from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
 from toolbus_toolkits.workspace import Location
 
-__all__ = ["Plan", "planned", "preview", "proven"]
+__all__ = ["Plan", "planned", "proven"]
 
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
@@ -89,78 +88,36 @@ def planned(
 
     Raises `ToolFailed` and `OSError`.
     """
-    with _memory_for(location):
-        return _planned(files, context, location, change, token, max_diff_chars)
-
-
-def _planned(
-    files: ReachedFiles,
-    context: ToolContext,
-    location: Location,
-    change: Change,
-    token: str | None,
-    max_diff_chars: int,
-) -> Plan:
-    name = files.name_of(location)
-    before = None
-    text = None
-    seen = None
-    if location.status is not None:
-        before = _bytes_of(location, name)
-        now, text = _text_of(before, name)
-        whole = Seen.whole(now, count_of_lines(text.raw))
-        seen = proven(files, context, location, whole, token)
-    elif token is not None:
-        raise failure("changed", f"{name} does not exist any more")
-    changed = change.of(text, seen)
-    target = text or Text(UTF8, "")
-    data = _encoded(target, changed.raw)
-    after_token, after = _read_back(data, changed.raw, target)
-    count = count_of_lines(after.raw)
-    old = text.shown if text else ""
-    diff = unified_diff(
-        lines_of(old),
-        lines_of(after.shown),
-        _blocks(changed.spans, count_of_lines(old), count),
-        names=(_NO_FILE if text is None else name, name),
-        max_chars=max_diff_chars,
-    )
-    if not diff and data != before:
-        diff = "[only line ends differ]" if before else "[an empty file]"
-    known = (seen or Seen(after_token)).changed(after_token, count, changed.spans)
-    return Plan(before, data, after_token, diff, known)
-
-
-def preview(
-    files: ReachedFiles,
-    context: ToolContext,
-    location: Location,
-    change: Change,
-    *,
-    token: str | None,
-    max_chars: int,
-) -> str:
-    """Return the diff that a call would make, or why it would make none; for an assessment.
-
-    It shows nothing of a file that the caller has not read. Arguments are those of `planned`.
-
-    Raises `OSError`.
-    """
-    try:
-        plan = planned(files, context, location, change, token=token, max_diff_chars=max_chars)
-    except ToolFailed as error:
-        return f"[it would change nothing: {error.message}]"
-    return plan.diff
-
-
-@contextmanager
-def _memory_for(location: Location) -> Iterator[None]:
-    """Wait until there are few enough large files in memory."""
-    if location.status is None or location.status.st_size < _LARGE_BYTES:
-        yield
-        return
-    with _large_files:
-        yield
+    is_large = location.status is not None and location.status.st_size >= _LARGE_BYTES
+    with _large_files if is_large else nullcontext():
+        name = files.name_of(location)
+        before = None
+        text = None
+        seen = None
+        if location.status is not None:
+            before = _bytes_of(location, name)
+            now, text = _text_of(before, name)
+            whole = Seen.whole(now, count_of_lines(text.raw))
+            seen = proven(files, context, location, whole, token)
+        elif token is not None:
+            raise failure("changed", f"{name} does not exist any more")
+        changed = change.of(text, seen)
+        target = text or Text(UTF8, "")
+        data = _encoded(target, changed.raw)
+        after_token, after = _read_back(data, changed.raw, target)
+        count = count_of_lines(after.raw)
+        old = text.shown if text else ""
+        diff = unified_diff(
+            lines_of(old),
+            lines_of(after.shown),
+            _blocks(changed.spans, count_of_lines(old), count),
+            names=(_NO_FILE if text is None else name, name),
+            max_chars=max_diff_chars,
+        )
+        if not diff and data != before:
+            diff = "[only line ends differ]" if before else "[an empty file]"
+        known = (seen or Seen(after_token)).changed(after_token, count, changed.spans)
+        return Plan(before, data, after_token, diff, known)
 
 
 def _bytes_of(location: Location, name: str) -> bytes:
