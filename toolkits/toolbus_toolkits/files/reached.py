@@ -27,7 +27,7 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "failure"]
+__all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 """An argument of a tool: a path from the first root, or an absolute one."""
@@ -114,6 +114,11 @@ class ReachedFiles:
 def failure(reason: str, message: str) -> ToolFailed:
     """Return an error of these tools: `details.reason` says of which kind it is."""
     return ToolFailed(message, details={"reason": reason})
+
+
+def cancelled() -> ToolFailed:
+    """Return the error that ends the thread of a call that was cancelled."""
+    return failure("failed", "the call was cancelled")
 
 
 _REASONS = {

@@ -206,8 +206,8 @@ async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> st
         await FILE_THREADS.run(upload.write, waiting)
         return await FILE_THREADS.run(upload.commit)
     except BaseException as error:
-        upload.give_up()
-        if upload.is_committing and isinstance(error, asyncio.CancelledError):
+        may_be_replaced = upload.give_up()
+        if may_be_replaced and isinstance(error, asyncio.CancelledError):
             context.enter()
         await FILE_THREADS.finish(upload.discard)
         raise
