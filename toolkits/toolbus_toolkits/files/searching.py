@@ -41,7 +41,9 @@ _BATCH_FILES = 128
 _INDEX_PART = 0.75
 """Of the time; in the rest, what was found is read."""
 _COUNT_S = 5.0
+"""How long a count of files that may hold secrets is kept."""
 _MAX_COUNTS = 64
+"""Of folders, with what is searched there."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _MAX_LINE_CHARS = 2000
@@ -222,9 +224,11 @@ class Search:
             return False
         if self._question.output == "content":
             return await self._read_lines(names)
-        mode, end = ("--count", b"\n")
+        mode = "--count"
+        end = b"\n"
         if self._question.output == "files":
-            mode, end = ("--files-with-matches", b"\0")
+            mode = "--files-with-matches"
+            end = b"\0"
         found: dict[int, str] = {}
         async with self._reading([mode], names) as rg:
             async for records in rg.records(end):
