@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from toolbus import ToolContext
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES
 from toolbus_toolkits.files.planning import Commit, proven
 from toolbus_toolkits.files.reached import ReachedFiles, cancelled, failure
 from toolbus_toolkits.files.seen import Seen
@@ -14,8 +15,6 @@ from toolbus_toolkits.files.text import token_hash
 from toolbus_toolkits.workspace import Draft, Location
 
 __all__ = ["Upload"]
-
-_BLOCK_BYTES = 1024 * 1024
 
 
 class Upload:
@@ -104,7 +103,7 @@ class Upload:
     def _version_of(self, descriptor: int) -> str:
         found = token_hash()
         os.lseek(descriptor, 0, os.SEEK_SET)
-        while block := os.read(descriptor, _BLOCK_BYTES):
+        while block := os.read(descriptor, FILE_BLOCK_BYTES):
             if self._commit.is_given_up or self._context.cancelled:
                 raise cancelled()
             found.update(block)

@@ -13,7 +13,7 @@ from functools import partial
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
-from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
@@ -28,8 +28,6 @@ from toolbus_toolkits.files.watching import Watch
 
 __all__ = ["PutResult", "TransferTools"]
 
-_BLOCK_BYTES = 1024 * 1024
-"""As much is received before it is written: handing work to a thread costs more than a piece."""
 _MAX_WATCHES = 32
 """In this process. Each has a thread, and one of the 128 instances of inotify of this user."""
 _MAX_WATCHES_OF_ONE = 8
@@ -199,7 +197,7 @@ async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> st
             async for piece in pieces:
                 waiting.append(piece)
                 size += len(piece)
-                if size >= _BLOCK_BYTES:
+                if size >= FILE_BLOCK_BYTES:
                     await FILE_THREADS.run(upload.write, waiting)
                     waiting = []
                     size = 0
