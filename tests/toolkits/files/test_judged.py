@@ -130,7 +130,8 @@ def test_each_call_takes_one_of_equal_judgements() -> None:
 
 def test_what_a_policy_judged_within_the_call_is_of_this_call() -> None:
     paths = JudgedPaths()
-    first, second = ToolContext(), ToolContext()
+    first = ToolContext()
+    second = ToolContext()
     paths.note(first, "link", "/plain")
     paths.note(first, "link", "/plain")
     paths.note(second, "link", "/plain")

@@ -251,7 +251,7 @@ async def test_a_folder_that_is_swapped_for_a_symlink_shows_nothing_from_outside
     tools: _Tools,
 ) -> None:
     seen = set()
-    for _ in range(100):
+    for _ in range(40):  # a search that followed the symlink would show it in one of six
         seen.update((await tools.call("grep", pattern="word", output="content"))["matches"])
         seen.update((await tools.call("glob", pattern="sub/*"))["paths"])
     assert seen <= {"sub/same.txt:1:word inside", "aside/same.txt:1:word inside", "sub/same.txt"}
