@@ -423,6 +423,27 @@ async def test_names_that_are_no_text_are_covered(place: Path) -> None:
     assert (await judge.assess("grep x", ("src/*.md", "*.rst"))).matches == ("src/*.md",)
 
 
+async def test_a_glob_is_judged_as_it_finds(place: Path) -> None:
+    (place / "work" / "secr\xe9ts").mkdir()
+    (place / "work" / "secr\xe9ts" / "x.txt").touch()
+    files = Files(place / "work")
+    for pattern in ("secr?ts/*", "secr[!x]ts/*", "secr\xe9ts/*"):
+        found = await run(files, "glob", {"pattern": pattern})
+        assert found["paths"] == ["secr\xe9ts/x.txt"]
+        said = await files.assess(
+            ToolContext(), "glob", {"pattern": pattern}, ("secr\xe9ts/**", "src/**")
+        )
+        assert said.matches == ("secr\xe9ts/**",)
+
+
+async def test_where_links_lead_outside_is_not_told_by_rules(files: Files, place: Path) -> None:
+    (place / "secret").mkdir()
+    (place / "link").symlink_to("secret")
+    said = await Judge(files, place).assess("read @/link/x", (f"{place}/secret/**", "/**"))
+    assert said.behavior == "deny"
+    assert said.matches == ("/**",)
+
+
 async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
