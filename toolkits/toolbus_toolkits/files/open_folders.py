@@ -18,13 +18,12 @@ from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.workspace import Location, SensitivePaths
+from toolbus_toolkits.workspace.locating import READ, STEP
 
 __all__ = ["NewestFiles", "SearchedFolder", "SecretNames", "close_files", "open_files"]
 
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_KNOWN_FOLDERS = 100_000
 """Whose answer is kept, some 15 MB; that of others is found again for each file."""
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 Found: TypeAlias = tuple[int, bytes]
 """A file: its negative mtime in ns, so that the newest comes first, and its name from the folder
@@ -106,6 +105,8 @@ class _Walk:
     def enter(self, folder: bytes) -> int:
         """Return a descriptor of a folder, until the next one. Raises `OSError`."""
         names = folder.split(b"/", MAX_DEPTH) if folder else []
+        if b".." in names:  # rg writes none
+            raise FileNotFoundError(errno.ENOENT, "it leads upwards")
         kept = 0
         for name, open_name in zip(names, self._names, strict=False):
             if name != open_name:
@@ -114,7 +115,7 @@ class _Walk:
         while len(self._names) > kept:
             self._leave()
         for name in names[kept:]:
-            self._descriptors.append(os.open(name, _STEP, dir_fd=self._descriptors[-1]))
+            self._descriptors.append(os.open(name, STEP, dir_fd=self._descriptors[-1]))
             self._names.append(name)
         return self._descriptors[-1]
 
@@ -140,7 +141,7 @@ def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
 def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
     """Return those names that are regular files."""
     is_file = stat.S_ISREG
-    look_at = os.stat
+    look_at = os.lstat  # a third faster than `os.stat` with its arguments for the same
     for folder, last_names in _by_folder(names):
         start = folder + b"/" if folder else b""
         try:
@@ -150,7 +151,7 @@ def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
             continue
         for name in last_names:
             try:
-                status = look_at(name, dir_fd=descriptor, follow_symlinks=False)
+                status = look_at(name, dir_fd=descriptor)
             except OSError as error:
                 _check_is_gone(error)
                 continue
@@ -175,7 +176,7 @@ def open_files(folder: SearchedFolder, names: Iterable[bytes]) -> dict[bytes, in
             for _, name in _found_files(walk, names):
                 at, _, last_name = name.rpartition(b"/")
                 try:  # the walk is in its folder now
-                    descriptor = os.open(last_name, _READ, dir_fd=walk.enter(at))
+                    descriptor = os.open(last_name, READ, dir_fd=walk.enter(at))
                 except OSError as error:
                     _check_is_gone(error)
                     continue

@@ -141,8 +141,7 @@ class SearchTools:
     ) -> GlobResult:
         """Find files by their paths, the newest first.
 
-        Hidden files count. Not found are what `.gitignore` names, what is behind symlinks, and
-        folders themselves.
+        Hidden files count. Not found are what Git ignores, what is behind symlinks, and folders.
 
         Args:
             context: The call.
@@ -156,7 +155,7 @@ class SearchTools:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
             matches = matcher_below(folder, pattern)
             newest = NewestFiles(folder, limit, partial(matching, matches))
-            # Not by `--glob`: what that matches is found though `.gitignore` names it, and with
+            # Not by `--glob`: what that matches is found though Git ignores it, and with
             # `**` all of `node_modules` would be.
             arguments = ["--files", *FileFilter().arguments(folder)]
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
@@ -184,17 +183,16 @@ class SearchTools:
     ) -> GrepResult:
         """Search in files with ripgrep, the newest file first.
 
-        Hidden files count. Not searched are binary files, what `.gitignore` names, what is behind
+        Hidden files count. Not searched are binary files, what Git ignores, what is behind
         symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
-        one of them. Where a rule
-        forbids some of the files, `path` and `glob` leave them out.
+        one of them. Where a rule forbids some of the files, `path` and `glob` leave them out.
 
         Args:
             call: The call.
             pattern: A regular expression of ripgrep (Rust): no look-around, no back-references.
             path: The folder to search, or a file; by default the root.
             glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`. What
-                it names is searched though `.gitignore` names it too.
+                it names is searched also where Git ignores it.
             output: `files` for paths, `content` for lines as `path:number:text`, `count` for
                 `path:count`, the number of lines that match.
             context: With `content`: so many lines before and after each, as `path-number-text`.

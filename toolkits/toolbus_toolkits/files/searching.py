@@ -26,7 +26,7 @@ from toolbus_toolkits.files.open_folders import (
     close_files,
     open_files,
 )
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
 
 __all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
@@ -258,7 +258,9 @@ class Search:
         line = "--"
         if record != b"--":
             match = _LINE.fullmatch(record)
-            assert match is not None, record
+            if match is None:
+                words = one_line(record[:200].decode(errors="replace"))
+                raise failure("failed", f"this rg writes what is not understood: {words}")
             number, line_number, sign, text = match.groups()
             line = self._shown(names[int(number)])
             # Without a number it is what rg says of a file that is binary from some byte on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
 
 from toolbus.chunks.file_io import FILE_THREADS, cut_in_pieces
 from toolbus_toolkits.files.reached import failure
@@ -24,13 +25,20 @@ class OpenedFile:
 
     Args:
         descriptor: Of the file; owned from here on.
+        failing: Turns what the block raises into `ToolFailed`.
         on_sent: Receives the version of the file when all of it was read.
     """
 
-    def __init__(self, descriptor: int, on_sent: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        failing: Callable[[], AbstractContextManager[None]],
+        on_sent: Callable[[str], None],
+    ) -> None:
         # Its lock keeps `close` from a descriptor that a thread still reads.
         self._file = os.fdopen(descriptor, "rb")
         self._size = os.fstat(descriptor).st_size
+        self._failing = failing
         self._on_sent = on_sent
         self._hash = token_hash()
         self._is_read = False
@@ -38,8 +46,8 @@ class OpenedFile:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Give the bytes.
 
-        Raises `ToolFailed` if the file became shorter, `OSError` if it cannot be read, and
-        `RuntimeError` if it was read before.
+        Raises `ToolFailed` if the file became shorter or cannot be read, and `RuntimeError` if it
+        was read before.
         """
         if self._is_read:
             raise RuntimeError("the pieces of this file can be read only once and were read before")
@@ -55,7 +63,8 @@ class OpenedFile:
             await FILE_THREADS.finish(self.close)
 
     def _read(self, size: int) -> bytes:
-        block = self._file.read(size)
+        with self._failing():
+            block = self._file.read(size)
         if size and not block and os.fstat(self._file.fileno()).st_size < self._size:
             # What was sent is neither the old file nor the new one.
             raise failure("changed", "the file became shorter while it was sent")

@@ -37,6 +37,9 @@ _MAX_WATCHES = 32
 _MAX_WATCHES_OF_ONE = 8
 _GRACE_S = 0.25
 """How long the end of a watch waits for its thread, which may be listing a large folder."""
+_WAITING_S = 10.0
+"""Seconds without a change, after which `waiting` is told. By default a stream ends as stalled
+after 30 s: so one of these may be late."""
 _PLACES = threading.BoundedSemaphore(_MAX_WATCHES)
 # Twice as many: the thread of a watch that has ended may still be listing a folder.
 _WATCH_THREADS = WorkerThreads("watches", 2 * _MAX_WATCHES, may_take_long=True)
@@ -101,7 +104,7 @@ class TransferTools:
             def note(version: str) -> None:
                 self._files.seen.add(context, location.path, Seen.whole(version))
 
-            source = OpenedFile(location.open_file(), note)
+            source = OpenedFile(location.open_file(), partial(self._files.failing, path), note)
             return FileChunk.from_source(
                 source, one_line(location.name), _media_type(location.name)
             )
@@ -137,10 +140,10 @@ class TransferTools:
     async def _watch(self, context: ToolContext, path: Path = ".") -> AsyncIterator[WatchedChange]:
         """Stream the changes below a folder, or those of one file, until you leave the stream.
 
-        The first value has the change `watching`: what is changed after it is told. Then come
-        `added`, `modified` and `deleted`; a file that is written several times at once is told
-        once. `missed` says that more has changed than could be told: look at all of it again.
-        Folders of version control are left out, and symlinks are not followed.
+        What is changed after a value with the change `watching` is told: as `added`, `modified`
+        and `deleted`; a file that is written several times at once is told once. `missed` says that
+        more has changed than could be told: look at all of it again. `waiting` comes every 10 s
+        without a change. Folders of version control are left out; symlinks are not followed.
 
         Args:
             context: The call.
@@ -160,7 +163,12 @@ class TransferTools:
             running.add_done_callback(lambda _: has_changed.set())
             try:
                 while not running.done():
-                    await has_changed.wait()
+                    try:
+                        async with asyncio.timeout(_WAITING_S):
+                            await has_changed.wait()
+                    except TimeoutError:
+                        yield watch.waiting()
+                        continue
                     has_changed.clear()
                     for change in watch.take():
                         yield change

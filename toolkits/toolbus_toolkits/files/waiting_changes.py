@@ -1,4 +1,4 @@
-"""WaitingChanges of files that wait to be told, folded: one for each path."""
+"""Changes of files that wait to be told, folded: one for each path."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class WatchedChange(TypedDict):
 
     path: str
     """As it can be passed to the other tools; that of a folder ends with `/`."""
-    change: Literal["watching", "added", "modified", "deleted", "missed"]
-    """`watching` comes first: later changes are told. `missed`: some are lost, look at all again.
-    Both have the path that is watched. A folder that is `deleted` is so with all below it."""
+    change: Literal["watching", "added", "modified", "deleted", "missed", "waiting"]
+    """`watching`: what is changed from now on is told. `missed`: some changes are lost, look at all
+    again. `waiting`: there was none for a while. These three have the path that is watched. A
+    folder that is `deleted` is so with all below it."""
 
 
 class WaitingChanges:
@@ -76,6 +77,10 @@ class WaitingChanges:
             self._waiting[key] = change
             if len(self._waiting) > _MAX_WAITING:
                 self._announce("missed")
+
+    def waiting(self) -> WatchedChange:
+        """Return what tells that there was no change for a while."""
+        return WatchedChange(path=one_line(self._watched), change="waiting")
 
     def take(self) -> Iterator[WatchedChange]:
         """Return what is to be told now."""

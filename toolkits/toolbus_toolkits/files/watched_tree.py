@@ -20,7 +20,7 @@ from toolbus_toolkits.files.reached import failure
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.files.waiting_changes import Kind, WaitingChanges
 from toolbus_toolkits.workspace import is_draft
-from toolbus_toolkits.workspace.locating import STEP
+from toolbus_toolkits.workspace.locating import READ, STEP
 
 __all__ = ["EventsLost", "WatchedTree"]
 
@@ -43,7 +43,6 @@ _NEW_FOLDER = inotify.ONLYDIR | inotify.MASK_CREATE
 _IS_GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 _HAS_COME = inotify.CREATE | inotify.MOVED_TO
 _HAS_LEFT = inotify.DELETE | inotify.MOVED_FROM
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class EventsLost(Exception):
@@ -112,7 +111,8 @@ class WatchedTree:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            text = "this host watches as much as it may: see fs.inotify.max_user_instances"
+            text = "this host watches, or has opened, as much as it may"
+            text += ": fs.inotify.max_user_instances and its open files are limited"
             raise failure("too_many", text) from None
         self._above: set[int] = set()
         self._by_watch: dict[int, _Folder] = {}
@@ -359,6 +359,6 @@ def _opened(folder: _Folder, top: int) -> int:
             inner = os.open(name, STEP, dir_fd=above)
             os.close(above)
             above = inner
-        return os.open(steps[-1] if steps else ".", _LIST, dir_fd=above)
+        return os.open(steps[-1] if steps else ".", READ | os.O_DIRECTORY, dir_fd=above)
     finally:
         os.close(above)

@@ -61,6 +61,10 @@ class Watch:
             if self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
+    def waiting(self) -> WatchedChange:
+        """Return what tells that there was no change for a while. From any thread."""
+        return self._changes.waiting()
+
     def take(self) -> Iterator[WatchedChange]:
         """Return what is to be told now. From any thread."""
         return self._changes.take()

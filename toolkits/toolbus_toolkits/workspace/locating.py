@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from toolbus_toolkits.workspace.roots import Roots, TooManyLinks, UnresolvedPath, resolve
 
 __all__ = [
+    "READ",
     "STEP",
     "FolderMoved",
     "Location",
@@ -33,7 +34,7 @@ __all__ = [
 # Without O_PATH, which macOS does not have, a folder has to be readable to be entered.
 STEP = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would block, and a terminal would become that of this process.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 # Held open on the way, so that `..` seldom has to walk again; 32 threads then need half of the
 # usual 1,024 descriptors.
 _MAX_OPEN = 16
@@ -97,7 +98,7 @@ class Location:
         """
         if self.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        return os.open(self.name, _READ | os.O_DIRECTORY, dir_fd=self.folder)
+        return os.open(self.name, READ | os.O_DIRECTORY, dir_fd=self.folder)
 
 
 def opened_file(name: str, folder: int) -> int:
@@ -107,7 +108,7 @@ def opened_file(name: str, folder: int) -> int:
     """
     # What is no file is not opened at all: to open some devices does something.
     _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, name)
-    descriptor = os.open(name, _READ, dir_fd=folder)
+    descriptor = os.open(name, READ, dir_fd=folder)
     try:
         _require_file(os.fstat(descriptor).st_mode, name)
     except BaseException:
