@@ -18,6 +18,7 @@ from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
 from toolbus_toolkits.files.indexing import files_read
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.text import token_of
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -338,6 +339,21 @@ async def test_the_preview_is_the_diff_that_the_call_returns(files: Files, place
     changed = await run(files, "write", {"path": "notes.txt", "text": "new\n"})
     assert said.preview == changed["diff"]
     assert said.preview.endswith("-x\n+new")
+
+
+async def test_a_token_shows_nothing_of_secrets_that_were_not_read(files: Files) -> None:
+    context = ToolContext()
+    token = token_of(b"x\n")
+    arguments = {"path": ".env", "text": "new\n"}
+    said = [
+        await files.assess(context, "write", {**arguments, "token": each})
+        for each in (token, token_of(b"y\n"))
+    ]
+    assert said[0] == said[1]
+    assert (said[0].immune, said[0].preview) == (True, "")
+    await run(files, "read", {"path": ".env"})
+    shown = await files.assess(context, "write", {**arguments, "token": token})
+    assert shown.preview.endswith("-x\n+new")
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ class Assessor:
         try:
             with self._judged(context, path) as location:
                 diff = None
-                if change is not None:
+                if change is not None and self._may_show(context, path, location, token):
                     diff = self._diff(context, location, change, token)
                 shown = _shown(path, name_of(self._files, location))
                 message = _words_of_change(location, shown, diff)
@@ -222,6 +222,19 @@ class Assessor:
             suggestions=suggested,
         )
         return self._with_rules(context, said, paths)
+
+    def _may_show(
+        self, context: ToolContext, path: str, location: Location, token: str | None
+    ) -> bool:
+        """Whether the diff of a change may be shown to who asks.
+
+        A token proves what was read, and is a hash of it: nobody may try tokens until one shows
+        them a file with secrets.
+        """
+        if token is None or not self._reason(path, location, writes=False):
+            return True
+        seen = self._files.seen.of(context, location.path)
+        return seen is not None and seen.token == token
 
     def _diff(
         self, context: ToolContext, location: Location, change: Change, token: str | None
