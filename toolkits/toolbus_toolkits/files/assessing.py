@@ -100,8 +100,7 @@ class Assessor:
         self, context: ToolContext, pattern: str, path: str | None = None
     ) -> Assessment:
         """Return what is said of a call that tells the names of files in a tree."""
-        which = FileFilter(pattern)
-        return await self._of_tree(context, path or ".", which, are_names_told=True)
+        return await self._of_tree(context, path or ".", FileFilter(), pattern)
 
     async def searching(
         self,
@@ -112,7 +111,7 @@ class Assessor:
     ) -> Assessment:
         """Return what is said of a call that reads the files of a tree."""
         which = FileFilter(glob, type)
-        return await self._of_tree(call, path or ".", which, are_names_told=False)
+        return await self._of_tree(call, path or ".", which)
 
     def watching(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that tells the names in a tree, also those to come."""
@@ -127,8 +126,9 @@ class Assessor:
         return self._with_tree(context, said, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
-        self, context: ToolContext, path: str, which: FileFilter, *, are_names_told: bool
+        self, context: ToolContext, path: str, which: FileFilter, pattern: str | None = None
     ) -> Assessment:
+        are_names_told = pattern is not None
         verb = "finds files in" if are_names_told else "searches"
         said, paths = await FILE_THREADS.run(
             partial(self._reading, context, path, verb, are_names_told=are_names_told)
@@ -139,7 +139,9 @@ class Assessor:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
             async with self._place(context):
-                found = await files_read(self._files, folder, which, seconds=_LISTING_S)
+                found = await files_read(
+                    self._files, folder, which, pattern=pattern, seconds=_LISTING_S
+                )
         except ToolFailed as error:
             said = replace(said, message=f"the call would fail: {error.message}")
             if (error.details or {}).get("reason") == "bad_pattern":
@@ -200,7 +202,7 @@ class Assessor:
             with self._judged(context, path) as location:
                 diff = None
                 error_text = ""
-                if change is not None:
+                if change is not None and self._may_show(context, path, location, token):
                     diff, error_text = self._diff(context, location, change, token)
                 shown = _shown(path, self._files.name_of(location))
                 message = _words_of_change(location, shown, diff, error_text)
@@ -219,6 +221,19 @@ class Assessor:
             suggestions=suggested,
         )
         return self._with_rules(context, said, paths)
+
+    def _may_show(
+        self, context: ToolContext, path: str, location: Location, token: str | None
+    ) -> bool:
+        """Whether the diff of a change may be shown to who asks.
+
+        A token proves what was read, and is a hash of it: nobody may try tokens until one shows
+        them a file with secrets.
+        """
+        if token is None or not self._reason(path, location, writes=False):
+            return True
+        seen = self._files.seen.of(context, location.path)
+        return seen is not None and seen.token == token
 
     def _diff(
         self, context: ToolContext, location: Location, change: Change, token: str | None
@@ -253,12 +268,14 @@ class Assessor:
 
     def _unreached(self, path: str, error: ToolFailed, *, reads: bool) -> tuple[Assessment, _Paths]:
         """Return what is said of a call that finds no file."""
+        written = self._written(path)
+        if (error.details or {}).get("reason") == "outside":
+            # By its names alone: patterns of the caller must not tell where links lead out there.
+            return Assessment("deny", message=error.message), _Paths(written, written)
         real: str | None = None
         with suppress(UnresolvedPath):
             real = resolve(path, self._files.roots.folders[0])
-        paths = _Paths(self._written(path), real)
-        if (error.details or {}).get("reason") == "outside":
-            return Assessment("deny", message=error.message), paths
+        paths = _Paths(written, real)
         message = f"the call would fail: {error.message}"
         if reads:
             return Assessment("pass", read_only=True, message=message), paths

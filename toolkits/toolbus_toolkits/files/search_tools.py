@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import os
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
@@ -17,11 +16,10 @@ from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft, pattern_below, searched
+from toolbus_toolkits.files.indexing import FileFilter, indexed, matcher_below, matching, searched
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
-from toolbus_toolkits.workspace import PathPattern
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
@@ -154,8 +152,8 @@ class SearchTools:
         async with searched(self._files, path or ".", context) as folder:
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
-            matches = _matcher(pattern_below(folder, pattern))
-            newest = NewestFiles(folder, limit, partial(_matching, matches))
+            matches = matcher_below(folder, pattern)
+            newest = NewestFiles(folder, limit, partial(matching, matches))
             # Not by `--glob`: what that matches is found though Git ignores it, and with
             # `**` all of `node_modules` would be.
             arguments = ["--files", *FileFilter().arguments(folder)]
@@ -221,24 +219,6 @@ class SearchTools:
             left_out=answer.left_out,
             note=answer.note,
         )
-
-
-def _matcher(pattern: str) -> Callable[[str], object]:
-    try:
-        return PathPattern(pattern).file_matcher()
-    except ValueError as error:
-        raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
-
-
-def _matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes]:
-    """Return those of some names that match, without drafts."""
-    # Decoded as one text: one by one takes a third of the time of a glob.
-    texts = os.fsdecode(b"\0".join(names)).split("\0")
-    return [
-        name
-        for name, text in zip(names, texts, strict=False)
-        if matches(text) and not is_draft(name)
-    ]
 
 
 def _seconds(context: ToolContext) -> float:
