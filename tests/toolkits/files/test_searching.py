@@ -117,7 +117,7 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     tools.put("marks.txt", "a" + "\u0301" * 200_000 + "\nafter a\n")
     found = await tools.call("grep", path="marks.txt", pattern="a", output="content")
     assert [len(each) for each in found["matches"]] == [len("marks.txt:1:") + 2006, 19]
-    monkeypatch.setattr(searching, "_MAX_SHOWN_CHARS", 3000)
+    monkeypatch.setattr(searching, "MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
 
