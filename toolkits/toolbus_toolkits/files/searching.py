@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, indexed, is_path_of_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -133,7 +133,7 @@ class Search:
         self._newest = NewestFiles(
             folder,
             question.limit,
-            lambda names: [n for n in names if not (is_draft(n) or self._secrets.has(n))],
+            lambda names: [n for n in names if not (is_path_of_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
         self._chars = 0
