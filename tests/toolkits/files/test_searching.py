@@ -101,6 +101,19 @@ async def test_the_newest_file_comes_first_and_names_decide_of_one_time(tools: _
         assert found["truncated"]
 
 
+async def test_where_not_all_matches_were_looked_at_that_is_told(
+    tools: _Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_MAX_FILES", 4)
+    for number in range(6):
+        tools.put(f"{number}.txt", "word" if number else "word and more")
+    found = await tools.call("grep", pattern="word", limit=1)
+    assert found["truncated"]
+    assert "the newest of the first 6 files" in found["note"]
+    found = await tools.call("grep", pattern="more", limit=1)
+    assert (found["truncated"], found["note"]) == (False, "")
+
+
 async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     tools.put("long.txt", "x" * 2001 + "\nshort x\r\n" + "y" * 30_000 + "x\n")
     found = await tools.call("grep", pattern="x", output="content")

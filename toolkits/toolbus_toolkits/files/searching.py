@@ -148,6 +148,11 @@ class Search:
             is_in_time = await self._find(seconds * _INDEX_PART)
             names = self._newest.newest()
             answer.truncated = self._newest.total > len(names)
+            if self._has_enough():
+                answer.note = (
+                    f"These are the newest of the first {self._newest.total:,} files that match:"
+                    " search a part of the folder for the newest of all. "
+                )
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
                 for start in range(0, len(names), _BATCH_FILES):
@@ -157,7 +162,7 @@ class Search:
         except TimeoutError:
             is_in_time = False
         if answer.left_out:
-            answer.note = (
+            answer.note += (
                 f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
                 " name it by `path`. "
             )
@@ -204,6 +209,9 @@ class Search:
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
+        return self._has_enough()
+
+    def _has_enough(self) -> bool:
         return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
 
     async def _read(self, names: list[bytes]) -> bool:
