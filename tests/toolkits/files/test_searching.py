@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from toolbus import ToolContext, ToolFailed
+from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, FilesConfig, ripgrep, search_tools, searching
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.reached import ReachedFiles
@@ -133,6 +134,27 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     monkeypatch.setattr(searching, "_MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list", {"path": "folder"}),
+        ("glob", {"pattern": "*"}),
+        ("grep", {"pattern": "text"}),
+        ("grep", {"pattern": "text", "output": "count"}),
+    ],
+)
+async def test_what_is_found_fits_into_one_result(
+    tools: _Tools, tool: str, arguments: dict[str, Any]
+) -> None:
+    for number in range(4400):
+        tools.put(f"folder/{'é' * 120}{number}", "text")
+    toolkit = Files(tools.root)
+    async with room_of("host", "ann") as (host, ann), host.host(toolkit, public=True):
+        found = (await ann.invoke(f"files.{tool}", {**arguments, "limit": 10_000})).value
+    assert 3400 < len(next(iter(found.values()))) < 4100
+    assert found["truncated"]
 
 
 async def test_files_that_are_too_deep_are_not_found(tools: _Tools) -> None:

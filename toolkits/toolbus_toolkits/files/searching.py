@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -170,6 +170,9 @@ class Search:
             answer.truncated = True
             answer.note += ended_early(seconds)
         answer.note = answer.note.strip()
+        if len(answer.lines) > (count := fitting(answer.lines)):
+            del answer.lines[count:]
+            answer.truncated = True
         if answer.lines[-1:] == ["--"]:
             del answer.lines[-1]
         return answer
