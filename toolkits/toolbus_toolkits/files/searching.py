@@ -165,7 +165,7 @@ class Search:
             is_in_time = False
         if answer.left_out:
             answer.note += (
-                f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
+                f"Files left out, as they may hold secrets: {answer.left_out:,}. To search one,"
                 " name it by `path`. "
             )
         if not is_in_time:
