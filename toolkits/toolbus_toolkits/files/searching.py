@@ -95,7 +95,9 @@ class SecretCounts:
 
     def get(self, place: tuple[str, FileFilter]) -> int | None:
         """Return the count of a folder, by its path and what is searched there; None if unknown."""
-        counted_at, count = self._counts.get(place, (-_COUNT_S, 0))
+        if place not in self._counts:
+            return None
+        counted_at, count = self._counts[place]
         return count if time.monotonic() - counted_at < _COUNT_S else None
 
     def put(self, place: tuple[str, FileFilter], count: int) -> None:
