@@ -280,6 +280,11 @@ RULES = [
             "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
+    # A watch tells what comes too.
+    (
+        ["deny to/come/**", "deny *.py"],
+        {"deny": ["watch .", "watch @/more"], "allow": ["watch src", "list .", "glob *.pem"]},
+    ),
     (["deny in/*.py"], {"deny": ["grep x in"], "allow": ["grep x src", "glob * in"]}),
     # What is left out of a search is not read by it.
     (["deny .env", "deny *.pem"], {"allow": ["grep x", "list .", "glob *"], "deny": ["read .env"]}),

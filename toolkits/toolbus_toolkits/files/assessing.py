@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -39,6 +40,7 @@ from toolbus_toolkits.workspace import (
     RootedPattern,
     UnresolvedPath,
     escaped,
+    is_same_or_below,
     resolve,
 )
 
@@ -123,6 +125,9 @@ class Assessor:
                 names = _folders_below(location)
         except ToolFailed:
             names = None
+        if names is not None:  # and folders that rules name, which may come
+            ruled = (self._pattern(text).named_folders() for text in context.patterns)
+            names += (each for each in chain(*ruled) if is_same_or_below(each, paths.real))
         return self._with_tree(context, said, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
