@@ -19,6 +19,7 @@ from toolbus import (
     ToolFailed,
 )
 from toolbus.errors import PermissionDenied
+from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, judged
 from toolbus_toolkits.files.judged import JudgedPaths
 
@@ -216,3 +217,18 @@ async def test_a_link_that_is_swapped_after_the_policy_has_judged_refuses_the_ca
     async with turn_hosted(toolkit) as turn:
         with pytest.raises(ToolFailed, match="leads elsewhere"):
             await turn.call("files.read", path="link")
+
+
+@pytest.mark.parametrize("tool", ["read", "list", "glob", "grep"])
+async def test_of_several_hosts_the_one_that_judged_runs_the_call(work: Path, tool: str) -> None:
+    async with (
+        room_of("host", "host", "agent") as (one, other, agent),
+        one.host(Files(work), public=True),
+        other.host(Files(work), public=True),
+    ):
+        for _ in range(10):
+            await agent.assess(f"files.{tool}", CALLS[tool])
+            point(work, ".env")
+            with pytest.raises(ToolFailed, match="leads elsewhere"):
+                await agent.invoke(f"files.{tool}", CALLS[tool])
+            point(work, "plain.txt")

@@ -301,6 +301,25 @@ def _fake(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     monkeypatch.setattr(ripgrep, "_path_of_rg", lambda: str(path))
 
 
+async def test_what_rg_finds_outside_is_not_told_by_numbers(
+    tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a folder was swapped for a symlink while rg was in it."""
+    tools.put("a.txt", "here\n")
+    tools.put("b.txt", "other\n")
+    script = f"""
+        for last; do :; done
+        [ "$last" = ./ ] || exec {ripgrep._path_of_rg()} "$@"
+        case " $* " in
+            *" --files "*) printf './.env\\0' ;;
+            *) printf './a.txt\\0./b.txt\\0' ;;
+        esac
+    """
+    _fake(monkeypatch, tmp_path, script)
+    found = await tools.call("grep", pattern="here", limit=1)
+    assert found == {"matches": ["a.txt"], "truncated": False, "left_out": 0, "note": ""}
+
+
 async def test_a_search_that_is_cancelled_ends_rg(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,11 +103,19 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self._counts = SecretCounts()
+        # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
-            FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
+            FunctionTool(
+                self._list,
+                name="list",
+                affinity="caller",
+                read_only=True,
+                assess=assessor.listing,
+            ),
             FunctionTool(
                 self._glob,
                 name="glob",
+                affinity="caller",
                 read_only=True,
                 max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.finding,
@@ -115,6 +123,7 @@ class SearchTools:
             FunctionTool(
                 self._grep,
                 name="grep",
+                affinity="caller",
                 read_only=True,
                 max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.searching,

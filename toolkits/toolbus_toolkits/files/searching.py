@@ -132,9 +132,10 @@ class Search:
         self._question = question
         self._counts = counts
         self._secrets = SecretNames(folder, files.sensitive)
+        self._max_files = max(_MAX_FILES, 4 * question.limit)
         self._newest = NewestFiles(
             folder,
-            question.limit,
+            self._max_files,
             lambda names: [n for n in names if not (is_path_of_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
@@ -149,18 +150,23 @@ class Search:
         if self._folder.is_folder:
             is_in_time = await self._find(seconds * _INDEX_PART)
             names = self._newest.newest()
-            answer.truncated = self._newest.total > len(names)
             if self._has_enough():
+                answer.truncated = True
                 answer.note = (
                     f"These are the newest of the first {self._newest.total:,} files that match:"
                     " search a part of the folder for the newest of all. "
                 )
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
-                for start in range(0, len(names), _BATCH_FILES):
-                    if await self._read(names[start : start + _BATCH_FILES]):
+                while names:
+                    # One more than is shown tells whether there are more. What rg has found before
+                    # may be outside, while a folder is swapped for a link: it must tell nothing.
+                    left = self._question.limit - len(answer.lines)
+                    count = min(_BATCH_FILES, max(1, left + 1))
+                    if await self._read(names[:count]):
                         answer.truncated = True
                         break
+                    del names[:count]
         except TimeoutError:
             is_in_time = False
         if answer.left_out:
@@ -204,10 +210,12 @@ class Search:
             answer.left_out = known
             return True
 
-        def count(names: list[bytes]) -> None:
-            answer.left_out += sum(map(self._secrets.has, names))
-
-        is_in_time = await indexed(self._folder, arguments, count, seconds)
+        # Through open folders: what rg lists may be outside, while a folder is swapped for a link.
+        found = NewestFiles(
+            self._folder, 0, lambda names: [n for n in names if self._secrets.has(n)]
+        )
+        is_in_time = await indexed(self._folder, arguments, found.add, seconds)
+        answer.left_out = found.total
         if is_in_time:
             self._counts.put(place, answer.left_out)
         return is_in_time
@@ -217,7 +225,7 @@ class Search:
         return self._has_enough()
 
     def _has_enough(self) -> bool:
-        return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
+        return self._newest.total >= self._max_files
 
     async def _read(self, names: list[bytes]) -> bool:
         """Search in some files; return whether more would be found than is shown."""
@@ -246,10 +254,11 @@ class Search:
                 for match in filter(None, map(_FILE.fullmatch, records)):
                     number, count = match.groups()
                     found[int(number)] = "" if count is None else f":{int(count)}"
-        self._answer.lines += (
-            self._shown(names[number]) + found[number] for number in names if number in found
-        )
-        return False
+        lines = self._answer.lines
+        lines += (self._shown(names[number]) + found[number] for number in names if number in found)
+        is_more = len(lines) > self._question.limit
+        del lines[self._question.limit :]
+        return is_more
 
     async def _read_lines(self, names: dict[int, bytes]) -> bool:
         arguments = [
