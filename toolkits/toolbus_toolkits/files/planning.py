@@ -187,7 +187,8 @@ def _read_back(data: bytes, raw: str, target: Text) -> tuple[str, Text]:
         raise failure("encoding", "a text with NUL would be no text any more") from None
     if after.raw != raw:
         text = f"in {target.encoding.label}, the encoding of the file, this text would be read as"
-        raise failure("encoding", f"{text} another one")
+        hint = ": leave out the U+FEFF at its beginning" if raw.startswith("\ufeff") else ""
+        raise failure("encoding", f"{text} another one{hint}")
     return token, after
 
 
