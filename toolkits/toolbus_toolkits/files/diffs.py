@@ -2,7 +2,9 @@
 
 The work is bounded: within a block of lines that differ, the shortest edit script is searched
 (Myers, "An O(ND) Difference Algorithm", 1986), up to `_MAX_EDITS` lines, and up to `_MAX_STEPS`
-steps in all blocks of a diff. Beyond, a block is shown as replaced as a whole.
+steps in all blocks of a diff. Beyond, a block is shown as replaced as a whole. `difflib` is not
+used: its time has no bound. Of 60,000 lines that have 200 texts, in two orders, it makes a diff in
+10 s.
 """
 
 from __future__ import annotations

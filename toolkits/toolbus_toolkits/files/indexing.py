@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ __all__ = [
     "FileFilter",
     "Listing",
     "files_read",
+    "fitting",
     "indexed",
     "is_draft",
     "matcher_below",
@@ -41,6 +42,8 @@ _WALK = (
     f"--max-depth={MAX_DEPTH}",
     *(f"--glob=!{name}" for name in VERSION_CONTROL),
 )
+_MAX_RESULT_BYTES = 1_000_000
+"""A little less than what a room sends."""
 _TAKEN_AT_ONCE = 2000
 """Names: some milliseconds of work, so that the change to a thread costs little beside it."""
 
@@ -148,6 +151,21 @@ def matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes
         for name, text in zip(names, texts, strict=False)
         if matches(text) and not is_draft(name)
     ]
+
+
+def fitting(texts: Iterable[str], more_bytes: int = 0) -> int:
+    """Return how many texts, from the first on, fit into one result, with more bytes beside each.
+
+    10,000 paths of usual length do not.
+    """
+    left = _MAX_RESULT_BYTES
+    count = 0
+    for text in texts:
+        left -= len(text.encode()) + 5 + more_bytes  # 5 for its length
+        if left < 0:
+            break
+        count += 1
+    return count
 
 
 def is_draft(name: bytes) -> bool:

@@ -16,7 +16,14 @@ from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.indexing import FileFilter, indexed, matcher_below, matching, searched
+from toolbus_toolkits.files.indexing import (
+    FileFilter,
+    fitting,
+    indexed,
+    matcher_below,
+    matching,
+    searched,
+)
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
@@ -30,6 +37,8 @@ Limit = Annotated[int, Field(ge=1, le=10_000)]
 _MAX_SECONDS = 60.0
 _ANSWER_S = 1.0
 """Before the deadline of a call: what was found until then is returned."""
+_ENTRY_BYTES = 40
+"""Of an `Entry`, beside its name."""
 _MAX_AT_A_TIME = 4
 """Each search runs up to two programs, which use all processors."""
 
@@ -131,6 +140,7 @@ class SearchTools:
             try:
                 total, names = _first_names(folder, limit, context)
                 entries = [_entry(name, folder) for name in names]
+                entries = entries[: fitting((each["name"] for each in entries), _ENTRY_BYTES)]
             finally:
                 os.close(folder)
         return ListResult(entries=entries, total=total, truncated=total > len(entries))
@@ -161,9 +171,11 @@ class SearchTools:
         note = "" if is_in_time else ended_early(seconds)
         if not newest.total and pattern.startswith("/"):
             note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
+        paths = [one_line(folder.shown(name)) for name in newest.newest()]
+        paths = paths[: fitting(paths)]
         return GlobResult(
-            paths=[one_line(folder.shown(name)) for name in newest.newest()],
-            truncated=newest.total > limit or not is_in_time,
+            paths=paths,
+            truncated=newest.total > len(paths) or not is_in_time,
             note=note,
         )
 

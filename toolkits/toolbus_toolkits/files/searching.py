@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -150,6 +150,11 @@ class Search:
             is_in_time = await self._find(seconds * _INDEX_PART)
             names = self._newest.newest()
             answer.truncated = self._newest.total > len(names)
+            if self._has_enough():
+                answer.note = (
+                    f"These are the newest of the first {self._newest.total:,} files that match:"
+                    " search a part of the folder for the newest of all. "
+                )
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
                 for start in range(0, len(names), _BATCH_FILES):
@@ -159,14 +164,17 @@ class Search:
         except TimeoutError:
             is_in_time = False
         if answer.left_out:
-            answer.note = (
-                f"Not searched, as they may hold secrets: {answer.left_out:,} files. To search one,"
+            answer.note += (
+                f"Files left out, as they may hold secrets: {answer.left_out:,}. To search one,"
                 " name it by `path`. "
             )
         if not is_in_time:
             answer.truncated = True
             answer.note += ended_early(seconds)
         answer.note = answer.note.strip()
+        if len(answer.lines) > (count := fitting(answer.lines)):
+            del answer.lines[count:]
+            answer.truncated = True
         if answer.lines[-1:] == ["--"]:
             del answer.lines[-1]
         return answer
@@ -206,6 +214,9 @@ class Search:
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
+        return self._has_enough()
+
+    def _has_enough(self) -> bool:
         return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
 
     async def _read(self, names: list[bytes]) -> bool:
