@@ -259,6 +259,10 @@ async def test_a_file_that_others_change_is_not_overwritten(call: Caller) -> Non
     assert (await call.reason("write", text="c", token=first)).startswith("changed")
     await call("write", text="c")
     assert call.path.read_text() == "c"
+    # By its own change: to read it again would tell the caller nothing.
+    assert "the token of your last read or change, or none" in await call.reason(
+        "edit", old_text="c", new_text="d", token=first
+    )
 
 
 @pytest.mark.parametrize("before", [None, b"old\n"])
