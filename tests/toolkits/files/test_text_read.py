@@ -166,6 +166,10 @@ async def test_images_come_as_files(read: Reader, data: bytes, media_type: str) 
     assert (file.data, file.name, file.mime_type) == (data, "a.txt", media_type)
 
 
+async def test_a_text_that_begins_like_an_image_is_text(read: Reader) -> None:
+    assert (await read(b"GIF89a is a format\n"))["text"] == "     1\tGIF89a is a format"
+
+
 @pytest.mark.parametrize(
     ("data", "reason", "words"),
     [

@@ -239,10 +239,12 @@ def _marked(mark: str, lines: Sequence[str], others: Sequence[str] = ()) -> Iter
             yield mark + line
             continue
         start = max(0, common_start(line, other) - _CONTEXT_CHARS)
-        shown = line[start : start + MAX_LINE_CHARS]
+        text = line.removesuffix(_NO_LINE_END)
+        shown = text[start : start + MAX_LINE_CHARS]
         before = f"[{start:,} characters before]" if start else ""
-        after = len(line) - start - len(shown)
-        yield f"{mark}{before}{shown}" + (f"[cut: {after:,} more characters]" if after else "")
+        left = len(text) - start - len(shown)
+        after = f"[cut: {left:,} more characters]" if left else ""
+        yield f"{mark}{before}{shown}{after}{line[len(text) :]}"
 
 
 def _range(start: int, stop: int) -> str:
