@@ -13,7 +13,6 @@ one about `secrets/**` forbids to list what is in `secrets`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import time
@@ -23,13 +22,12 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import planned
@@ -85,8 +83,7 @@ class Assessor:
         self._files = files
         # The rules of an operator and of a person: the same ones for each call.
         self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
-        # Of each event loop and caller; it is gone when nobody uses it.
-        self._places = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
+        self._places = Places(_MAX_AT_A_TIME)
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that reads one file."""
@@ -143,7 +140,7 @@ class Assessor:
         try:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
-            async with self._place(context):
+            async with self._places.of(context):
                 found = await files_read(
                     self._files, folder, which, pattern=pattern, seconds=_LISTING_S
                 )
@@ -161,14 +158,6 @@ class Assessor:
         is_read = _is_any if are_names_told or said.immune else self._is_searched
         with_tree = partial(self._with_tree, context, said, paths, names, is_read=is_read)
         return await FILE_THREADS.run(with_tree)
-
-    def _place(self, context: ToolContext) -> asyncio.Semaphore:
-        """Return what the listings of one caller have to acquire."""
-        key = (id(asyncio.get_running_loop()), asker_of(context))
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = asyncio.Semaphore(_MAX_AT_A_TIME)
-        return place
 
     def _is_searched(self, path: str) -> bool:
         return not self._files.sensitive.reason(path, writes=False)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.judged import JudgedPaths
 from toolbus_toolkits.files.seen import SeenFiles
@@ -28,6 +29,10 @@ from toolbus_toolkits.workspace import (
 )
 
 __all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+
+_MAX_WHOLE = 8
+"""Files that are read as a whole for one caller at a time: a large one takes a thread for seconds,
+and there are 32."""
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 """An argument of a tool: a path from the first root, or an absolute one."""
@@ -55,6 +60,8 @@ class ReachedFiles:
         )
         self.seen = SeenFiles()
         self.judged = JudgedPaths()
+        self.whole = Places(_MAX_WHOLE)
+        """For calls that read all of a file, whatever its size."""
 
     def path_of(self, location: Location) -> str:
         """Return a path as results have it: from the first root, or absolute in another one."""

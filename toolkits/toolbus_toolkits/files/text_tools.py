@@ -95,7 +95,8 @@ class TextTools:
             limit: The most lines.
         """
         self._files.seen.prepare(context)
-        found = await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
+        async with self._files.whole.of(context):
+            found = await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
         if isinstance(found, FileChunk):
             return found
         return ReadResult(text=found.text, token=found.token, truncated=found.is_cut)
