@@ -17,6 +17,7 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import InvalidResult
 
 __all__ = [
+    "FILE_BLOCK_BYTES",
     "FILE_PIECE_BYTES",
     "FILE_THREADS",
     "FileSource",
@@ -29,8 +30,8 @@ __all__ = [
 
 FILE_PIECE_BYTES = 64 * 1024
 """Size of the pieces in which a file is sent."""
-_READ_BYTES = 16 * FILE_PIECE_BYTES
-"""Size of one read: handing work to a thread costs more than reading one piece."""
+FILE_BLOCK_BYTES = 16 * FILE_PIECE_BYTES
+"""Size of one read or write: handing work to a thread costs more than reading one piece."""
 FILE_THREADS = WorkerThreads("files", 32)
 """What opens, reads and writes files: a disk, a network share or a pipe may take any time.
 
@@ -74,7 +75,7 @@ class PathSource:
         """Give the current contents of the file."""
         file = await FILE_THREADS.run(_open_file, self.path, undo=_close_file)
         try:
-            while block := await FILE_THREADS.run(file.read, _READ_BYTES):
+            while block := await FILE_THREADS.run(file.read, FILE_BLOCK_BYTES):
                 for piece in cut_in_pieces(block):
                     yield piece
         finally:

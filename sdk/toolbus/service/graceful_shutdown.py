@@ -124,7 +124,8 @@ class GracefulShutdown:
             calls: A live view of the calls that have not ended.
             limit_s: Seconds that they may take to finish after the first signal.
         """
-        self._calls, self._limit_s = calls, limit_s
+        self._calls = calls
+        self._limit_s = limit_s
 
     def hosting_started(self) -> None:
         """Start graceful shutdown: from now on the first signal ends the process with code 0."""

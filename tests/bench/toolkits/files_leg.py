@@ -94,11 +94,14 @@ def searching(root: Path, files: Toolkit) -> dict[str, Call]:
 
 def changing(root: Path, files: Toolkit) -> dict[str, Call]:
     """Make the calls that read and change a file, by their names."""
-    page, bare_page = root / "page.txt", root / "bare.txt"
-    before, after = PAGE_LINE * (PAGE_LINES // 2), PAGE_LINE * (PAGE_LINES // 2 - 1)
+    page = root / "page.txt"
+    bare_page = root / "bare.txt"
+    before = PAGE_LINE * (PAGE_LINES // 2)
+    after = PAGE_LINE * (PAGE_LINES // 2 - 1)
     for path in (page, bare_page):
         path.write_text(f"{before}{CHANGES[0][0]}\n{after}", encoding="utf-8")
-    changes, bare_changes = cycle(CHANGES), cycle(CHANGES)
+    changes = cycle(CHANGES)
+    bare_changes = cycle(CHANGES)
 
     async def read(*_: int) -> None:
         found = await result_of(files, "read", path=page.name)
@@ -136,7 +139,8 @@ async def caller(_facts: Facts) -> None:
         tempfile.TemporaryDirectory(prefix="toolbus-bench-") as pages,
     ):
         make_tree(Path(tree))
-        calls = searching(Path(tree), Files(tree)) | changing(Path(pages), files := Files(pages))
+        files = Files(pages)
+        calls = searching(Path(tree), Files(tree)) | changing(Path(pages), files)
         await result_of(files, "read", path="page.txt")  # what is not seen is not changed
 
         async def call(what: str, seconds: float, in_flight: int) -> Facts:

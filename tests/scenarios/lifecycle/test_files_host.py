@@ -14,7 +14,7 @@ import pytest
 from support.processes.logged_host import PATIENCE_S, Host, host_of
 from support.rooms.events import until_hosts
 from toolbus import NotFound, PermissionDenied, RoomClient, RoomException
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import running_server
 from toolbus_toolkits.workspace import is_draft
 
 COMMAND = ["-m", "toolbus", "host", "files", "--root"]
@@ -22,7 +22,7 @@ PIECE = os.urandom(1024) * 1024
 
 
 @asynccontextmanager
-async def _hosting(root: Path, *flags: str) -> AsyncIterator[tuple[TestServer, RoomClient, Host]]:
+async def _hosting(root: Path, *flags: str) -> AsyncIterator[tuple[RoomClient, Host]]:
     async with (
         asyncio.timeout(PATIENCE_S),
         running_server() as server,
@@ -32,27 +32,16 @@ async def _hosting(root: Path, *flags: str) -> AsyncIterator[tuple[TestServer, R
         ) as host,
     ):
         await until_hosts(alice, "files", 1)
-        yield server, alice, host
+        yield alice, host
 
 
 async def test_large_files_go_there_and_back(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (tmp_path / "sent").write_bytes(PIECE * 8)
-    async with _hosting(root) as (server, _, host):
+    async with _hosting(tmp_path) as (alice, host):
         await host.wait_for_log("toolkit files has no policy: whoever may call it changes any")
-        put = ["files.put", "path=new/file", "--attach", str(tmp_path / "sent")]
-        assert await _called(server, put) == 0
-        get = ["files.get", "path=new/file", "--out", str(tmp_path / "received")]
-        assert await _called(server, get) == 0
-    assert (tmp_path / "received").read_bytes() == PIECE * 8
-    assert os.listdir(root / "new") == ["file"]
-
-
-async def _called(server: TestServer, command: list[str]) -> int:
-    arguments = ["-m", "toolbus", "call", *command]
-    async with host_of(server.url, server.token("bob"), arguments) as process:
-        return await process.ended()
+        await alice.invoke("files.put", {"path": "new/file"}, attachment=PIECE * 8)
+        received = await alice.call("files.get", path="new/file")
+        assert await received.read() == PIECE * 8
+    assert os.listdir(tmp_path / "new") == ["file"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -68,7 +57,7 @@ async def test_what_a_host_was_doing_when_it_ends_leaves_the_old_file(
         is_half_way.set()
         await asyncio.Event().wait()
 
-    async with _hosting(tmp_path) as (_, alice, host):
+    async with _hosting(tmp_path) as (alice, host):
         token = (await alice.call("files.read", path="file"))["token"]
         async with alice.stream("files.watch") as changes:
             assert (await anext(changes)).value == {"path": ".", "change": "watching"}
@@ -97,7 +86,7 @@ async def test_a_policy_denies_what_a_pattern_covers(tmp_path: Path) -> None:
     policy.write_text(
         'mode = "bypass"\n[[rule]]\nbehavior = "deny"\ntool = "files"\nmatch = "keys/**"\n'
     )
-    async with _hosting(tmp_path, "--policy", str(policy)) as (_, alice, _):
+    async with _hosting(tmp_path, "--policy", str(policy)) as (alice, _):
         assert await (await alice.call("files.get", path="file")).read() == b"file"
         for call in (
             alice.call("files.get", path="keys/one"),
@@ -112,7 +101,7 @@ async def test_a_policy_denies_what_a_pattern_covers(tmp_path: Path) -> None:
 
 async def test_a_host_that_only_reads_has_no_tools_that_change(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(PIECE)
-    async with _hosting(tmp_path, "--read-only") as (_, alice, _):
+    async with _hosting(tmp_path, "--read-only") as (alice, _):
         assert await (await alice.call("files.get", path="file")).read() == PIECE
         with pytest.raises(NotFound):
             await alice.invoke("files.put", {"path": "file"}, attachment=b"new")

@@ -18,6 +18,7 @@ from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
 from toolbus_toolkits.files.indexing import files_read
 from toolbus_toolkits.files.reached import failure
+from toolbus_toolkits.files.text import token_of
 
 DECISIONS = {
     "read": ("allow", "allow", "allow", "allow", "allow"),
@@ -340,6 +341,21 @@ async def test_the_preview_is_the_diff_that_the_call_returns(files: Files, place
     assert said.preview.endswith("-x\n+new")
 
 
+async def test_a_token_shows_nothing_of_secrets_that_were_not_read(files: Files) -> None:
+    context = ToolContext()
+    token = token_of(b"x\n")
+    arguments = {"path": ".env", "text": "new\n"}
+    said = [
+        await files.assess(context, "write", {**arguments, "token": each})
+        for each in (token, token_of(b"y\n"))
+    ]
+    assert said[0] == said[1]
+    assert (said[0].immune, said[0].preview) == (True, "")
+    await run(files, "read", {"path": ".env"})
+    shown = await files.assess(context, "write", {**arguments, "token": token})
+    assert shown.preview.endswith("-x\n+new")
+
+
 @pytest.mark.parametrize(
     ("path", "pattern"),
     [
@@ -421,6 +437,27 @@ async def test_names_that_are_no_text_are_covered(place: Path) -> None:
     os.close(os.open(folder + b"/\xff.md", os.O_CREAT | os.O_WRONLY))
     judge = Judge(Files(place / "work"), place)
     assert (await judge.assess("grep x", ("src/*.md", "*.rst"))).matches == ("src/*.md",)
+
+
+async def test_a_glob_is_judged_as_it_finds(place: Path) -> None:
+    (place / "work" / "secr\xe9ts").mkdir()
+    (place / "work" / "secr\xe9ts" / "x.txt").touch()
+    files = Files(place / "work")
+    for pattern in ("secr?ts/*", "secr[!x]ts/*", "secr\xe9ts/*"):
+        found = await run(files, "glob", {"pattern": pattern})
+        assert found["paths"] == ["secr\xe9ts/x.txt"]
+        said = await files.assess(
+            ToolContext(), "glob", {"pattern": pattern}, ("secr\xe9ts/**", "src/**")
+        )
+        assert said.matches == ("secr\xe9ts/**",)
+
+
+async def test_where_links_lead_outside_is_not_told_by_rules(files: Files, place: Path) -> None:
+    (place / "secret").mkdir()
+    (place / "link").symlink_to("secret")
+    said = await Judge(files, place).assess("read @/link/x", (f"{place}/secret/**", "/**"))
+    assert said.behavior == "deny"
+    assert said.matches == ("/**",)
 
 
 async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from support.processes.launch import clean_environment
 from support.processes.logged_host import PATIENCE_S, host_of
@@ -180,3 +181,17 @@ async def test_two_callers_from_other_processes_lose_no_edit(
             ]
         assert sum("first" in line for line in lines) == 1
         assert len(lines) == 2 + 1 + 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"root": ""}, "it is empty"),
+        ({"root": ".", "further_roots": ["/", ""]}, "it is empty"),
+        ({"root": "~nobody-of-this-name/x"}, "no such folder"),
+        ({"root": ".", "further_roots": ["/does/not/exist"]}, "no such folder"),
+    ],
+)
+def test_a_root_must_be_a_folder(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        FilesConfig.model_validate(options)

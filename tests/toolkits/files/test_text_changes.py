@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from toolbus import Participant, ToolContext, ToolFailed
-from toolbus_toolkits.files import Files, planning, text_tools
+from toolbus_toolkits.files import Files, diffs, planning, text_tools
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
 from toolbus_toolkits.files.seen import Seen, SeenFiles, Span
 from toolbus_toolkits.workspace import replaced
@@ -428,6 +428,21 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     assert "more lines are removed here]\n+7\n+8\n" in diff
     assert diff.endswith("[the diff is cut here: it is too long]")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
+
+
+def test_a_diff_of_many_blocks_is_bounded_in_work_and_in_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diffs, "_MAX_STEPS", 1_000)
+    before = ["a", "kept", "b", "end"] * 1_000
+    after = ["c", "kept", "end"] * 1_000
+    blocks = [Block(4 * n, 4 * n + 3, 3 * n, 3 * n + 2) for n in range(1_000)]
+    diff = unified_diff(before, after, blocks, names=("a", "b"), max_chars=100_000)
+    assert " kept\n-b\n" in diff
+    assert diff.endswith(" end\n-a\n-kept\n-b\n+c\n+kept\n end")
+    diff = unified_diff(before, after, blocks, names=("a", "b"), max_chars=1_000)
+    assert len(diff) < 1_100
+    assert diff.endswith("[the diff is cut here: it is too long]")
 
 
 def test_of_a_long_line_a_diff_shows_where_it_differs() -> None:

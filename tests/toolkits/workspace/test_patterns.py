@@ -130,7 +130,9 @@ def test_no_pattern_takes_long(pattern: str, path: str) -> None:
 def roots(tmp_path: Path) -> Roots:
     for name in ("work", "more", "work/src"):
         (tmp_path / name).mkdir()
-    return Roots([tmp_path / "work", tmp_path / "more"])
+    (tmp_path / "link").symlink_to("work")
+    (tmp_path / "home").symlink_to(".")
+    return Roots([tmp_path / "link", tmp_path / "more"])
 
 
 # Pattern, what an allow rule covers, and what only a deny covers; `@` is the folder of both roots.
@@ -144,6 +146,10 @@ RULES = [
     ("@/{work,more}/**", "", "work/src/a more/a"),
     ("/src/**", "work/src/a", "more/src/a"),
     ("~/work/*.py", "work/a.py", ""),
+    ("@/link/src/**", "", "work/src/a"),
+    ("@/home/{more,work}/**", "", "work/src/a more/a"),
+    ("@/home/more", "", "more/a"),
+    ("~/link/*.py", "", "work/a.py"),
     ("~/work/../**", "", "work/a more/b"),
 ]
 
@@ -153,11 +159,12 @@ def test_a_rule_is_about_a_root_or_an_absolute_path(
     roots: Roots, monkeypatch: pytest.MonkeyPatch, pattern: str, sure: str, only_denied: str
 ) -> None:
     place = os.path.dirname(roots.folders[0])
-    monkeypatch.setenv("HOME", place)
+    monkeypatch.setenv("HOME", f"{place}/home")
     found = RootedPattern(pattern.replace("@", escaped(place)), roots)
     paths = {f"{place}/{path}": path for path in (*sure.split(), *only_denied.split())}
     others = [f"{place}/work/other/x", f"{place}/more/x"]
     assert [name for path, name in paths.items() if found.may_cover(path)] == [*paths.values()]
+    assert set(found.may_be_covered([*paths, *others])) >= paths.keys()
     assert [name for path, name in paths.items() if found.covers(path)] == sure.split()
     if "src" in pattern:
         assert not any(found.may_cover(path) for path in others)

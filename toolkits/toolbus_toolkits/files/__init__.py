@@ -20,21 +20,31 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.files.search_tools import GlobResult, GrepResult, ListResult, SearchTools
+from toolbus_toolkits.files.search_tools import (
+    Entry,
+    GlobResult,
+    GrepResult,
+    ListResult,
+    SearchTools,
+)
 from toolbus_toolkits.files.text_tools import ChangeResult, ReadResult, TextTools
-from toolbus_toolkits.files.transfer_tools import TransferTools
+from toolbus_toolkits.files.transfer_tools import PutResult, TransferTools
+from toolbus_toolkits.files.waiting_changes import WatchedChange
 
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records
 
 __all__ = [
     "ChangeResult",
+    "Entry",
     "Files",
     "FilesConfig",
     "GlobResult",
     "GrepResult",
     "ListResult",
+    "PutResult",
     "ReadResult",
+    "WatchedChange",
     "files",
 ]
 

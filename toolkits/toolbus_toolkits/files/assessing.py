@@ -31,8 +31,8 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
-from toolbus_toolkits.files.planning import name_of, preview
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.planning import planned
+from toolbus_toolkits.files.reached import MAX_SHOWN, ReachedFiles
 from toolbus_toolkits.workspace import (
     Location,
     NoFile,
@@ -44,7 +44,6 @@ from toolbus_toolkits.workspace import (
 
 __all__ = ["Assessor"]
 
-_MAX_SHOWN = 200
 _MAX_NAMED = 3
 _LISTING_S = 2.0
 """An assessment has 5 s in all."""
@@ -53,8 +52,6 @@ _MAX_AT_A_TIME = 2
 _MAX_ENTRIES = 100_000
 """Of folders that are walked for `watch`; some 0.5 s."""
 _NARROW = "`path` and `glob` narrow it"
-_FAILS = "[it would change nothing: "
-"""How `preview` begins for a call that would fail."""
 _ANY_NAME = "\x01" * 16
 """A name that only patterns match which match any name."""
 
@@ -103,8 +100,7 @@ class Assessor:
         self, context: ToolContext, pattern: str, path: str | None = None
     ) -> Assessment:
         """Return what is said of a call that tells the names of files in a tree."""
-        which = FileFilter(pattern)
-        return await self._of_tree(context, path or ".", which, are_names_told=True)
+        return await self._of_tree(context, path or ".", FileFilter(), pattern)
 
     async def searching(
         self,
@@ -115,7 +111,7 @@ class Assessor:
     ) -> Assessment:
         """Return what is said of a call that reads the files of a tree."""
         which = FileFilter(glob, type)
-        return await self._of_tree(call, path or ".", which, are_names_told=False)
+        return await self._of_tree(call, path or ".", which)
 
     def watching(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that tells the names in a tree, also those to come."""
@@ -130,8 +126,9 @@ class Assessor:
         return self._with_tree(context, said, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
-        self, context: ToolContext, path: str, which: FileFilter, *, are_names_told: bool
+        self, context: ToolContext, path: str, which: FileFilter, pattern: str | None = None
     ) -> Assessment:
+        are_names_told = pattern is not None
         verb = "finds files in" if are_names_told else "searches"
         said, paths = await FILE_THREADS.run(
             partial(self._reading, context, path, verb, are_names_told=are_names_told)
@@ -142,7 +139,9 @@ class Assessor:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
             async with self._place(context):
-                found = await files_read(self._files, folder, which, seconds=_LISTING_S)
+                found = await files_read(
+                    self._files, folder, which, pattern=pattern, seconds=_LISTING_S
+                )
         except ToolFailed as error:
             said = replace(said, message=f"the call would fail: {error.message}")
             if (error.details or {}).get("reason") == "bad_pattern":
@@ -174,7 +173,7 @@ class Assessor:
     ) -> tuple[Assessment, _Paths]:
         try:
             with self._judged(context, path) as location:
-                shown = _shown(path, name_of(self._files, location))
+                shown = _shown(path, self._files.name_of(location))
                 # Names of secrets are none.
                 reason = "" if are_names_told else self._reason(path, location, writes=False)
                 paths = self._paths(path, location)
@@ -202,36 +201,57 @@ class Assessor:
         try:
             with self._judged(context, path) as location:
                 diff = None
-                if change is not None:
-                    diff = self._diff(context, location, change, token)
-                shown = _shown(path, name_of(self._files, location))
-                message = _words_of_change(location, shown, diff)
+                error_text = ""
+                if change is not None and self._may_show(context, path, location, token):
+                    diff, error_text = self._diff(context, location, change, token)
+                shown = _shown(path, self._files.name_of(location))
+                message = _words_of_change(location, shown, diff, error_text)
                 reason = self._reason(path, location, writes=True)
                 suggested = () if reason else self._suggestions(location)
                 paths = self._paths(path, location)
         except ToolFailed as error:
             return self._with_rules(context, *self._unreached(path, error, reads=False))
+        preview = f"[it would change nothing: {error_text}]" if error_text else diff
         said = Assessment(
             "ask",
             immune=bool(reason),
             within_workdir=not reason,
             message=f"{message}; it {reason}" if reason else message,
-            preview=diff or "",
+            preview=preview or "",
             suggestions=suggested,
         )
         return self._with_rules(context, said, paths)
 
+    def _may_show(
+        self, context: ToolContext, path: str, location: Location, token: str | None
+    ) -> bool:
+        """Whether the diff of a change may be shown to who asks.
+
+        A token proves what was read, and is a hash of it: nobody may try tokens until one shows
+        them a file with secrets.
+        """
+        if token is None or not self._reason(path, location, writes=False):
+            return True
+        seen = self._files.seen.of(context, location.path)
+        return seen is not None and seen.token == token
+
     def _diff(
         self, context: ToolContext, location: Location, change: Change, token: str | None
-    ) -> str:
+    ) -> tuple[str, str]:
+        """Return the diff that a call would make, and why it would fail; both may be empty.
+
+        Neither shows anything of a file that the caller has not read.
+        """
+        most = MAX_PREVIEW_BYTES
         try:
-            return preview(
-                self._files, context, location, change, token=token, max_chars=MAX_PREVIEW_BYTES
-            )
+            plan = planned(self._files, context, location, change, token=token, max_diff_chars=most)
+        except ToolFailed as error:
+            return "", error.message
         except NoFile as error:
-            return f"{_FAILS}it is {error.strerror}, not a file]"
+            return "", f"it is {error.strerror}, not a file"
         except OSError as error:
-            return f"{_FAILS}{error.strerror}]"
+            return "", error.strerror or type(error).__name__
+        return plan.diff, ""
 
     @contextmanager
     def _judged(self, context: ToolContext, path: str) -> Iterator[Location]:
@@ -248,12 +268,14 @@ class Assessor:
 
     def _unreached(self, path: str, error: ToolFailed, *, reads: bool) -> tuple[Assessment, _Paths]:
         """Return what is said of a call that finds no file."""
+        written = self._written(path)
+        if (error.details or {}).get("reason") == "outside":
+            # By its names alone: patterns of the caller must not tell where links lead out there.
+            return Assessment("deny", message=error.message), _Paths(written, written)
         real: str | None = None
         with suppress(UnresolvedPath):
             real = resolve(path, self._files.roots.folders[0])
-        paths = _Paths(self._written(path), real)
-        if (error.details or {}).get("reason") == "outside":
-            return Assessment("deny", message=error.message), paths
+        paths = _Paths(written, real)
         message = f"the call would fail: {error.message}"
         if reads:
             return Assessment("pass", read_only=True, message=message), paths
@@ -323,7 +345,7 @@ class Assessor:
         ]
         if not found:
             return said
-        shown = ", ".join(f"`{one_line(text, _MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
+        shown = ", ".join(f"`{one_line(text, MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
         message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
         matches = tuple(dict.fromkeys((*said.matches, *found)))
         return replace(said, message=message, matches=matches)
@@ -375,23 +397,24 @@ def _folders_below(location: Location) -> list[str] | None:
 
 def _shown(path: str, name: str) -> str:
     """Return how a file is named: as it was written, and where that leads."""
-    written = one_line(os.path.normpath(path), _MAX_SHOWN)
+    written = one_line(os.path.normpath(path), MAX_SHOWN)
     if written == name or os.path.isabs(path):
         return f"`{name}`"
     return f"`{written}` (which is `{name}`)"
 
 
-def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
+def _words_of_change(location: Location, shown: str, diff: str | None, error_text: str) -> str:
     """Return what a call would do to a file, for a person.
 
     Args:
         location: The file.
         shown: Its name.
-        diff: What `preview` returned; None for a call that has no text.
+        diff: The diff that it would make; None for a call that has no text.
+        error_text: Why it would fail; empty if it would not.
     """
     status = location.status
-    if diff is not None and diff.startswith(_FAILS):
-        return f"would fail for {shown}: {diff[len(_FAILS) : -1]}"
+    if error_text:
+        return f"would fail for {shown}: {error_text}"
     if status is not None and not stat.S_ISREG(status.st_mode):
         return f"would fail for {shown}, which is no file"
     lines = (diff or "").split("\n")[2:]
@@ -402,7 +425,7 @@ def _words_of_change(location: Location, shown: str, diff: str | None) -> str:
         words += f", with {_counted(added)}" if added else ""
         if location.missing:
             folder = os.path.dirname(location.relative)
-            words += f", and the folder `{one_line(folder, _MAX_SHOWN)}`"
+            words += f", and the folder `{one_line(folder, MAX_SHOWN)}`"
         return words
     if diff is None:
         return f"replaces {shown}, which has {status.st_size:,} bytes"

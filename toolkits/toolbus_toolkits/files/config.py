@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -34,10 +34,21 @@ class FilesConfig(BaseModel, frozen=True, extra="forbid"):
         (), description="Further folders that a person decides about, with all in them."
     )
 
+    @field_validator("root", "further_roots", mode="before")
+    @classmethod
+    def _must_not_be_empty(cls, value: Any) -> Any:
+        # `Path("")` is the folder of this process: no one means it by a variable that is not set.
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise ValueError("it is empty; . is the folder of this process")
+        return value
+
     @field_validator("root")
     @classmethod
     def _must_be_a_folder(cls, root: Path) -> Path:
-        path = root.expanduser()
+        try:
+            path = root.expanduser()
+        except RuntimeError:  # `~` of a user who does not exist
+            path = root
         if not path.is_dir():
             raise ValueError(f"there is no such folder: {str(path)!r}")
         return path.resolve()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
+from toolbus_toolkits.workspace import PathPattern
 from toolbus_toolkits.workspace import is_draft as is_name_of_draft
 
 __all__ = [
@@ -24,8 +25,11 @@ __all__ = [
     "FileFilter",
     "Listing",
     "files_read",
+    "fitting",
     "indexed",
     "is_draft",
+    "matcher_below",
+    "matching",
     "pattern_below",
     "searched",
 ]
@@ -38,6 +42,8 @@ _WALK = (
     f"--max-depth={MAX_DEPTH}",
     *(f"--glob=!{name}" for name in VERSION_CONTROL),
 )
+_MAX_RESULT_BYTES = 1_000_000
+"""A little less than what a room sends."""
 _TAKEN_AT_ONCE = 2000
 """Names: some milliseconds of work, so that the change to a thread costs little beside it."""
 
@@ -75,6 +81,7 @@ async def files_read(
     path: str | bytes,
     which: FileFilter,
     *,
+    pattern: str | None = None,
     limit: int = 100_000,
     seconds: float = 2.0,
 ) -> Listing:
@@ -84,6 +91,7 @@ async def files_read(
         files: The files of the toolkit.
         path: The folder, or a file, as it was given to the tool.
         which: What was given with it.
+        pattern: That of a `glob`; rg itself would compare it byte by byte.
         limit: The most that are listed.
         seconds: How long it may take.
 
@@ -94,8 +102,11 @@ async def files_read(
         if not folder.is_folder:
             return Listing((folder.from_root(b""),), is_complete=True)
 
+        matches = None if pattern is None else matcher_below(folder, pattern)
+
         def take(names: list[bytes]) -> bool:
-            paths.extend(folder.from_root(name) for name in names)
+            found = names if matches is None else matching(matches, names)
+            paths.extend(folder.from_root(name) for name in found)
             return len(paths) > limit
 
         is_in_time = await indexed(folder, ["--files", *which.arguments(folder)], take, seconds)
@@ -120,6 +131,41 @@ def pattern_below(folder: SearchedFolder, text: str) -> str:
         words = "a pattern does not lead upwards: give the folder as `path`"
         raise failure("bad_pattern", words)
     return sign + pattern
+
+
+def matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:
+    """Return what is true of the files that a `glob` finds. Raises `ToolFailed` for no pattern."""
+    pattern = pattern_below(folder, text)
+    try:
+        return PathPattern(pattern).file_matcher()
+    except ValueError as error:
+        raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
+
+
+def matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes]:
+    """Return those of some names that match, without drafts."""
+    # Decoded as one text: one by one takes a third of the time of a glob.
+    texts = os.fsdecode(b"\0".join(names)).split("\0")
+    return [
+        name
+        for name, text in zip(names, texts, strict=False)
+        if matches(text) and not is_draft(name)
+    ]
+
+
+def fitting(texts: Iterable[str], more_bytes: int = 0) -> int:
+    """Return how many texts, from the first on, fit into one result, with more bytes beside each.
+
+    10,000 paths of usual length do not.
+    """
+    left = _MAX_RESULT_BYTES
+    count = 0
+    for text in texts:
+        left -= len(text.encode()) + 5 + more_bytes  # 5 for its length
+        if left < 0:
+            break
+        count += 1
+    return count
 
 
 def is_draft(name: bytes) -> bool:

@@ -58,9 +58,7 @@ class SearchedFolder:
     ) -> SearchedFolder:
         """Open what a path names; blocking. Raises `ToolFailed`."""
         with files.at(path, context) as location:
-            prefix = location.path
-            if location.root == files.roots.folders[0]:
-                prefix = location.relative
+            prefix = files.path_of(location)
             is_secret = bool(files.sensitive.reason(location.path, writes=False))
             return cls(location, "" if prefix == "." else prefix, is_secret=is_secret)
 

@@ -1,28 +1,27 @@
 """What a call makes of a file, found out before anything is written.
 
-The tools do what is planned here, and an assessment shows its diff.
+The tools do what is planned here, and an assessment shows its diff. `Commit` is the moment in which
+they begin to write.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import NamedTuple
 
-from toolbus import ToolContext, ToolFailed
+from toolbus import ToolContext
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import ReachedFiles, cancelled, failure
 from toolbus_toolkits.files.seen import Seen, Span
 from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
 from toolbus_toolkits.workspace import Location
 
-__all__ = ["Plan", "bytes_of", "planned", "preview", "proven"]
+__all__ = ["Commit", "Plan", "planned", "proven"]
 
-_MAX_SHOWN = 200
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
 _large_files = threading.BoundedSemaphore(4)
@@ -42,6 +41,30 @@ class Plan(NamedTuple):
     """What the caller has seen when it is done."""
 
 
+class Commit:
+    """Whether a file is being replaced: known to its thread, and to the task that waits for it.
+
+    Each of them sets its own flag before it reads the other one. So of a cancelled call it is known
+    whether the file may have been replaced.
+    """
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self.is_given_up = False
+        """Whether the file must not be replaced."""
+
+    def begin(self) -> None:
+        """Say that the file is replaced from now on. Raises `ToolFailed` if it was given up."""
+        self._has_begun = True
+        if self.is_given_up:
+            raise cancelled()
+
+    def give_up(self) -> bool:
+        """Let it not be replaced, unless that has begun; return whether it has."""
+        self.is_given_up = True
+        return self._has_begun
+
+
 def proven(
     files: ReachedFiles, context: ToolContext, location: Location, now: Seen, token: str | None
 ) -> Seen:
@@ -56,7 +79,7 @@ def proven(
 
     Raises `ToolFailed`: it has never read it, or has read another version.
     """
-    name = name_of(files, location)
+    name = files.name_of(location)
     seen = files.seen.of(context, location.path)
     if token is None and seen is None:
         text = f"{name} exists, and you have not read it: read it first"
@@ -90,87 +113,39 @@ def planned(
 
     Raises `ToolFailed` and `OSError`.
     """
-    with _memory_for(location):
-        return _planned(files, context, location, change, token, max_diff_chars)
+    is_large = location.status is not None and location.status.st_size >= _LARGE_BYTES
+    with _large_files if is_large else nullcontext():
+        name = files.name_of(location)
+        before = None
+        text = None
+        seen = None
+        if location.status is not None:
+            before = _bytes_of(location, name)
+            now, text = _text_of(before, name)
+            whole = Seen.whole(now, count_of_lines(text.raw))
+            seen = proven(files, context, location, whole, token)
+        elif token is not None:
+            raise failure("changed", f"{name} does not exist any more")
+        changed = change.of(text, seen)
+        target = text or Text(UTF8, "")
+        data = _encoded(target, changed.raw)
+        after_token, after = _read_back(data, changed.raw, target)
+        count = count_of_lines(after.raw)
+        old = text.shown if text else ""
+        diff = unified_diff(
+            lines_of(old),
+            lines_of(after.shown),
+            _blocks(changed.spans, count_of_lines(old), count),
+            names=(_NO_FILE if text is None else name, name),
+            max_chars=max_diff_chars,
+        )
+        if not diff and data != before:
+            diff = "[only line ends differ]" if before else "[an empty file]"
+        known = (seen or Seen(after_token)).changed(after_token, count, changed.spans)
+        return Plan(before, data, after_token, diff, known)
 
 
-def _planned(
-    files: ReachedFiles,
-    context: ToolContext,
-    location: Location,
-    change: Change,
-    token: str | None,
-    max_diff_chars: int,
-) -> Plan:
-    name = name_of(files, location)
-    before = None
-    text = None
-    seen = None
-    if location.status is not None:
-        before = bytes_of(location, name)
-        now, text = _text_of(before, name)
-        whole = Seen.whole(now, count_of_lines(text.raw))
-        seen = proven(files, context, location, whole, token)
-    elif token is not None:
-        raise failure("changed", f"{name} does not exist any more")
-    changed = change.of(text, seen)
-    target = text or Text(UTF8, "")
-    data = _encoded(target, changed.raw)
-    after_token, after = _read_back(data, changed.raw, target)
-    count = count_of_lines(after.raw)
-    old = text.shown if text else ""
-    diff = unified_diff(
-        lines_of(old),
-        lines_of(after.shown),
-        _blocks(changed.spans, count_of_lines(old), count),
-        names=(_NO_FILE if text is None else name, name),
-        max_chars=max_diff_chars,
-    )
-    if not diff and data != before:
-        diff = "[only line ends differ]" if before else "[an empty file]"
-    known = (seen or Seen(after_token)).changed(after_token, count, changed.spans)
-    return Plan(before, data, after_token, diff, known)
-
-
-def preview(
-    files: ReachedFiles,
-    context: ToolContext,
-    location: Location,
-    change: Change,
-    *,
-    token: str | None,
-    max_chars: int,
-) -> str:
-    """Return the diff that a call would make, or why it would make none; for an assessment.
-
-    It shows nothing of a file that the caller has not read. Arguments are those of `planned`.
-
-    Raises `OSError`.
-    """
-    try:
-        plan = planned(files, context, location, change, token=token, max_diff_chars=max_chars)
-    except ToolFailed as error:
-        return f"[it would change nothing: {error.message}]"
-    return plan.diff
-
-
-@contextmanager
-def _memory_for(location: Location) -> Iterator[None]:
-    """Wait until there are few enough large files in memory."""
-    if location.status is None or location.status.st_size < _LARGE_BYTES:
-        yield
-        return
-    with _large_files:
-        yield
-
-
-def name_of(files: ReachedFiles, location: Location) -> str:
-    """Return how results name a file: from the first root, or absolute in another one."""
-    is_first = location.root == files.roots.folders[0]
-    return one_line(location.relative if is_first else location.path, _MAX_SHOWN)
-
-
-def bytes_of(location: Location, name: str) -> bytes:
+def _bytes_of(location: Location, name: str) -> bytes:
     """Read a file as a whole. Raises `ToolFailed` for a large one, and `OSError`."""
     with os.fdopen(location.open_file(), "rb") as file:
         size = os.fstat(file.fileno()).st_size

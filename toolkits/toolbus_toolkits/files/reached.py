@@ -6,6 +6,9 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Annotated
+
+from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
@@ -24,9 +27,15 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["ReachedFiles", "failure"]
+__all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
 
-_MAX_SHOWN = 200
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+"""An argument of a tool: a path from the first root, or an absolute one."""
+Token = Annotated[str, Field(min_length=1, max_length=64)]
+"""An argument of a tool: the version of a file."""
+
+MAX_SHOWN = 200
+"""Characters of a path, or of a pattern, in a message."""
 
 
 class ReachedFiles:
@@ -46,6 +55,15 @@ class ReachedFiles:
         )
         self.seen = SeenFiles()
         self.judged = JudgedPaths()
+
+    def path_of(self, location: Location) -> str:
+        """Return a path as results have it: from the first root, or absolute in another one."""
+        is_first = location.root == self.roots.folders[0]
+        return location.relative if is_first else location.path
+
+    def name_of(self, location: Location) -> str:
+        """Return this path for a message: on one line, and cut."""
+        return one_line(self.path_of(location), MAX_SHOWN)
 
     @contextmanager
     def at(self, path: str | bytes, context: ToolContext | None = None) -> Iterator[Location]:
@@ -98,6 +116,11 @@ def failure(reason: str, message: str) -> ToolFailed:
     return ToolFailed(message, details={"reason": reason})
 
 
+def cancelled() -> ToolFailed:
+    """Return the error that ends the thread of a call that was cancelled."""
+    return failure("failed", "the call was cancelled")
+
+
 _REASONS = {
     errno.ENOENT: ("no_such_file", "does not exist"),
     errno.ENOTDIR: ("not_a_folder", "is no folder, or leads through what is none"),
@@ -128,7 +151,7 @@ def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
         text = f"{_shown(path)} is elsewhere now: its folder was moved"
         return ToolFailed(text, retryable=True, details={"reason": "changed"})
     if isinstance(error, RootVanished):
-        root = one_line(str(error.filename), _MAX_SHOWN)
+        root = one_line(str(error.filename), MAX_SHOWN)
         return failure("no_such_file", f"{_shown(path)} does not exist, nor does its root {root!r}")
     words = f"cannot be read or written: {error.strerror or type(error).__name__}"
     reason, words = _REASONS.get(error.errno or 0, ("failed", words))
@@ -138,4 +161,4 @@ def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
 
 
 def _shown(path: str | bytes) -> str:
-    return repr(one_line(os.fsdecode(path), _MAX_SHOWN))
+    return repr(one_line(os.fsdecode(path), MAX_SHOWN))

@@ -9,8 +9,7 @@ from toolbus import FileChunk, ToolContext
 from toolbus.models.results import MAX_RESULT_FILE_BYTES
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.excerpts import ExcerptScan
-from toolbus_toolkits.files.planning import name_of
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import ReachedFiles, cancelled, failure
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.text import NotText, TextScan, token_of
 
@@ -45,7 +44,7 @@ def read_file(
     """
     with files.at(path, context) as location, os.fdopen(location.open_file(), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        name = name_of(files, location)
+        name = files.name_of(location)
         block = file.read(min(_BLOCK_BYTES, size or _BLOCK_BYTES))
         if media_type := _media_type_of(block):
             data = _rest(file, block, size, name)
@@ -58,7 +57,7 @@ def read_file(
         try:
             while block:
                 if context.cancelled:
-                    raise failure("failed", "the call was cancelled")
+                    raise cancelled()
                 excerpt.feed(scan.feed(block))
                 left -= len(block)
                 block = file.read(min(_BLOCK_BYTES, left))

@@ -6,16 +6,15 @@ import os
 import threading
 from collections.abc import Iterable
 
-from toolbus import ToolContext, ToolFailed
-from toolbus_toolkits.files.planning import name_of, proven
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus import ToolContext
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES
+from toolbus_toolkits.files.planning import Commit, proven
+from toolbus_toolkits.files.reached import ReachedFiles, cancelled, failure
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.text import token_hash
 from toolbus_toolkits.workspace import Draft, Location
 
 __all__ = ["Upload"]
-
-_BLOCK_BYTES = 1024 * 1024
 
 
 class Upload:
@@ -39,14 +38,12 @@ class Upload:
         self._lock = threading.Lock()
         self._hash = token_hash()
         self._expected: str | None = None
-        self._is_given_up = False
+        self._commit = Commit()
         self.size = 0
         """Bytes until now."""
-        self.is_committing = False
-        """Whether the file may have been replaced."""
         with files.at(path, context) as location:
             self._real_path = location.path
-            self._name = name_of(files, location)
+            self._name = files.name_of(location)
             # Here too, so that nobody sends a large file in vain.
             if location.status is not None:
                 self._expected = self._proven(location, token)
@@ -87,9 +84,9 @@ class Upload:
             self._files.seen.replace(self._context, self._real_path, Seen.whole(version))
             return version
 
-    def give_up(self) -> None:
-        """Let nothing be changed from now on, if it is not being so; see `is_committing`."""
-        self._is_given_up = True
+    def give_up(self) -> bool:
+        """Let the file not be replaced, unless that has begun; return whether it has."""
+        return self._commit.give_up()
 
     def discard(self) -> None:
         """Remove what was received, if it was not committed."""
@@ -101,20 +98,13 @@ class Upload:
         if found != self._expected:
             text = f"{self._name} was changed by another one meanwhile: read or get it again"
             raise failure("changed", text)
-        # In this order: whoever gives up sets one and then reads the other.
-        self.is_committing = True
-        if self._is_given_up:
-            raise _given_up()
+        self._commit.begin()
 
     def _version_of(self, descriptor: int) -> str:
         found = token_hash()
         os.lseek(descriptor, 0, os.SEEK_SET)
-        while block := os.read(descriptor, _BLOCK_BYTES):
-            if self._is_given_up or self._context.cancelled:
-                raise _given_up()
+        while block := os.read(descriptor, FILE_BLOCK_BYTES):
+            if self._commit.is_given_up or self._context.cancelled:
+                raise cancelled()
             found.update(block)
         return found.hexdigest()
-
-
-def _given_up() -> ToolFailed:
-    return failure("failed", "the call was cancelled")

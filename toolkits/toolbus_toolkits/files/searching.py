@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -41,7 +41,9 @@ _BATCH_FILES = 128
 _INDEX_PART = 0.75
 """Of the time; in the rest, what was found is read."""
 _COUNT_S = 5.0
+"""How long a count of files that may hold secrets is kept."""
 _MAX_COUNTS = 64
+"""Of folders, with what is searched there."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _MAX_LINE_CHARS = 2000
@@ -148,6 +150,11 @@ class Search:
             is_in_time = await self._find(seconds * _INDEX_PART)
             names = self._newest.newest()
             answer.truncated = self._newest.total > len(names)
+            if self._has_enough():
+                answer.note = (
+                    f"These are the newest of the first {self._newest.total:,} files that match:"
+                    " search a part of the folder for the newest of all. "
+                )
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
                 for start in range(0, len(names), _BATCH_FILES):
@@ -157,7 +164,7 @@ class Search:
         except TimeoutError:
             is_in_time = False
         if answer.left_out:
-            answer.note = (
+            answer.note += (
                 f"Files left out, as they may hold secrets: {answer.left_out:,}. To search one,"
                 " name it by `path`. "
             )
@@ -165,6 +172,9 @@ class Search:
             answer.truncated = True
             answer.note += ended_early(seconds)
         answer.note = answer.note.strip()
+        if len(answer.lines) > (count := fitting(answer.lines)):
+            del answer.lines[count:]
+            answer.truncated = True
         if answer.lines[-1:] == ["--"]:
             del answer.lines[-1]
         return answer
@@ -204,6 +214,9 @@ class Search:
 
     def _add(self, names: list[bytes]) -> bool:
         self._newest.add(names)
+        return self._has_enough()
+
+    def _has_enough(self) -> bool:
         return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
 
     async def _read(self, names: list[bytes]) -> bool:
@@ -222,9 +235,11 @@ class Search:
             return False
         if self._question.output == "content":
             return await self._read_lines(names)
-        mode, end = ("--count", b"\n")
+        mode = "--count"
+        end = b"\n"
         if self._question.output == "files":
-            mode, end = ("--files-with-matches", b"\0")
+            mode = "--files-with-matches"
+            end = b"\0"
         found: dict[int, str] = {}
         async with self._reading([mode], names) as rg:
             async for records in rg.records(end):

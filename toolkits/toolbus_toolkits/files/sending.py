@@ -6,15 +6,12 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 
-from toolbus.chunks.file_io import FILE_THREADS, cut_in_pieces
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS, cut_in_pieces
 from toolbus_toolkits.files.reached import failure
 from toolbus_toolkits.files.reading import MAX_UNKNOWN_BYTES
 from toolbus_toolkits.files.text import token_hash
 
 __all__ = ["OpenedFile"]
-
-_BLOCK_BYTES = 1024 * 1024
-"""Of one read: handing work to a thread costs more than reading a piece of it."""
 
 
 class OpenedFile:
@@ -54,7 +51,7 @@ class OpenedFile:
         self._is_read = True
         left = self._size or MAX_UNKNOWN_BYTES
         try:
-            while block := await FILE_THREADS.run(self._read, min(left, _BLOCK_BYTES)):
+            while block := await FILE_THREADS.run(self._read, min(left, FILE_BLOCK_BYTES)):
                 left -= len(block)
                 for piece in cut_in_pieces(block):
                     yield piece

@@ -13,8 +13,8 @@ from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, Tool
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
-from toolbus_toolkits.files.planning import Plan, name_of, planned
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.planning import Commit, Plan, planned
+from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import read_file
 from toolbus_toolkits.workspace import replaced
 
@@ -23,8 +23,6 @@ __all__ = ["ChangeResult", "ReadResult", "TextTools"]
 _MAX_TEXT_CHARS = 4 * 1024 * 1024
 _MAX_DIFF_CHARS = 100_000
 
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
-Token = Annotated[str, Field(min_length=1, max_length=64)]
 NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
 
 
@@ -188,7 +186,7 @@ class TextTools:
         self, context: ToolContext, path: str, change: Change, token: str | None
     ) -> ChangeResult:
         self._files.seen.prepare(context)
-        commit = _Commit()
+        commit = Commit()
         try:
             plan = await FILE_THREADS.run(self._change_now, context, path, change, token, commit)
         except ToolFailed as error:  # the file is as it was
@@ -203,7 +201,7 @@ class TextTools:
         return ChangeResult(token=plan.token, diff=plan.diff)
 
     def _change_now(
-        self, context: ToolContext, path: str, change: Change, token: str | None, commit: _Commit
+        self, context: ToolContext, path: str, change: Change, token: str | None, commit: Commit
     ) -> Plan:
         with self._files.at(path, context) as location:
             plan = planned(
@@ -212,38 +210,15 @@ class TextTools:
 
             def check(descriptor: int | None) -> None:
                 if not _is_still(plan.before, descriptor):
-                    name = name_of(self._files, location)
+                    name = self._files.name_of(location)
                     text = f"{name} was changed by another one meanwhile: read it again"
                     raise failure("changed", text)
-                if not commit.begin():
-                    raise failure("failed", "the call was cancelled")
+                commit.begin()
 
             if plan.data != plan.before:
                 replaced(location, plan.data, check)
             self._files.seen.replace(context, location.path, plan.seen)
             return plan
-
-
-class _Commit:
-    """Whether a file is being replaced: known to its thread, and to the task that waits for it.
-
-    Each of them sets its own flag before it reads the other one. So of a cancelled call it is known
-    whether the file may have been replaced.
-    """
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self._is_given_up = False
-
-    def begin(self) -> bool:
-        """Return whether the file may be replaced."""
-        self._has_begun = True
-        return not self._is_given_up
-
-    def give_up(self) -> bool:
-        """Let it not be replaced, unless that has begun; return whether it has."""
-        self._is_given_up = True
-        return self._has_begun
 
 
 def _is_still(before: bytes | None, descriptor: int | None) -> bool:

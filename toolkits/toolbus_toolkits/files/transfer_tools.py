@@ -9,19 +9,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
-from typing import Annotated
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
-from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import ReachedFiles, failure
+from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.sending import OpenedFile
@@ -30,8 +28,6 @@ from toolbus_toolkits.files.watching import Watch
 
 __all__ = ["PutResult", "TransferTools"]
 
-_BLOCK_BYTES = 1024 * 1024
-"""As much is received before it is written: handing work to a thread costs more than a piece."""
 _MAX_WATCHES = 32
 """In this process. Each has a thread, and one of the 128 instances of inotify of this user."""
 _MAX_WATCHES_OF_ONE = 8
@@ -43,9 +39,6 @@ after 30 s: so one of these may be late."""
 _PLACES = threading.BoundedSemaphore(_MAX_WATCHES)
 # Twice as many: the thread of a watch that has ended may still be listing a folder.
 _WATCH_THREADS = WorkerThreads("watches", 2 * _MAX_WATCHES, may_take_long=True)
-
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
-Token = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class PutResult(TypedDict):
@@ -204,15 +197,15 @@ async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> st
             async for piece in pieces:
                 waiting.append(piece)
                 size += len(piece)
-                if size >= _BLOCK_BYTES:
+                if size >= FILE_BLOCK_BYTES:
                     await FILE_THREADS.run(upload.write, waiting)
                     waiting = []
                     size = 0
         await FILE_THREADS.run(upload.write, waiting)
         return await FILE_THREADS.run(upload.commit)
     except BaseException as error:
-        upload.give_up()
-        if upload.is_committing and isinstance(error, asyncio.CancelledError):
+        may_be_replaced = upload.give_up()
+        if may_be_replaced and isinstance(error, asyncio.CancelledError):
             context.enter()
         await FILE_THREADS.finish(upload.discard)
         raise

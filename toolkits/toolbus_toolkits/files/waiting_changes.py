@@ -19,6 +19,9 @@ _MAX_WAITING = 20_000
 Kind: TypeAlias = Literal["added", "modified", "deleted", "replaced"]
 Notice: TypeAlias = Literal["watching", "missed"]
 
+# A path and whether it is a folder. `gone` is a folder that came and left: that is not told.
+_Waiting: TypeAlias = "dict[tuple[str, bool], Kind | Literal['gone']]"
+
 
 class WatchedChange(TypedDict):
     """What became of a file or a folder."""
@@ -45,7 +48,7 @@ class WaitingChanges:
         self._lock = threading.Lock()
         self._notices: list[Notice] = []
         # In the order of their latest events, so that a folder comes before what was made in it.
-        self._waiting: dict[tuple[str, bool], Kind] = {}
+        self._waiting: _Waiting = {}
 
     def announce(self, notice: Notice) -> None:
         """Say that from now on all is told, for the first time or again; drop what waits."""
@@ -70,6 +73,8 @@ class WaitingChanges:
             earlier = self._waiting.pop(key, None)
             if earlier == "added":
                 if change == "deleted":
+                    if is_folder:
+                        self._waiting[key] = "gone"
                     return
                 change = "added"
             elif earlier in ("deleted", "replaced") and change == "added":
@@ -91,7 +96,7 @@ class WaitingChanges:
             self._waiting = {}
         for notice in notices:
             yield WatchedChange(path=one_line(self._watched), change=notice)
-        for (path, is_folder), change in waiting.items():
+        for path, is_folder, change in _still_true(waiting):
             shown = one_line(os.path.normpath(os.path.join(self._folder, path)))
             if is_folder:
                 shown += "/"
@@ -99,3 +104,23 @@ class WaitingChanges:
                 yield WatchedChange(path=shown, change="deleted")
                 change = "added"
             yield WatchedChange(path=shown, change=change)
+
+
+def _still_true(waiting: _Waiting) -> list[tuple[str, bool, Kind]]:
+    """Return what is to be told: what a folder has taken along that left later is not there."""
+    told: list[tuple[str, bool, Kind]] = []
+    later: set[str] = set()
+    for (path, is_folder), change in reversed(waiting.items()):
+        if change != "gone" and (change == "deleted" or not _is_below(path, later)):
+            told.append((path, is_folder, change))
+        if is_folder:
+            later.add(path)
+    return told[::-1]
+
+
+def _is_below(path: str, folders: set[str]) -> bool:
+    while folders and "/" in path:
+        path = path.rpartition("/")[0]
+        if path in folders:
+            return True
+    return False

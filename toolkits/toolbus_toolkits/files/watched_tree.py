@@ -180,8 +180,8 @@ class WatchedTree:
             if error.errno != errno.ENOSPC:
                 raise
             text = (
-                f"there are too many folders: this host watches {len(self._by_watch):,} of them,"
-                " and fs.inotify.max_user_watches allows no more; watch a smaller folder"
+                f"there are too many folders: beside {len(self._by_watch):,} of them, and what"
+                " others watch, fs.inotify.max_user_watches allows no more; watch a smaller folder"
             )
             raise failure("too_large", text) from None
         self._by_watch[folder.watch] = folder

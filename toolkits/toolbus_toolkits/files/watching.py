@@ -15,7 +15,6 @@ from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.waiting_changes import Notice, WaitingChanges, WatchedChange
 from toolbus_toolkits.files.watched_tree import EventsLost, WatchedTree
-from toolbus_toolkits.workspace import Location
 
 __all__ = ["Watch"]
 
@@ -93,7 +92,7 @@ class Watch:
         with self._files.at(self._path, self._context) as location:
             if location.status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            watched = folder = _told(self._files, location)
+            watched = folder = self._files.path_of(location)
             self._status = location.status
             if not stat.S_ISDIR(location.status.st_mode):
                 os.close(location.open_file())  # raises for a FIFO and its like
@@ -152,8 +151,3 @@ class Watch:
             if tree.to_scan:
                 tree.scan()
         return notice
-
-
-def _told(files: ReachedFiles, location: Location) -> str:
-    """Return a real path as callers get it: from the first root, or absolute."""
-    return location.relative if location.root == files.roots.folders[0] else location.path

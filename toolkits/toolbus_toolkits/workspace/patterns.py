@@ -25,7 +25,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
+from toolbus_toolkits.workspace.roots import (
+    Roots,
+    UnresolvedPath,
+    is_same_or_below,
+    resolve,
+)
 
 __all__ = ["PathPattern", "RootedPattern", "escaped"]
 
@@ -48,6 +53,8 @@ _FOLDERS = "**"
 _FOLDERS_FIRST = "**/"
 _FOLDERS_BETWEEN = "/**/"
 _ALL_BELOW = "/**"
+_BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
+_PLAIN = re.compile(r"(?:\\.|[^*?\[\]{}\\])*", re.DOTALL).fullmatch
 _SPECIAL = re.compile(r"[*?\[\]{}\\!#~]|\s(?=\s*\Z)")
 
 
@@ -127,7 +134,8 @@ class RootedPattern:
 
     A pattern is relative to a root. One that begins with the path of a root, or with `~/`, is about
     that path. So `/srv/**` is ambiguous with a root `/srv`: an allow rule is read in one way, the
-    first root's path if that has several names; a deny rule in both.
+    first root's path if that has several names; a deny rule in both. A path to a root through
+    symlinks counts for a deny rule.
 
     Args:
         text: The pattern. One that is none covers nothing for an allow, and all for a deny.
@@ -136,10 +144,13 @@ class RootedPattern:
 
     def __init__(self, text: str, roots: Roots) -> None:
         self._roots = roots
+        self._behind_links: PathPattern | None = None
         if text.startswith("~/"):
-            text = escaped(os.path.expanduser("~")) + text[1:]
+            text = escaped(os.path.realpath(os.path.expanduser("~"))) + text[1:]
         try:
             self._pattern: PathPattern | None = PathPattern(text)
+            if real := _with_real_start(text, roots):
+                self._behind_links = PathPattern(real)
         except ValueError:
             self._pattern = None
             return
@@ -169,6 +180,8 @@ class RootedPattern:
         texts = [_from(root, path) for root in self._roots.folders]
         if self._pattern.is_absolute:
             texts.append(path[1:])
+        if self._behind_links and self._behind_links.covers(path[1:], is_folder=is_folder):
+            return True
         return any(
             self._pattern.covers(text, is_folder=is_folder) for text in texts if text is not None
         )
@@ -185,6 +198,31 @@ class RootedPattern:
             names = (path[len(start) :] for path in files if path.startswith(start))
             for name in self._pattern.covered(names):
                 yield f"{start}{name}"
+        if self._behind_links:
+            for name in self._behind_links.covered(path[1:] for path in files):
+                yield f"/{name}"
+
+
+def _with_real_start(text: str, roots: Roots) -> str:
+    """Return a pattern whose first names lead through symlinks, with their real path.
+
+    Names below a root stay as they are. Empty for a pattern that leads through none.
+    """
+    found = ""
+    names = text.rstrip().split("/")
+    for count in range(2, len(names) + 1) if text.startswith("/") else ():
+        start = "/".join(names[:count])
+        if not _PLAIN(start):
+            break
+        path = _BACKSLASH.sub(r"\1", start)
+        try:
+            real = resolve(path, "/")
+        except UnresolvedPath:
+            break
+        found = "/".join((escaped(real.rstrip("/")), *names[count:])) if real != path else ""
+        if roots.contains(real):
+            break
+    return found
 
 
 def _from(root: str, path: str) -> str | None:

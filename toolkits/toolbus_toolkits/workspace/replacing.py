@@ -65,6 +65,10 @@ def is_draft(name: str) -> bool:
     return _is_draft(name) is not None
 
 
+def _new_draft_name() -> str:
+    return f".{secrets.token_hex(8)}.part"
+
+
 def replaced(location: Location, data: bytes, check: Check) -> None:
     """Write a file in one step; arguments and errors are those of `Draft`."""
     with Draft(location) as draft:
@@ -183,7 +187,7 @@ class Draft:
         except OSError as error:
             if error.errno not in _NO_TEMPORARY:
                 raise
-        name = f".{secrets.token_hex(8)}.part"
+        name = _new_draft_name()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(name, flags, self._mode, dir_fd=folder)
         self._draft = name
@@ -208,7 +212,7 @@ class Draft:
             if current is None:
                 return self._link(file)
             if self._draft is None:
-                name = f".{secrets.token_hex(8)}.part"
+                name = _new_draft_name()
                 os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=self._folders[0])
                 self._draft = name
             _keep_attributes(current, file)
@@ -216,13 +220,15 @@ class Draft:
             return True
 
     def _rename(self, draft: str) -> None:
-        here, there = self._folders[0], self._folders[-1]
+        here = self._folders[0]
+        there = self._folders[-1]
         os.rename(draft, self._name, src_dir_fd=here, dst_dir_fd=there)
         self._draft = None
 
     def _link(self, file: int) -> bool:
         """Try to make the file where none is; return whether there was none."""
-        here, there = self._folders[0], self._folders[-1]
+        here = self._folders[0]
+        there = self._folders[-1]
         try:
             if self._draft is None:
                 os.link(f"/proc/self/fd/{file}", self._name, dst_dir_fd=there)

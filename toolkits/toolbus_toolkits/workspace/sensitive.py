@@ -245,7 +245,9 @@ class _Ends:
     def __init__(self, entries: Iterable[str]) -> None:
         names = {_comparable(entry).rpartition("/")[2] for entry in entries}
         self._whole = frozenset(name for name in names if not {"*", "?"} & set(name))
-        starts, ends, others = [], [], []
+        starts = []
+        ends = []
+        others = []
         for name in sorted(names - self._whole):
             if "?" not in name and name.find("*") == len(name) - 1:
                 starts.append(name[:-1])
