@@ -196,7 +196,8 @@ class SearchTools:
 
         Hidden files count. Not searched are binary files, what Git ignores, what is behind
         symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
-        one of them. Where a rule forbids some of the files, `path` and `glob` leave them out.
+        one of them. A search is denied where a rule denies one of the files: call it again, with
+        a `path` or `glob` that leaves them out, such as `!*.lock`.
 
         Args:
             call: The call.
