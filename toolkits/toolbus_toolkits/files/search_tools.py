@@ -170,7 +170,10 @@ class SearchTools:
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
         note = "" if is_in_time else ended_early(seconds)
         if not newest.total and pattern.startswith("/"):
-            note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
+            told = (
+                "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
+            )
+            note = f"{note} {told}".strip()
         paths = [one_line(folder.shown(name)) for name in newest.newest()]
         paths = paths[: fitting(paths)]
         return GlobResult(
