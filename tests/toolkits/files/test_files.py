@@ -188,3 +188,11 @@ async def test_two_callers_from_other_processes_lose_no_edit(
 def test_a_root_must_be_a_folder(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         FilesConfig.model_validate(options)
+
+
+@pytest.mark.parametrize(
+    "name", ["further_roots", "additional_dangerous_files", "additional_dangerous_directories"]
+)
+def test_a_text_is_no_list_of_its_letters(name: str) -> None:
+    with pytest.raises(ValidationError, match="valid tuple"):
+        Files(**{name: "."})

@@ -265,6 +265,8 @@ async def test_commands_get_no_setting_of_the_host(
         ({"env": {"A": "x\0"}}, "contains NUL"),
         ({"env": {"BASH_ENV": "x"}}, "changes how bash reads"),
         ({"max_jobs": 0}, "greater than or equal to 1"),
+        ({"additional_dangerous_files": "*.csv"}, "valid tuple"),
+        ({"inherit": "HOME"}, "valid tuple"),
     ],
 )
 def test_an_invalid_config_is_refused(options: dict[str, Any], words: str) -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from os import PathLike
-from pathlib import Path
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from toolbus import Toolkit
@@ -83,13 +82,17 @@ class Files(Toolkit):
         records: Records | None = None,
         policy: Permissions | None = None,
     ) -> None:
-        config = FilesConfig(
-            root=Path(root),
-            further_roots=tuple(map(Path, further_roots)),
-            read_only=read_only,
-            additional_dangerous_files=tuple(additional_dangerous_files),
-            additional_dangerous_directories=tuple(additional_dangerous_directories),
-        )
+        # As they are given: of a text, `tuple` would make its letters.
+        options: dict[str, Any] = {
+            "root": fspath(root),
+            "further_roots": further_roots
+            if isinstance(further_roots, str)
+            else tuple(map(fspath, further_roots)),
+            "read_only": read_only,
+            "additional_dangerous_files": additional_dangerous_files,
+            "additional_dangerous_directories": additional_dangerous_directories,
+        }
+        config = FilesConfig.model_validate(options)
         reached = ReachedFiles(config)
         assessor = Assessor(reached)
         groups = [kind(reached, assessor) for kind in (TextTools, SearchTools, TransferTools)]

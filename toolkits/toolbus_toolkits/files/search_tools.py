@@ -179,7 +179,10 @@ class SearchTools:
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
         note = "" if is_in_time else ended_early(seconds)
         if not newest.total and pattern.startswith("/"):
-            note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
+            told = (
+                "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
+            )
+            note = f"{note} {told}".strip()
         paths = [one_line(folder.shown(name)) for name in newest.newest()]
         paths = paths[: fitting(paths)]
         return GlobResult(
@@ -205,7 +208,8 @@ class SearchTools:
 
         Hidden files count. Not searched are binary files, what Git ignores, what is behind
         symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
-        one of them. Where a rule forbids some of the files, `path` and `glob` leave them out.
+        one of them. A search is denied where a rule denies one of the files: call it again, with
+        a `path` or `glob` that leaves them out, such as `!*.lock`.
 
         Args:
             call: The call.
