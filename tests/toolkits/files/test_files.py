@@ -194,5 +194,6 @@ def test_a_root_must_be_a_folder(options: dict[str, Any], message: str) -> None:
     "name", ["further_roots", "additional_dangerous_files", "additional_dangerous_directories"]
 )
 def test_a_text_is_no_list_of_its_letters(name: str) -> None:
+    options: dict[str, Any] = {name: "."}
     with pytest.raises(ValidationError, match="valid tuple"):
-        Files(**{name: "."})
+        Files(**options)
