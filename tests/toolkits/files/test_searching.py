@@ -131,7 +131,7 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     tools.put("marks.txt", "a" + "\u0301" * 200_000 + "\nafter a\n")
     found = await tools.call("grep", path="marks.txt", pattern="a", output="content")
     assert [len(each) for each in found["matches"]] == [len("marks.txt:1:") + 2006, 19]
-    monkeypatch.setattr(searching, "_MAX_SHOWN_CHARS", 3000)
+    monkeypatch.setattr(searching, "MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
 
@@ -286,7 +286,7 @@ async def test_a_folder_that_is_swapped_for_a_symlink_shows_nothing_from_outside
     tools: _Tools,
 ) -> None:
     seen = set()
-    for _ in range(100):
+    for _ in range(40):  # a search that followed the symlink would show it in one of six
         seen.update((await tools.call("grep", pattern="word", output="content"))["matches"])
         seen.update((await tools.call("glob", pattern="sub/*"))["paths"])
     assert seen <= {"sub/same.txt:1:word inside", "aside/same.txt:1:word inside", "sub/same.txt"}

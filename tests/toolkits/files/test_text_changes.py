@@ -89,8 +89,10 @@ async def test_all_that_is_not_replaced_keeps_its_bytes(
 ) -> None:
     # The first bytes are no UTF-8, and the last ones of Latin-1 no Windows-1252.
     begin = "ÿ\n" + ("\x81" if encoding == "latin-1" else "")
-    codec, bom = encoding.removesuffix("-sig"), ENCODINGS[encoding]
-    old, new = f"<{old}>", f"<{new}>"
+    codec = encoding.removesuffix("-sig")
+    bom = ENCODINGS[encoding]
+    old = f"<{old}>"
+    new = f"<{new}>"
     assume(old.replace("\r\n", "\n") != new.replace("\r\n", "\n"))
     parts = [part.encode(codec) for part in (begin + before, old, after)]
     plain = old.replace("\r\n", "\n")

@@ -96,7 +96,8 @@ async def test_long_lines_and_long_results_are_cut(read: Reader) -> None:
 
 
 async def test_a_line_that_was_cut_was_not_seen(tmp_path: Path) -> None:
-    toolkit, context = Files(tmp_path), ToolContext()
+    toolkit = Files(tmp_path)
+    context = ToolContext()
     (tmp_path / "a.txt").write_text("x" * 3_000)
 
     async def call(tool: str, **arguments: Any) -> Any:

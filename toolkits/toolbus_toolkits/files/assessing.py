@@ -285,9 +285,8 @@ class Assessor:
         return os.path.normpath(os.path.join(self._files.roots.folders[0], path))
 
     def _paths(self, path: str, location: Location) -> _Paths:
-        status = location.status
-        is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-        return _Paths(self._written(path), location.path, location.root, is_folder)
+        written = self._written(path)
+        return _Paths(written, location.path, location.root, location.is_folder)
 
     def _reason(self, path: str, location: Location, *, writes: bool) -> str:
         """Return why a person decides about a file, to follow its name; empty if no one has to."""

@@ -27,7 +27,7 @@ from toolbus_toolkits.files.indexing import (
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
-from toolbus_toolkits.workspace import is_draft as is_name_of_draft
+from toolbus_toolkits.workspace import is_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
@@ -247,7 +247,7 @@ def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, li
     first: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if is_name_of_draft(entry.name):
+            if is_draft(entry.name):
                 continue
             total += 1
             first.append(entry.name)

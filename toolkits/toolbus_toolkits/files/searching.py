@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_path_of_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -28,6 +28,7 @@ from toolbus_toolkits.files.open_folders import (
 )
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
+from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS
 
 __all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
 
@@ -46,9 +47,6 @@ _MAX_COUNTS = 64
 """Of folders, with what is searched there."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
-_MAX_LINE_CHARS = 2000
-_MAX_SHOWN_CHARS = 100_000
-"""Of all lines together."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
 _FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+))?")
 
@@ -97,7 +95,9 @@ class SecretCounts:
 
     def get(self, place: tuple[str, FileFilter]) -> int | None:
         """Return the count of a folder, by its path and what is searched there; None if unknown."""
-        counted_at, count = self._counts.get(place, (-_COUNT_S, 0))
+        if place not in self._counts:
+            return None
+        counted_at, count = self._counts[place]
         return count if time.monotonic() - counted_at < _COUNT_S else None
 
     def put(self, place: tuple[str, FileFilter], count: int) -> None:
@@ -135,7 +135,7 @@ class Search:
         self._newest = NewestFiles(
             folder,
             question.limit,
-            lambda names: [n for n in names if not (is_draft(n) or self._secrets.has(n))],
+            lambda names: [n for n in names if not (is_path_of_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
         self._chars = 0
@@ -257,7 +257,7 @@ class Search:
             "--no-heading",
             f"--context={self._question.context}",
             f"--max-count={self._question.limit + 1}",
-            f"--max-columns={4 * _MAX_LINE_CHARS}",
+            f"--max-columns={4 * MAX_LINE_CHARS}",
             "--max-columns-preview",
             "--threads=1",  # the files in their order
         ]
@@ -282,7 +282,7 @@ class Search:
             line += ": " if sign is None else f"{sign.decode()}{int(line_number)}{sign.decode()}"
             line += _shown_text(text)
         lines = self._answer.lines
-        if len(lines) == self._question.limit or self._chars + len(line) > _MAX_SHOWN_CHARS:
+        if len(lines) == self._question.limit or self._chars + len(line) > MAX_SHOWN_CHARS:
             return False
         lines.append(line)
         self._chars += len(line)
@@ -310,4 +310,4 @@ def ended_early(seconds: float) -> str:
 def _shown_text(data: bytes) -> str:
     r"""Return a line as text, cut; the `\r` of a `\r\n` belongs to its end."""
     text = data.decode(errors="replace").removesuffix("\r")
-    return text if len(text) <= _MAX_LINE_CHARS else f"{text[:_MAX_LINE_CHARS]} [cut]"
+    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]} [cut]"
