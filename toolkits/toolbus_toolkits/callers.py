@@ -36,9 +36,10 @@ class Places:
         # Of each event loop and asker; it is gone when nobody uses it.
         self._by_asker = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
 
-    def of(self, context: ToolContext) -> asyncio.Semaphore:
-        """Return what the calls of the asker of a call have to acquire."""
-        key = (id(asyncio.get_running_loop()), asker_of(context))
+    def of(self, context: ToolContext | None) -> asyncio.Semaphore:
+        """Return what the calls of the asker of a call have to acquire; of None, all calls."""
+        asker = () if context is None else asker_of(context)
+        key = (id(asyncio.get_running_loop()), asker)
         place = self._by_asker.get(key)
         if place is None:
             place = self._by_asker[key] = asyncio.Semaphore(self._most)

@@ -334,6 +334,23 @@ async def test_a_search_that_is_cancelled_ends_rg(
         os.kill(pid, 0)
 
 
+async def test_long_searches_of_one_caller_leave_room_for_others(
+    tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake(monkeypatch, tmp_path, 'case "$*" in *--regexp=long*) exec sleep 600; esac')
+    async with room_of("host", "ann", "bob") as (host, ann, bob):
+        async with host.host(Files(tools.root), public=True):
+            longs = [asyncio.ensure_future(ann.call("files.grep", pattern="long")) for _ in "12345"]
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(30):
+                assert (await bob.call("files.grep", pattern="short"))["matches"] == []
+                assert (await bob.call("files.glob", pattern="*"))["paths"] == []
+            assert not any(call.done() for call in longs)
+            for call in longs:
+                call.cancel()
+            await asyncio.wait(longs)
+
+
 async def test_a_search_that_takes_too_long_returns_what_it_has_found(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import os
 import stat
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,6 +16,7 @@ from typing_extensions import TypedDict
 from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import (
     FileFilter,
@@ -24,7 +26,7 @@ from toolbus_toolkits.files.indexing import (
     matching,
     searched,
 )
-from toolbus_toolkits.files.open_folders import NewestFiles
+from toolbus_toolkits.files.open_folders import NewestFiles, SearchedFolder
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
 from toolbus_toolkits.workspace import is_draft
@@ -41,6 +43,8 @@ _ENTRY_BYTES = 40
 """Of an `Entry`, beside its name."""
 _MAX_AT_A_TIME = 4
 """Each search runs up to two programs, which use all processors."""
+_MAX_OF_ONE = 2
+"""Of them, those of one caller: a search may take a minute."""
 
 
 Kind: TypeAlias = Literal["file", "folder", "link", "other"]
@@ -103,6 +107,8 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self._counts = SecretCounts()
+        self._places = Places(_MAX_AT_A_TIME)
+        self._places_of_one = Places(_MAX_OF_ONE)
         # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
             FunctionTool(
@@ -117,7 +123,6 @@ class SearchTools:
                 name="glob",
                 affinity="caller",
                 read_only=True,
-                max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.finding,
             ),
             FunctionTool(
@@ -125,11 +130,19 @@ class SearchTools:
                 name="grep",
                 affinity="caller",
                 read_only=True,
-                max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.searching,
             ),
         ]
         self.writing: list[Tool] = []
+
+    @asynccontextmanager
+    async def _searched(
+        self, path: str | None, context: ToolContext
+    ) -> AsyncIterator[SearchedFolder]:
+        """Open what is searched, when it is the turn of this call. Raises `ToolFailed`."""
+        async with self._places_of_one.of(context), self._places.of(None):
+            async with searched(self._files, path or ".", context) as folder:
+                yield folder
 
     async def _list(
         self, context: ToolContext, path: Path = ".", limit: Limit = 1000
@@ -167,8 +180,8 @@ class SearchTools:
             path: The folder to search; by default the root.
             limit: The most paths to return.
         """
-        seconds = _seconds(context)
-        async with searched(self._files, path or ".", context) as folder:
+        async with self._searched(path, context) as folder:
+            seconds = _seconds(context)
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
             matches = matcher_below(folder, pattern)
@@ -235,7 +248,7 @@ class SearchTools:
             ignore_case=ignore_case,
             multiline=multiline,
         )
-        async with searched(self._files, path or ".", call) as folder:
+        async with self._searched(path, call) as folder:
             search = Search(self._files, folder, which, question, self._counts)
             answer = await search.run(_seconds(call))
         return GrepResult(
