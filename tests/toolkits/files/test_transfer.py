@@ -18,7 +18,7 @@ from toolbus import FileChunk, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.tools.context import run_of
 from toolbus_server.testing import room_of
-from toolbus_toolkits.files import Files, transfer_tools
+from toolbus_toolkits.files import Files, reached, transfer_tools
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.workspace import Draft
 
@@ -295,3 +295,36 @@ async def test_a_call_that_is_cancelled_in_its_last_step_says_whether_it_changed
     after = b"new" if is_past_the_check else before
     assert os.listdir(tmp_path) == ([] if after is None else ["file"])
     assert after is None or (tmp_path / "file").read_bytes() == after
+
+
+async def test_large_files_that_one_caller_reads_leave_threads_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reached, "_MAX_WHOLE", 2)
+    (tmp_path / "file").write_bytes(b"data")
+    running = threading.Semaphore(0)
+    may_end = threading.Event()
+    version_of = Upload._version_of
+
+    def slow(upload: Upload, descriptor: int) -> str:
+        running.release()
+        may_end.wait()
+        return version_of(upload, descriptor)
+
+    async with room_of("host", "ann", "bob") as (host, ann, bob):
+        async with host.host(Files(tmp_path), public=True):
+            with monkeypatch.context() as patch:
+                patch.setattr(Upload, "_version_of", slow)
+                calls = [
+                    asyncio.ensure_future(ann.invoke("files.put", {"path": "file"}, attachment=b""))
+                    for _ in range(4)
+                ]
+                for _ in range(2):
+                    await asyncio.to_thread(running.acquire)
+                reading = asyncio.ensure_future(ann.call("files.read", path="file"))
+                assert (await bob.call("files.read", path="file"))["truncated"] is False
+                assert not reading.done()
+                assert not running.acquire(blocking=False)
+                may_end.set()
+                await asyncio.wait([*calls, reading])
+            assert (await reading)["truncated"] is False

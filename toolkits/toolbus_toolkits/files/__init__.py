@@ -82,12 +82,11 @@ class Files(Toolkit):
         records: Records | None = None,
         policy: Permissions | None = None,
     ) -> None:
-        # As they are given: of a text, `tuple` would make its letters.
+        if not isinstance(further_roots, str):  # of a text, `tuple` would make its letters
+            further_roots = tuple(map(fspath, further_roots))
         options: dict[str, Any] = {
             "root": fspath(root),
-            "further_roots": further_roots
-            if isinstance(further_roots, str)
-            else tuple(map(fspath, further_roots)),
+            "further_roots": further_roots,
             "read_only": read_only,
             "additional_dangerous_files": additional_dangerous_files,
             "additional_dangerous_directories": additional_dangerous_directories,
@@ -116,12 +115,13 @@ class Files(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Warn where nothing limits what callers change."""
-        if self._changes_files and not self.policies:
+        """Warn where nothing limits what callers read and change."""
+        if not self.policies:
             _logger.warning(
-                "toolkit %s has no policy: whoever may call it changes any file below its roots,"
-                " and reads secrets there; `toolbus host --policy FILE` limits that",
+                "toolkit %s has no policy: whoever may call it %s any file below its roots, also"
+                " those with secrets; `toolbus host --policy FILE` limits that",
                 self.name,
+                "changes" if self._changes_files else "reads",
             )
         yield
 

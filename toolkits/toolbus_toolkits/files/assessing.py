@@ -13,7 +13,6 @@ one about `secrets/**` forbids to list what is in `secrets`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import time
@@ -21,14 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import planned
@@ -39,6 +38,7 @@ from toolbus_toolkits.workspace import (
     RootedPattern,
     UnresolvedPath,
     escaped,
+    is_same_or_below,
     resolve,
 )
 
@@ -83,8 +83,7 @@ class Assessor:
         self._files = files
         # The rules of an operator and of a person: the same ones for each call.
         self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
-        # Of each event loop and caller; it is gone when nobody uses it.
-        self._places = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
+        self._places = Places(_MAX_AT_A_TIME)
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that reads one file."""
@@ -123,6 +122,9 @@ class Assessor:
                 names = _folders_below(location)
         except ToolFailed:
             names = None
+        if names is not None:  # and folders that rules name, which may come
+            ruled = (self._pattern(text).named_folders() for text in context.patterns)
+            names += (each for each in chain(*ruled) if is_same_or_below(each, paths.real))
         return self._with_tree(context, said, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
@@ -138,7 +140,7 @@ class Assessor:
         try:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
-            async with self._place(context):
+            async with self._places.of(context):
                 found = await files_read(
                     self._files, folder, which, pattern=pattern, seconds=_LISTING_S
                 )
@@ -156,14 +158,6 @@ class Assessor:
         is_read = _is_any if are_names_told or said.immune else self._is_searched
         with_tree = partial(self._with_tree, context, said, paths, names, is_read=is_read)
         return await FILE_THREADS.run(with_tree)
-
-    def _place(self, context: ToolContext) -> asyncio.Semaphore:
-        """Return what the listings of one caller have to acquire."""
-        key = (id(asyncio.get_running_loop()), asker_of(context))
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = asyncio.Semaphore(_MAX_AT_A_TIME)
-        return place
 
     def _is_searched(self, path: str) -> bool:
         return not self._files.sensitive.reason(path, writes=False)
@@ -225,15 +219,17 @@ class Assessor:
     def _may_show(
         self, context: ToolContext, path: str, location: Location, token: str | None
     ) -> bool:
-        """Whether the diff of a change may be shown to who asks.
+        """Whether the diff of a change may be shown to who asks, and why there would be none.
 
-        A token proves what was read, and is a hash of it: nobody may try tokens until one shows
-        them a file with secrets.
+        Of a file with secrets, only to who has read all of it. A token is a hash: nobody may try
+        some until one shows the file; and lines around those that were read may be the secret.
         """
-        if token is None or not self._reason(path, location, writes=False):
+        if not self._reason(path, location, writes=False):
             return True
         seen = self._files.seen.of(context, location.path)
-        return seen is not None and seen.token == token
+        if seen is None:
+            return token is None
+        return seen.is_whole and token in (None, seen.token)
 
     def _diff(
         self, context: ToolContext, location: Location, change: Change, token: str | None
@@ -285,9 +281,8 @@ class Assessor:
         return os.path.normpath(os.path.join(self._files.roots.folders[0], path))
 
     def _paths(self, path: str, location: Location) -> _Paths:
-        status = location.status
-        is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-        return _Paths(self._written(path), location.path, location.root, is_folder)
+        written = self._written(path)
+        return _Paths(written, location.path, location.root, location.is_folder)
 
     def _reason(self, path: str, location: Location, *, writes: bool) -> str:
         """Return why a person decides about a file, to follow its name; empty if no one has to."""

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.judged import JudgedPaths
 from toolbus_toolkits.files.seen import SeenFiles
@@ -28,6 +29,10 @@ from toolbus_toolkits.workspace import (
 )
 
 __all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+
+_MAX_WHOLE = 8
+"""Files that are read as a whole for one caller at a time: a large one takes a thread for seconds,
+and there are 32."""
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 """An argument of a tool: a path from the first root, or an absolute one."""
@@ -55,6 +60,8 @@ class ReachedFiles:
         )
         self.seen = SeenFiles()
         self.judged = JudgedPaths()
+        self.whole = Places(_MAX_WHOLE)
+        """For calls that read all of a file, whatever its size."""
 
     def path_of(self, location: Location) -> str:
         """Return a path as results have it: from the first root, or absolute in another one."""
@@ -131,6 +138,7 @@ _REASONS = {
     errno.EPERM: ("not_permitted", "may not be changed by the user of this host"),
     errno.EROFS: ("not_permitted", "is on a file system that is read-only"),
     errno.ETXTBSY: ("not_permitted", "is a program that runs"),
+    errno.EBUSY: ("not_permitted", "cannot be replaced: it is a mount of its own, or in use"),
     errno.ENOSPC: ("no_space", "cannot be written: the disk is full"),
     errno.EDQUOT: ("no_space", "cannot be written: the quota of this user is used up"),
     errno.EFBIG: ("no_space", "cannot be written: it is larger than this host allows"),

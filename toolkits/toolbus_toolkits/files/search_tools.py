@@ -27,7 +27,7 @@ from toolbus_toolkits.files.indexing import (
 from toolbus_toolkits.files.open_folders import NewestFiles
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
-from toolbus_toolkits.workspace import is_draft as is_name_of_draft
+from toolbus_toolkits.workspace import is_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
@@ -103,11 +103,19 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self._counts = SecretCounts()
+        # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
-            FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
+            FunctionTool(
+                self._list,
+                name="list",
+                affinity="caller",
+                read_only=True,
+                assess=assessor.listing,
+            ),
             FunctionTool(
                 self._glob,
                 name="glob",
+                affinity="caller",
                 read_only=True,
                 max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.finding,
@@ -115,6 +123,7 @@ class SearchTools:
             FunctionTool(
                 self._grep,
                 name="grep",
+                affinity="caller",
                 read_only=True,
                 max_concurrency=_MAX_AT_A_TIME,
                 assess=assessor.searching,
@@ -251,7 +260,7 @@ def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, li
     first: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if is_name_of_draft(entry.name):
+            if is_draft(entry.name):
                 continue
             total += 1
             first.append(entry.name)

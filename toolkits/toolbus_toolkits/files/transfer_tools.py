@@ -122,8 +122,10 @@ class TransferTools:
         self._files.seen.prepare(context)
         try:
             begin = partial(Upload, self._files, context, path, token)
-            upload = await FILE_THREADS.run(begin, undo=Upload.discard)
-            version = await _received(upload, context, attachment)
+            place = self._files.whole.of(context)
+            async with place:
+                upload = await FILE_THREADS.run(begin, undo=Upload.discard)
+            version = await _received(upload, context, attachment, place)
         except RoomException as error:
             error.executed = "no"
             raise context.refuse(error) from error.__cause__
@@ -188,7 +190,9 @@ class TransferTools:
                 del self._watches[asker]
 
 
-async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> str:
+async def _received(
+    upload: Upload, context: ToolContext, file: FileChunk, place: asyncio.Semaphore
+) -> str:
     """Receive all of a file, and return its version. Whatever happens, no draft is left."""
     try:
         waiting: list[bytes] = []
@@ -202,7 +206,8 @@ async def _received(upload: Upload, context: ToolContext, file: FileChunk) -> st
                     waiting = []
                     size = 0
         await FILE_THREADS.run(upload.write, waiting)
-        return await FILE_THREADS.run(upload.commit)
+        async with place:
+            return await FILE_THREADS.run(upload.commit)
     except BaseException as error:
         may_be_replaced = upload.give_up()
         if may_be_replaced and isinstance(error, asyncio.CancelledError):
