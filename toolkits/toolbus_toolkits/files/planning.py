@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from toolbus import ToolContext
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
@@ -20,10 +21,13 @@ from toolbus_toolkits.files.seen import Seen, Span
 from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
 from toolbus_toolkits.workspace import Location
 
-__all__ = ["Commit", "Plan", "planned", "proven"]
+__all__ = ["CHANGE_THREADS", "Commit", "Plan", "planned", "proven"]
 
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
+CHANGE_THREADS = WorkerThreads("changes of files", 16)
+"""Threads of their own: a change may wait 5 s for the lock of a file, or for other large files, and
+on those of `FILE_THREADS` nobody could read meanwhile."""
 _large_files = threading.BoundedSemaphore(4)
 """A file of 16 MiB takes up to 370 MiB of memory as texts and lines: not on 32 threads at once."""
 

@@ -13,7 +13,7 @@ from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, Tool
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
-from toolbus_toolkits.files.planning import Commit, Plan, planned
+from toolbus_toolkits.files.planning import CHANGE_THREADS, Commit, Plan, planned
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import read_file
 from toolbus_toolkits.files.text import MAX_SHOWN_CHARS
@@ -189,7 +189,7 @@ class TextTools:
         self._files.seen.prepare(context)
         commit = Commit()
         try:
-            plan = await FILE_THREADS.run(self._change_now, context, path, change, token, commit)
+            plan = await CHANGE_THREADS.run(self._change_now, context, path, change, token, commit)
         except ToolFailed as error:  # the file is as it was
             error.executed = "no"
             context.refuse(error)

@@ -19,6 +19,7 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.files.assessing import Assessor
+from toolbus_toolkits.files.planning import CHANGE_THREADS
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.receiving import Upload
 from toolbus_toolkits.files.seen import Seen
@@ -207,7 +208,7 @@ async def _received(
                     size = 0
         await FILE_THREADS.run(upload.write, waiting)
         async with place:
-            return await FILE_THREADS.run(upload.commit)
+            return await CHANGE_THREADS.run(upload.commit)
     except BaseException as error:
         may_be_replaced = upload.give_up()
         if may_be_replaced and isinstance(error, asyncio.CancelledError):
