@@ -25,7 +25,7 @@ ID = re.compile(r"(?<![\w-])[A-Z]{2,}-\d+(?![\w-]|\.\d)")
 RANGE = re.compile(r"([A-Z]{2,})-(\d+) to \1-(\d+)")
 GUARANTEE = re.compile(r'guarantee "([^"]+)"', re.IGNORECASE)
 # Looks like the id of a rule and is none.
-OTHER_WORDS = frozenset({"UTF-8", "SHA-256", "ISO-8601", "ISO-8859"})
+OTHER_WORDS = frozenset({"UTF-8", "UTF-16", "UTF-32", "SHA-256", "ISO-8601", "ISO-8859"})
 NO_TEXT = frozenset({".msgpack", ".pyc", ".png", ".sqlite"})
 TABLE_HEAD = "| what fails |"
 

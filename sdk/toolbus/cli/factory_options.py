@@ -243,6 +243,12 @@ class HostCommand(TyperCommand):
         ctx.meta[_GIVEN] = GivenFlags(values, written, frozenset(line.flags))
         return rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the shortest form of each flag: both do not fit into 80 columns."""
+        for each in ctx.meta.get(_EXTRA, ()):
+            each.opts, each.secondary_opts = each.opts[-1:], each.secondary_opts[-1:]
+        super().format_help(ctx, formatter)
+
     def _refuse_ambiguous(self, ctx: Any, settings: Sequence[_Setting], line: _CommandLine) -> None:
         for flag, count in Counter(each.long_flag for each in settings).items():
             if count > 1 or flag in line.flags:

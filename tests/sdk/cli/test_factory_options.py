@@ -171,6 +171,8 @@ def test_help_shows_the_flags_of_the_toolkits_that_are_named(toolbus: CommandLin
         assert text in shown
     assert "[TOOLBUS_SHOP_DATABASE]" in shown
     assert "--no-open-late" in shown
+    assert "--shop-room" in shown  # `--room` is a flag of the command
+    assert "--shop-database" not in shown  # it would leave no room for the short form
     assert "Toolkit" not in toolbus.run_here("host", "--help").out.replace("Toolkits", "")
     unknown = toolbus.run_here("host", "shops:nothing", "--help")
     assert "the flags of shops:nothing are not known: AttributeError" in unknown.err

@@ -10,6 +10,7 @@ from toolbus import (
     ApiScope,
     Message,
     Participant,
+    RequiredToolkit,
     RoomClient,
     Tool,
     ToolContext,
@@ -20,9 +21,18 @@ from toolbus import (
     tool,
 )
 from toolbus.room.room import Room
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer, room_of, running_server
 
-__all__ = ["Diary", "Recorded", "agent_and_host", "greeter", "message_of", "names"]
+__all__ = [
+    "Diary",
+    "Recorded",
+    "agent_and_host",
+    "greeter",
+    "message_of",
+    "names",
+    "turn_hosted",
+    "turn_in_process",
+]
 
 
 class Recorded(Tool):
@@ -96,3 +106,21 @@ async def agent_and_host(
         for each in toolkits:
             await stack.enter_async_context(host.host(each))
         yield server, await stack.enter_async_context(server.room("agent", api=api))
+
+
+@asynccontextmanager
+async def turn_in_process(toolkit: Toolkit, **options: Any) -> AsyncIterator[Turn]:
+    """Offer a toolkit that is in the process of the turn."""
+    async with Turn(None, always=[toolkit], **options) as turn:
+        yield turn
+
+
+@asynccontextmanager
+async def turn_hosted(toolkit: Toolkit, **options: Any) -> AsyncIterator[Turn]:
+    """Offer a toolkit of the host `host`."""
+    async with (
+        room_of("host", "agent") as (host, agent),
+        host.host(toolkit, public=True),
+        Turn(agent, required=[RequiredToolkit(toolkit.name)], **options) as turn,
+    ):
+        yield turn

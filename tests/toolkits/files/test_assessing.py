@@ -280,6 +280,11 @@ RULES = [
             "allow": ["list .", "glob *.pem", "watch bin", "grep x bin", "grep x notes.txt"],
         },
     ),
+    # A watch tells what comes too.
+    (
+        ["deny to/come/**", "deny *.py"],
+        {"deny": ["watch .", "watch @/more"], "allow": ["watch src", "list .", "glob *.pem"]},
+    ),
     (["deny in/*.py"], {"deny": ["grep x in"], "allow": ["grep x src", "glob * in"]}),
     # What is left out of a search is not read by it.
     (["deny .env", "deny *.pem"], {"allow": ["grep x", "list .", "glob *"], "deny": ["read .env"]}),
@@ -341,19 +346,24 @@ async def test_the_preview_is_the_diff_that_the_call_returns(files: Files, place
     assert said.preview.endswith("-x\n+new")
 
 
-async def test_a_token_shows_nothing_of_secrets_that_were_not_read(files: Files) -> None:
-    context = ToolContext()
-    token = token_of(b"x\n")
-    arguments = {"path": ".env", "text": "new\n"}
-    said = [
-        await files.assess(context, "write", {**arguments, "token": each})
-        for each in (token, token_of(b"y\n"))
-    ]
-    assert said[0] == said[1]
-    assert (said[0].immune, said[0].preview) == (True, "")
+async def test_an_assessment_shows_nothing_of_secrets_that_were_not_read(
+    files: Files, place: Path
+) -> None:
+    (place / "work" / ".env").write_text("x\ny=1\n")
+    token = token_of(b"x\ny=1\n")
+
+    async def said(tool: str, **arguments: Any) -> Assessment:
+        return await files.assess(ToolContext(), tool, {"path": ".env", **arguments})
+
+    guesses = [await said("write", text="", token=each) for each in (token, token_of(b"z"))]
+    assert guesses[0] == guesses[1]
+    await run(files, "read", {"path": ".env", "limit": 1})
+    guesses += [await said("edit", old_text=text, new_text="") for text in ("y = 1", "y = 2")]
+    assert guesses[2] == guesses[3]
+    guesses.append(await said("insert", line=1, text="z"))
+    assert {each.preview for each in guesses} == {""}
     await run(files, "read", {"path": ".env"})
-    shown = await files.assess(context, "write", {**arguments, "token": token})
-    assert shown.preview.endswith("-x\n+new")
+    assert (await said("write", text="x\n", token=token)).preview.endswith("-y=1")
 
 
 @pytest.mark.parametrize(

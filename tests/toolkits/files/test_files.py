@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,20 @@ from pydantic import ValidationError
 from support.processes.launch import clean_environment
 from support.processes.logged_host import PATIENCE_S, host_of
 from support.rooms.events import listed
-from toolbus import AgentState, FileChunk, RequiredToolkit, ToolFailed, Turn, builder_of
-from toolbus_server.testing import room_of, running_server
+from support.rooms.turns import turn_hosted, turn_in_process
+from toolbus import AgentState, FileChunk, ToolFailed, Turn, builder_of
+from toolbus_server.testing import running_server
 from toolbus_toolkits.files import Files, FilesConfig, files
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
-@asynccontextmanager
-async def _in_process(root: Path) -> AsyncIterator[Turn]:
-    async with Turn(None, always=[Files(root)]) as turn:
-        yield turn
+def _in_process(root: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_in_process(Files(root))
 
 
-@asynccontextmanager
-async def _hosted(root: Path) -> AsyncIterator[Turn]:
-    async with (
-        room_of("host", "agent") as (host, agent),
-        host.host(files(FilesConfig(root=root)), public=True),
-        Turn(agent, required=[RequiredToolkit("files")]) as turn,
-    ):
-        yield turn
+def _hosted(root: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_hosted(files(FilesConfig(root=root)))
 
 
 @asynccontextmanager
@@ -195,3 +188,12 @@ async def test_two_callers_from_other_processes_lose_no_edit(
 def test_a_root_must_be_a_folder(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         FilesConfig.model_validate(options)
+
+
+@pytest.mark.parametrize(
+    "name", ["further_roots", "additional_dangerous_files", "additional_dangerous_directories"]
+)
+def test_a_text_is_no_list_of_its_letters(name: str) -> None:
+    options: dict[str, Any] = {name: "."}
+    with pytest.raises(ValidationError, match="valid tuple"):
+        Files(**options)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.rooms.turns import turn_hosted, turn_in_process
 from toolbus import (
     Answer,
     Chunk,
     Permissions,
     Question,
-    RequiredToolkit,
     Rule,
     ToolContext,
     ToolFailed,
-    Turn,
 )
 from toolbus.errors import PermissionDenied
 from toolbus_server.testing import room_of
@@ -130,7 +128,8 @@ def test_each_call_takes_one_of_equal_judgements() -> None:
 
 def test_what_a_policy_judged_within_the_call_is_of_this_call() -> None:
     paths = JudgedPaths()
-    first, second = ToolContext(), ToolContext()
+    first = ToolContext()
+    second = ToolContext()
     paths.note(first, "link", "/plain")
     paths.note(first, "link", "/plain")
     paths.note(second, "link", "/plain")
@@ -161,23 +160,7 @@ def test_what_is_kept_is_bounded_and_many_targets_are_none() -> None:
     assert not take(paths, "/2999")
 
 
-@asynccontextmanager
-async def _in_process(toolkit: Files, **options: Any) -> AsyncIterator[Turn]:
-    async with Turn(None, always=[toolkit], **options) as turn:
-        yield turn
-
-
-@asynccontextmanager
-async def _hosted(toolkit: Files, **options: Any) -> AsyncIterator[Turn]:
-    async with (
-        room_of("host", "agent") as (host, agent),
-        host.host(toolkit, public=True),
-        Turn(agent, required=[RequiredToolkit("files")], **options) as turn,
-    ):
-        yield turn
-
-
-@pytest.mark.parametrize("offered", [_in_process, _hosted])
+@pytest.mark.parametrize("offered", [turn_in_process, turn_hosted])
 async def test_a_link_that_is_swapped_while_a_person_is_asked_changes_nothing(
     work: Path, offered: Any
 ) -> None:
@@ -205,7 +188,7 @@ async def test_a_link_that_is_swapped_while_a_person_is_asked_changes_nothing(
 async def test_a_policy_binds_callers_of_a_host(work: Path) -> None:
     rules = [Rule(behavior="deny", tool="files", match="other.txt")]
     toolkit = Files(work, policy=Permissions("bypass", rules))
-    async with _hosted(toolkit) as turn:
+    async with turn_hosted(toolkit) as turn:
         await turn.call("files.read", path="link")
         point(work, "other.txt")
         for arguments in ({"path": "link"}, {"path": "./other.txt"}):
@@ -231,6 +214,21 @@ async def test_a_link_that_is_swapped_after_the_policy_has_judged_refuses_the_ca
         return await inner(*args, **options)
 
     tool.execute = execute  # type: ignore[method-assign]
-    async with _hosted(toolkit) as turn:
+    async with turn_hosted(toolkit) as turn:
         with pytest.raises(ToolFailed, match="leads elsewhere"):
             await turn.call("files.read", path="link")
+
+
+@pytest.mark.parametrize("tool", ["read", "list", "glob", "grep"])
+async def test_of_several_hosts_the_one_that_judged_runs_the_call(work: Path, tool: str) -> None:
+    async with (
+        room_of("host", "host", "agent") as (one, other, agent),
+        one.host(Files(work), public=True),
+        other.host(Files(work), public=True),
+    ):
+        for _ in range(10):
+            await agent.assess(f"files.{tool}", CALLS[tool])
+            point(work, ".env")
+            with pytest.raises(ToolFailed, match="leads elsewhere"):
+                await agent.invoke(f"files.{tool}", CALLS[tool])
+            point(work, "plain.txt")

@@ -75,6 +75,7 @@ def test_a_path_that_names_no_file_fails_with_a_reason(
         (errno.EACCES, "not_permitted", "may not be accessed"),
         (errno.EPERM, "not_permitted", "may not be changed"),
         (errno.ETXTBSY, "not_permitted", "is a program that runs"),
+        (errno.EBUSY, "not_permitted", "cannot be replaced: it is a mount"),
         (errno.ELOOP, "changed", "was replaced by a symbolic link meanwhile"),
         (errno.EAGAIN, "locked", "is locked by others"),
         (errno.EIO, "failed", "the disk reports an error"),

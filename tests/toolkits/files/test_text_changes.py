@@ -89,8 +89,10 @@ async def test_all_that_is_not_replaced_keeps_its_bytes(
 ) -> None:
     # The first bytes are no UTF-8, and the last ones of Latin-1 no Windows-1252.
     begin = "ÿ\n" + ("\x81" if encoding == "latin-1" else "")
-    codec, bom = encoding.removesuffix("-sig"), ENCODINGS[encoding]
-    old, new = f"<{old}>", f"<{new}>"
+    codec = encoding.removesuffix("-sig")
+    bom = ENCODINGS[encoding]
+    old = f"<{old}>"
+    new = f"<{new}>"
     assume(old.replace("\r\n", "\n") != new.replace("\r\n", "\n"))
     parts = [part.encode(codec) for part in (begin + before, old, after)]
     plain = old.replace("\r\n", "\n")
@@ -114,6 +116,7 @@ async def test_all_that_is_not_replaced_keeps_its_bytes(
         (b"a\nb\n", "a\r\nb", "c\r\nd", b"c\nd\n"),
         (b"a", "a", "b\n", b"b\n"),
         (b"a\rb\n", "\r", "", b"ab\n"),
+        (b"a\r\r\nb\n", "a\r\n", "c\r\n", b"c\r\r\nb\n"),  # as `read` shows it
         (b"caf\xe9", "caf", "th\u20ac", b"th\x80\xe9"),
     ],
 )
@@ -145,6 +148,7 @@ async def test_lines_are_inserted(
     [
         (b"a\r\nb\r\n", "x\ny", b"x\r\ny"),
         (b"\xef\xbb\xbfa\n", "x\r\n", b"\xef\xbb\xbfx\n"),
+        (b"\xef\xbb\xbfa\n", "\ufeffx\n", b"\xef\xbb\xbfx\n"),
         (b"\xe9", "\u20ac\n", b"\x80\n"),
         (b"", "x\r\n", b"x\r\n"),
     ],
@@ -178,7 +182,12 @@ BIG = b"x" * (16 * 2**20 + 1)
         (b"\xe9", "edit", {"old_text": "\xe9", "new_text": "\u2192"}, "encoding: .*1252.*U\\+2192"),
         (b"\xe9\n", "insert", {"line": 0, "text": "\xc3\xa9"}, None),
         (b"\xe9", "edit", {"old_text": "\xe9", "new_text": "\xc3\xa9"}, "encoding: .* another one"),
-        (b"a\n", "insert", {"line": 0, "text": "\ufeff"}, "encoding: .* another one"),
+        (
+            b"a\n",
+            "insert",
+            {"line": 0, "text": "\ufeff"},
+            "one: leave out the U.FEFF",
+        ),
         (b"a\n", "insert", {"line": 2, "text": "b"}, "no_such_line: the file has 1 lines"),
         (b"a\0b", "write", {"text": "b", "token": "x"}, "binary: a.txt is no text: it has NUL"),
         (b"\xff\xfea", "write", {"text": "b", "token": "x"}, "binary: .* no UTF-16"),
@@ -252,6 +261,10 @@ async def test_a_file_that_others_change_is_not_overwritten(call: Caller) -> Non
     assert (await call.reason("write", text="c", token=first)).startswith("changed")
     await call("write", text="c")
     assert call.path.read_text() == "c"
+    # By its own change: to read it again would tell the caller nothing.
+    assert "the token of your last read or change, or none" in await call.reason(
+        "edit", old_text="c", new_text="d", token=first
+    )
 
 
 @pytest.mark.parametrize("before", [None, b"old\n"])
@@ -453,3 +466,7 @@ def test_of_a_long_line_a_diff_shows_where_it_differs() -> None:
     assert removed.startswith(f"-[4,900 characters before]{'x' * 100}old")
     assert added.startswith(f"+[4,900 characters before]{'x' * 100}new")
     assert added.endswith("y[cut: 3,103 more characters]")
+    diff = unified_diff(
+        lines_of(before), lines_of(after), blocks, names=("a", "b"), max_chars=10_000
+    )
+    assert diff.endswith("y[cut: 3,103 more characters]\n\\ No newline at end of file")

@@ -96,7 +96,8 @@ async def test_long_lines_and_long_results_are_cut(read: Reader) -> None:
 
 
 async def test_a_line_that_was_cut_was_not_seen(tmp_path: Path) -> None:
-    toolkit, context = Files(tmp_path), ToolContext()
+    toolkit = Files(tmp_path)
+    context = ToolContext()
     (tmp_path / "a.txt").write_text("x" * 3_000)
 
     async def call(tool: str, **arguments: Any) -> Any:
@@ -163,6 +164,10 @@ async def test_images_come_as_files(read: Reader, data: bytes, media_type: str) 
     file = await read(data)
     assert isinstance(file, FileChunk)
     assert (file.data, file.name, file.mime_type) == (data, "a.txt", media_type)
+
+
+async def test_a_text_that_begins_like_an_image_is_text(read: Reader) -> None:
+    assert (await read(b"GIF89a is a format\n"))["text"] == "     1\tGIF89a is a format"
 
 
 @pytest.mark.parametrize(

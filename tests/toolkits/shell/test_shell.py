@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from support.processes.held_pipe import held_pipe
+from support.rooms.turns import turn_hosted, turn_in_process
 from toolbus import (
     InvalidArguments,
     Permissions,
-    RequiredToolkit,
     Rule,
     ToolContext,
     ToolFailed,
@@ -31,20 +31,12 @@ from toolbus_toolkits.shell import Shell, ShellConfig, shell, tools
 Call = Callable[..., Coroutine[Any, Any, Any]]
 
 
-@asynccontextmanager
-async def _in_process(workdir: Path) -> AsyncIterator[Turn]:
-    async with Turn(None, always=[Shell(workdir)]) as turn:
-        yield turn
+def _in_process(workdir: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_in_process(Shell(workdir))
 
 
-@asynccontextmanager
-async def _hosted(workdir: Path) -> AsyncIterator[Turn]:
-    async with (
-        room_of("host", "agent") as (host, agent),
-        host.host(shell(ShellConfig(workdir=workdir)), public=True),
-        Turn(agent, required=[RequiredToolkit("shell")]) as turn,
-    ):
-        yield turn
+def _hosted(workdir: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_hosted(shell(ShellConfig(workdir=workdir)))
 
 
 @asynccontextmanager
@@ -273,6 +265,8 @@ async def test_commands_get_no_setting_of_the_host(
         ({"env": {"A": "x\0"}}, "contains NUL"),
         ({"env": {"BASH_ENV": "x"}}, "changes how bash reads"),
         ({"max_jobs": 0}, "greater than or equal to 1"),
+        ({"additional_dangerous_files": "*.csv"}, "valid tuple"),
+        ({"inherit": "HOME"}, "valid tuple"),
     ],
 )
 def test_an_invalid_config_is_refused(options: dict[str, Any], words: str) -> None:

@@ -40,6 +40,17 @@ def sensitive() -> SensitivePaths:
     )
 
 
+def test_additional_files_are_named_as_people_write_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setenv("HOME", str(tmp_path / "real"))
+    for entry in ("./vault/", "vault//x", "~/vault", f"{tmp_path}/link/vault"):
+        sensitive = SensitivePaths(additional_directories=[entry])
+        assert sensitive.reason(str(tmp_path.resolve() / "real/vault/x"), writes=False), entry
+
+
 def test_what_holds_secrets_counts_also_where_it_is_read(sensitive: SensitivePaths) -> None:
     assert [path for path in SECRETS if not sensitive.reason(path, writes=False)] == []
     assert [path for path in SECRETS if not sensitive.reason(path, writes=True)] == []

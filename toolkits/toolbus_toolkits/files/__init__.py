@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from os import PathLike
-from pathlib import Path
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from toolbus import Toolkit
@@ -83,13 +82,16 @@ class Files(Toolkit):
         records: Records | None = None,
         policy: Permissions | None = None,
     ) -> None:
-        config = FilesConfig(
-            root=Path(root),
-            further_roots=tuple(map(Path, further_roots)),
-            read_only=read_only,
-            additional_dangerous_files=tuple(additional_dangerous_files),
-            additional_dangerous_directories=tuple(additional_dangerous_directories),
-        )
+        if not isinstance(further_roots, str):  # of a text, `tuple` would make its letters
+            further_roots = tuple(map(fspath, further_roots))
+        options: dict[str, Any] = {
+            "root": fspath(root),
+            "further_roots": further_roots,
+            "read_only": read_only,
+            "additional_dangerous_files": additional_dangerous_files,
+            "additional_dangerous_directories": additional_dangerous_directories,
+        }
+        config = FilesConfig.model_validate(options)
         reached = ReachedFiles(config)
         assessor = Assessor(reached)
         groups = [kind(reached, assessor) for kind in (TextTools, SearchTools, TransferTools)]
@@ -113,12 +115,13 @@ class Files(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Warn where nothing limits what callers change."""
-        if self._changes_files and not self.policies:
+        """Warn where nothing limits what callers read and change."""
+        if not self.policies:
             _logger.warning(
-                "toolkit %s has no policy: whoever may call it changes any file below its roots,"
-                " and reads secrets there; `toolbus host --policy FILE` limits that",
+                "toolkit %s has no policy: whoever may call it %s any file below its roots, also"
+                " those with secrets; `toolbus host --policy FILE` limits that",
                 self.name,
+                "changes" if self._changes_files else "reads",
             )
         yield
 

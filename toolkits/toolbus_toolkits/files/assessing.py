@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
 
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
@@ -37,6 +38,7 @@ from toolbus_toolkits.workspace import (
     RootedPattern,
     UnresolvedPath,
     escaped,
+    is_same_or_below,
     resolve,
 )
 
@@ -120,6 +122,9 @@ class Assessor:
                 names = _folders_below(location)
         except ToolFailed:
             names = None
+        if names is not None:  # and folders that rules name, which may come
+            ruled = (self._pattern(text).named_folders() for text in context.patterns)
+            names += (each for each in chain(*ruled) if is_same_or_below(each, paths.real))
         return self._with_tree(context, said, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
@@ -214,15 +219,17 @@ class Assessor:
     def _may_show(
         self, context: ToolContext, path: str, location: Location, token: str | None
     ) -> bool:
-        """Whether the diff of a change may be shown to who asks.
+        """Whether the diff of a change may be shown to who asks, and why there would be none.
 
-        A token proves what was read, and is a hash of it: nobody may try tokens until one shows
-        them a file with secrets.
+        Of a file with secrets, only to who has read all of it. A token is a hash: nobody may try
+        some until one shows the file; and lines around those that were read may be the secret.
         """
-        if token is None or not self._reason(path, location, writes=False):
+        if not self._reason(path, location, writes=False):
             return True
         seen = self._files.seen.of(context, location.path)
-        return seen is not None and seen.token == token
+        if seen is None:
+            return token is None
+        return seen.is_whole and token in (None, seen.token)
 
     def _diff(
         self, context: ToolContext, location: Location, change: Change, token: str | None
@@ -274,9 +281,8 @@ class Assessor:
         return os.path.normpath(os.path.join(self._files.roots.folders[0], path))
 
     def _paths(self, path: str, location: Location) -> _Paths:
-        status = location.status
-        is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-        return _Paths(self._written(path), location.path, location.root, is_folder)
+        written = self._written(path)
+        return _Paths(written, location.path, location.root, location.is_folder)
 
     def _reason(self, path: str, location: Location, *, writes: bool) -> str:
         """Return why a person decides about a file, to follow its name; empty if no one has to."""

@@ -70,7 +70,9 @@ class Writing:
             return Changed(self.text, [Span(1, 0, count_of_lines(self.text))])
         if not seen.is_whole:
             raise _unseen("has lines that you have not read", (1, seen.count), "all of them")
-        raw = with_line_ends(self.text, line_end_of(text.raw))
+        # The BOM stays: one that the text begins with would be a second one.
+        plain = self.text.removeprefix("\ufeff") if text.encoding.bom else self.text
+        raw = with_line_ends(plain, line_end_of(text.raw))
         return Changed(raw, [Span(1, seen.count, count_of_lines(raw))])
 
 
@@ -119,15 +121,17 @@ class Editing:
         """Return the text with the other text in it."""
         if text is None or seen is None:
             raise failure("no_such_file", "the file does not exist: `write` makes it")
+        shown = text.shown
         old = self.old_text.replace("\r\n", "\n")
+        new = self.new_text.replace("\r\n", "\n")
+        if old not in shown and self.old_text in shown:  # `\r\r\n` is shown as `\r\n`
+            old, new = self.old_text, self.new_text
         if not old:
             words = "old_text is empty: use `insert` to add lines, `write` to write a whole file"
             raise failure("no_change", words)
-        new = self.new_text.replace("\r\n", "\n")
         if old == new:
             words = "old_text and new_text are the same: nothing would change"
             raise failure("no_change", words)
-        shown = text.shown
         starts = self._places(shown, old)
         numbers = list(_line_numbers(shown, starts))
         reach = old[:-1].count("\n")
@@ -214,7 +218,7 @@ def _replaced(
         raw_start = start + bisect_left(wide, start)
         raw_end = start + len(old) + bisect_left(wide, start + len(old))
         line_end = line_end_of(raw[raw_start:raw_end]) or most
-        pieces += (raw[before:raw_first], with_line_ends(core, line_end))
+        pieces += (raw[before:raw_first], core.replace("\n", line_end or "\n"))
         before = raw_stop
         begins_line = shown[first - 1 : first] in ("", "\n")
         ends_line = shown[stop - 1 : stop] in ("", "\n")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
-from toolbus_toolkits.files.text import common_start
+from toolbus_toolkits.files.text import MAX_LINE_CHARS, common_start
 
 __all__ = ["Block", "lines_of", "unified_diff"]
 
@@ -22,7 +22,6 @@ _CONTEXT = 3
 _MAX_EDITS = 300
 _MAX_STEPS = 3_000_000
 """Less than a second. Texts with a period are equal on many diagonals, and blocks may be many."""
-_MAX_LINE_CHARS = 2_000
 _CONTEXT_CHARS = 100
 """Of a long line, before the place where it differs."""
 _NO_LINE_END = "\n\\ No newline at end of file"
@@ -236,14 +235,16 @@ def _lines_of_hunk(before: Sequence[str], after: Sequence[str], hunk: list[Block
 def _marked(mark: str, lines: Sequence[str], others: Sequence[str] = ()) -> Iterator[str]:
     """Give lines with a mark. Of a long one that is shown where it differs from its counterpart."""
     for line, other in zip_longest(lines, others[: len(lines)], fillvalue=""):
-        if len(line) <= _MAX_LINE_CHARS:
+        if len(line) <= MAX_LINE_CHARS:
             yield mark + line
             continue
         start = max(0, common_start(line, other) - _CONTEXT_CHARS)
-        shown = line[start : start + _MAX_LINE_CHARS]
+        text = line.removesuffix(_NO_LINE_END)
+        shown = text[start : start + MAX_LINE_CHARS]
         before = f"[{start:,} characters before]" if start else ""
-        after = len(line) - start - len(shown)
-        yield f"{mark}{before}{shown}" + (f"[cut: {after:,} more characters]" if after else "")
+        left = len(text) - start - len(shown)
+        after = f"[cut: {left:,} more characters]" if left else ""
+        yield f"{mark}{before}{shown}{after}{line[len(text) :]}"
 
 
 def _range(start: int, stop: int) -> str:

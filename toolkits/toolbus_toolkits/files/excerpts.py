@@ -7,14 +7,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toolbus_toolkits.files.seen import Lines
-from toolbus_toolkits.files.text import Encoding
+from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS, Encoding
 
 __all__ = ["Excerpt", "ExcerptScan"]
 
-_MAX_CHARS = 100_000
-_MAX_SHOWN = _MAX_CHARS - 1_000
+_MAX_SHOWN = MAX_SHOWN_CHARS - 1_000
 """Of the lines; the rest is for the words below them."""
-_MAX_LINE_CHARS = 2_000
 _MAX_BYTES_OF_CHAR = 4
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that begin no character."""
@@ -48,7 +46,7 @@ class ExcerptScan:
     def __init__(self, offset: int, limit: int) -> None:
         self._offset = offset
         self._limit = limit
-        self._max_line = _MAX_SHOWN if limit == 1 else _MAX_LINE_CHARS
+        self._max_line = _MAX_SHOWN if limit == 1 else MAX_LINE_CHARS
         self._max_bytes = self._max_line * _MAX_BYTES_OF_CHAR
         self._ended = 0  # lines that have ended
         self._ends_with_line_end = True
@@ -67,7 +65,7 @@ class ExcerptScan:
         last = self._offset - 1 + self._limit
         total = self._ended + block.count(b"\n")
         # As many bytes have more characters than are shown, whatever the encoding.
-        is_full = self._kept > _MAX_CHARS * _MAX_BYTES_OF_CHAR
+        is_full = self._kept > MAX_SHOWN_CHARS * _MAX_BYTES_OF_CHAR
         if self._ended < last and total >= self._offset - 1 and not is_full:
             start = 0
             for _ in range(self._offset - 1 - self._ended):

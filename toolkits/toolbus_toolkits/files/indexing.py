@@ -17,8 +17,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
-from toolbus_toolkits.workspace import PathPattern
-from toolbus_toolkits.workspace import is_draft as is_name_of_draft
+from toolbus_toolkits.workspace import PathPattern, is_draft
 
 __all__ = [
     "VERSION_CONTROL",
@@ -27,7 +26,7 @@ __all__ = [
     "files_read",
     "fitting",
     "indexed",
-    "is_draft",
+    "is_path_of_draft",
     "matcher_below",
     "matching",
     "pattern_below",
@@ -149,7 +148,7 @@ def matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes
     return [
         name
         for name, text in zip(names, texts, strict=False)
-        if matches(text) and not is_draft(name)
+        if matches(text) and not is_path_of_draft(name)
     ]
 
 
@@ -168,10 +167,10 @@ def fitting(texts: Iterable[str], more_bytes: int = 0) -> int:
     return count
 
 
-def is_draft(name: bytes) -> bool:
+def is_path_of_draft(name: bytes) -> bool:
     """Whether a file is a draft of one that is being written, and nothing of the tree."""
     # Most names are told by their ends: this is asked of each file of a tree.
-    return name.endswith(b".part") and is_name_of_draft(os.fsdecode(name.rpartition(b"/")[2]))
+    return name.endswith(b".part") and is_draft(os.fsdecode(name.rpartition(b"/")[2]))
 
 
 @asynccontextmanager

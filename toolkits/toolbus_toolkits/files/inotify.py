@@ -1,8 +1,8 @@
 """Events of folders from the kernel: inotify(7) of Linux.
 
 `watchfiles` and its like are not used: they watch what symlinks lead to, tell nothing where events
-were lost, and miss what is made in a new folder before they watch it. `inotify_simple`
-would replace this module alone, and be one more package to install.
+were lost, and miss what is made in a new folder before they watch it. `inotify_simple` would
+replace this module alone, and be one more package to install.
 """
 
 from __future__ import annotations

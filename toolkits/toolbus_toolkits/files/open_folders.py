@@ -40,8 +40,7 @@ class SearchedFolder:
     """
 
     def __init__(self, location: Location, prefix: str, *, is_secret: bool) -> None:
-        mode = 0 if location.status is None else location.status.st_mode
-        self.is_folder: bool = stat.S_ISDIR(mode)
+        self.is_folder: bool = location.is_folder
         self.path: str = location.path
         self.is_secret = is_secret
         self._prefix = prefix

@@ -84,6 +84,9 @@ def proven(
     if token is None and seen is None:
         text = f"{name} exists, and you have not read it: read it first"
         raise failure("never_read", text)
+    if token not in (None, now.token) and seen and seen.token == now.token:
+        text = f"{name} has another version than that of the token, and you have seen it: give"
+        raise failure("changed", f"{text} the token of your last read or change, or none")
     if token not in (None, now.token) or (token is None and seen and seen.token != now.token):
         raise failure("changed", f"{name} has changed since you have read it: read it again")
     # A token alone proves that it was read, such as by another host. What is known here is better.
@@ -187,7 +190,8 @@ def _read_back(data: bytes, raw: str, target: Text) -> tuple[str, Text]:
         raise failure("encoding", "a text with NUL would be no text any more") from None
     if after.raw != raw:
         text = f"in {target.encoding.label}, the encoding of the file, this text would be read as"
-        raise failure("encoding", f"{text} another one")
+        hint = ": leave out the U+FEFF at its beginning" if raw.startswith("\ufeff") else ""
+        raise failure("encoding", f"{text} another one{hint}")
     return token, after
 
 

@@ -138,6 +138,7 @@ _REASONS = {
     errno.EPERM: ("not_permitted", "may not be changed by the user of this host"),
     errno.EROFS: ("not_permitted", "is on a file system that is read-only"),
     errno.ETXTBSY: ("not_permitted", "is a program that runs"),
+    errno.EBUSY: ("not_permitted", "cannot be replaced: it is a mount of its own, or in use"),
     errno.ENOSPC: ("no_space", "cannot be written: the disk is full"),
     errno.EDQUOT: ("no_space", "cannot be written: the quota of this user is used up"),
     errno.EFBIG: ("no_space", "cannot be written: it is larger than this host allows"),

@@ -75,7 +75,9 @@ def _media_type_of(block: bytes) -> str:
     if block[:4] == b"RIFF" and block[8:12] == b"WEBP":
         return "image/webp"
     found = (kind for signature, kind in _SIGNATURES if block.startswith(signature))
-    return next(found, "")
+    kind = next(found, "")
+    # Each image has NUL. A text may begin like one, and models refuse what is no image.
+    return kind if 0 in block or kind == "application/pdf" else ""
 
 
 def _rest(file: IO[bytes], block: bytes, size: int, name: str) -> bytes:

@@ -29,7 +29,7 @@ from toolbus_toolkits.files.indexing import (
 from toolbus_toolkits.files.open_folders import NewestFiles, SearchedFolder
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
-from toolbus_toolkits.workspace import is_draft as is_name_of_draft
+from toolbus_toolkits.workspace import is_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
 
@@ -109,17 +109,26 @@ class SearchTools:
         self._counts = SecretCounts()
         self._places = Places(_MAX_AT_A_TIME)
         self._places_of_one = Places(_MAX_OF_ONE)
+        # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
-            FunctionTool(self._list, name="list", read_only=True, assess=assessor.listing),
+            FunctionTool(
+                self._list,
+                name="list",
+                affinity="caller",
+                read_only=True,
+                assess=assessor.listing,
+            ),
             FunctionTool(
                 self._glob,
                 name="glob",
+                affinity="caller",
                 read_only=True,
                 assess=assessor.finding,
             ),
             FunctionTool(
                 self._grep,
                 name="grep",
+                affinity="caller",
                 read_only=True,
                 assess=assessor.searching,
             ),
@@ -183,7 +192,10 @@ class SearchTools:
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
         note = "" if is_in_time else ended_early(seconds)
         if not newest.total and pattern.startswith("/"):
-            note = f"{note} A `/` at the start of a pattern stands for `path`.".strip()
+            told = (
+                "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
+            )
+            note = f"{note} {told}".strip()
         paths = [one_line(folder.shown(name)) for name in newest.newest()]
         paths = paths[: fitting(paths)]
         return GlobResult(
@@ -209,7 +221,8 @@ class SearchTools:
 
         Hidden files count. Not searched are binary files, what Git ignores, what is behind
         symlinks, and files that may hold secrets: `left_out` is their number, and `path` searches
-        one of them. Where a rule forbids some of the files, `path` and `glob` leave them out.
+        one of them. A search is denied where a rule denies one of the files: call it again, with
+        a `path` or `glob` that leaves them out, such as `!*.lock`.
 
         Args:
             call: The call.
@@ -260,7 +273,7 @@ def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, li
     first: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if is_name_of_draft(entry.name):
+            if is_draft(entry.name):
                 continue
             total += 1
             first.append(entry.name)

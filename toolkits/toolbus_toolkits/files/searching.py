@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_draft
+from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_path_of_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
     SearchedFolder,
@@ -28,6 +28,7 @@ from toolbus_toolkits.files.open_folders import (
 )
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
+from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS
 
 __all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
 
@@ -46,9 +47,6 @@ _MAX_COUNTS = 64
 """Of folders, with what is searched there."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
-_MAX_LINE_CHARS = 2000
-_MAX_SHOWN_CHARS = 100_000
-"""Of all lines together."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
 _FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+))?")
 
@@ -97,7 +95,9 @@ class SecretCounts:
 
     def get(self, place: tuple[str, FileFilter]) -> int | None:
         """Return the count of a folder, by its path and what is searched there; None if unknown."""
-        counted_at, count = self._counts.get(place, (-_COUNT_S, 0))
+        if place not in self._counts:
+            return None
+        counted_at, count = self._counts[place]
         return count if time.monotonic() - counted_at < _COUNT_S else None
 
     def put(self, place: tuple[str, FileFilter], count: int) -> None:
@@ -132,10 +132,11 @@ class Search:
         self._question = question
         self._counts = counts
         self._secrets = SecretNames(folder, files.sensitive)
+        self._max_files = max(_MAX_FILES, 4 * question.limit)
         self._newest = NewestFiles(
             folder,
-            question.limit,
-            lambda names: [n for n in names if not (is_draft(n) or self._secrets.has(n))],
+            self._max_files,
+            lambda names: [n for n in names if not (is_path_of_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
         self._chars = 0
@@ -149,18 +150,23 @@ class Search:
         if self._folder.is_folder:
             is_in_time = await self._find(seconds * _INDEX_PART)
             names = self._newest.newest()
-            answer.truncated = self._newest.total > len(names)
             if self._has_enough():
+                answer.truncated = True
                 answer.note = (
                     f"These are the newest of the first {self._newest.total:,} files that match:"
                     " search a part of the folder for the newest of all. "
                 )
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
-                for start in range(0, len(names), _BATCH_FILES):
-                    if await self._read(names[start : start + _BATCH_FILES]):
+                while names:
+                    # One more than is shown tells whether there are more. What rg has found before
+                    # may be outside, while a folder is swapped for a link: it must tell nothing.
+                    left = self._question.limit - len(answer.lines)
+                    count = min(_BATCH_FILES, max(1, left + 1))
+                    if await self._read(names[:count]):
                         answer.truncated = True
                         break
+                    del names[:count]
         except TimeoutError:
             is_in_time = False
         if answer.left_out:
@@ -204,10 +210,12 @@ class Search:
             answer.left_out = known
             return True
 
-        def count(names: list[bytes]) -> None:
-            answer.left_out += sum(map(self._secrets.has, names))
-
-        is_in_time = await indexed(self._folder, arguments, count, seconds)
+        # Through open folders: what rg lists may be outside, while a folder is swapped for a link.
+        found = NewestFiles(
+            self._folder, 0, lambda names: [n for n in names if self._secrets.has(n)]
+        )
+        is_in_time = await indexed(self._folder, arguments, found.add, seconds)
+        answer.left_out = found.total
         if is_in_time:
             self._counts.put(place, answer.left_out)
         return is_in_time
@@ -217,7 +225,7 @@ class Search:
         return self._has_enough()
 
     def _has_enough(self) -> bool:
-        return self._newest.total >= max(_MAX_FILES, 4 * self._question.limit)
+        return self._newest.total >= self._max_files
 
     async def _read(self, names: list[bytes]) -> bool:
         """Search in some files; return whether more would be found than is shown."""
@@ -246,10 +254,11 @@ class Search:
                 for match in filter(None, map(_FILE.fullmatch, records)):
                     number, count = match.groups()
                     found[int(number)] = "" if count is None else f":{int(count)}"
-        self._answer.lines += (
-            self._shown(names[number]) + found[number] for number in names if number in found
-        )
-        return False
+        lines = self._answer.lines
+        lines += (self._shown(names[number]) + found[number] for number in names if number in found)
+        is_more = len(lines) > self._question.limit
+        del lines[self._question.limit :]
+        return is_more
 
     async def _read_lines(self, names: dict[int, bytes]) -> bool:
         arguments = [
@@ -257,7 +266,7 @@ class Search:
             "--no-heading",
             f"--context={self._question.context}",
             f"--max-count={self._question.limit + 1}",
-            f"--max-columns={4 * _MAX_LINE_CHARS}",
+            f"--max-columns={4 * MAX_LINE_CHARS}",
             "--max-columns-preview",
             "--threads=1",  # the files in their order
         ]
@@ -282,7 +291,7 @@ class Search:
             line += ": " if sign is None else f"{sign.decode()}{int(line_number)}{sign.decode()}"
             line += _shown_text(text)
         lines = self._answer.lines
-        if len(lines) == self._question.limit or self._chars + len(line) > _MAX_SHOWN_CHARS:
+        if len(lines) == self._question.limit or self._chars + len(line) > MAX_SHOWN_CHARS:
             return False
         lines.append(line)
         self._chars += len(line)
@@ -310,4 +319,4 @@ def ended_early(seconds: float) -> str:
 def _shown_text(data: bytes) -> str:
     r"""Return a line as text, cut; the `\r` of a `\r\n` belongs to its end."""
     text = data.decode(errors="replace").removesuffix("\r")
-    return text if len(text) <= _MAX_LINE_CHARS else f"{text[:_MAX_LINE_CHARS]} [cut]"
+    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]} [cut]"

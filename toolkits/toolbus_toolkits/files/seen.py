@@ -188,12 +188,11 @@ def _seen_of(facts: Any) -> Seen | None:
     try:
         token, count, *lines = facts
         found = tuple((first, last) for first, last in lines)
-        numbers = [count, *(number for each in found for number in each)]
     except (TypeError, ValueError):
         return None
-    if not isinstance(token, str) or not all(type(number) is int for number in numbers):
-        return None
     bounds = [number for each in found for number in each]
+    if not isinstance(token, str) or not all(type(number) is int for number in (count, *bounds)):
+        return None
     is_ascending = all(first <= last for first, last in found)
     is_apart = all(before[1] < after[0] for before, after in pairwise(found))
     if not is_ascending or not is_apart or (bounds and not 1 <= bounds[0] <= bounds[-1] <= count):

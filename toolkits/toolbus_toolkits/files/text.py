@@ -12,6 +12,8 @@ import hashlib
 from dataclasses import dataclass
 
 __all__ = [
+    "MAX_LINE_CHARS",
+    "MAX_SHOWN_CHARS",
     "UTF8",
     "Encoding",
     "NotText",
@@ -26,6 +28,10 @@ __all__ = [
     "with_line_ends",
 ]
 
+MAX_SHOWN_CHARS = 100_000
+"""Of the text of one result."""
+MAX_LINE_CHARS = 2_000
+"""Of one line of it; of a longer one a part is shown."""
 _TOKEN_BYTES = 12
 
 

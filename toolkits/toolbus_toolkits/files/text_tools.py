@@ -16,12 +16,12 @@ from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
 from toolbus_toolkits.files.planning import Commit, Plan, planned
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import read_file
+from toolbus_toolkits.files.text import MAX_SHOWN_CHARS
 from toolbus_toolkits.workspace import replaced
 
 __all__ = ["ChangeResult", "ReadResult", "TextTools"]
 
 _MAX_TEXT_CHARS = 4 * 1024 * 1024
-_MAX_DIFF_CHARS = 100_000
 
 NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
 
@@ -206,7 +206,7 @@ class TextTools:
     ) -> Plan:
         with self._files.at(path, context) as location:
             plan = planned(
-                self._files, context, location, change, token=token, max_diff_chars=_MAX_DIFF_CHARS
+                self._files, context, location, change, token=token, max_diff_chars=MAX_SHOWN_CHARS
             )
 
             def check(descriptor: int | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,7 +93,7 @@ class Watch:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             watched = folder = self._files.path_of(location)
             self._status = location.status
-            if not stat.S_ISDIR(location.status.st_mode):
+            if not location.is_folder:
                 os.close(location.open_file())  # raises for a FIFO and its like
                 self._only = location.name
                 self._status = os.fstat(location.folder)

@@ -80,18 +80,20 @@ class Shell(Toolkit):
         records: Records | None = None,
         policy: Permissions | None = None,
     ) -> None:
-        config = ShellConfig(
-            workdir=Path(workdir),
-            keep=keep,
-            env=dict(env or {}),
-            inherit=tuple(inherit),
-            additional_dangerous_files=tuple(additional_dangerous_files),
-            additional_dangerous_directories=tuple(additional_dangerous_directories),
-            max_jobs=max_jobs,
-            max_memory_mib=max_memory_mib,
-            max_cpu_s=max_cpu_s,
-            max_file_mib=max_file_mib,
-        )
+        # As they are given: of a text, `tuple` would make its letters.
+        options: dict[str, Any] = {
+            "workdir": Path(workdir),
+            "keep": keep,
+            "env": dict(env or {}),
+            "inherit": inherit,
+            "additional_dangerous_files": additional_dangerous_files,
+            "additional_dangerous_directories": additional_dangerous_directories,
+            "max_jobs": max_jobs,
+            "max_memory_mib": max_memory_mib,
+            "max_cpu_s": max_cpu_s,
+            "max_file_mib": max_file_mib,
+        }
+        config = ShellConfig.model_validate(options)
         kept = "The directory and exported variables are kept for your next call, and nothing else."
         lost = "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
         super().__init__(

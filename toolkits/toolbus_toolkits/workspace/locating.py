@@ -82,6 +82,11 @@ class Location:
         """The path from its root; "." for the root."""
         return self.path[len(self.root) :].lstrip("/") or "."
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether a folder is there."""
+        return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
     def open_file(self) -> int:
         """Open the file for reading, and return a descriptor.
 

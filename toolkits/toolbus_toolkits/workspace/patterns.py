@@ -186,6 +186,14 @@ class RootedPattern:
             self._pattern.covers(text, is_folder=is_folder) for text in texts if text is not None
         )
 
+    def named_folders(self) -> list[str]:
+        """Return the folders that its names before any wildcard lead to; they need not exist."""
+        if self._pattern is None or "/" not in self._pattern.start:
+            return []
+        folder = os.path.dirname(self._pattern.start)
+        starts = [*self._roots.folders, *(["/"] if self._pattern.is_absolute else [])]
+        return [os.path.join(start, folder) for start in starts]
+
     def may_be_covered(self, files: Sequence[str]) -> Iterator[str]:
         """Yield those of many files that it may be meant for, by their real paths."""
         if self._pattern is None:

@@ -155,9 +155,8 @@ class SensitivePaths:
     def __init__(
         self, additional_files: Iterable[str] = (), additional_directories: Iterable[str] = ()
     ) -> None:
-        added = [
-            entry.rstrip("/") for entry in (*additional_files, *additional_directories) if entry
-        ]
+        given = filter(None, (*additional_files, *additional_directories))
+        added = [text for entry in given for text in _spellings(entry)]
         home = home_of(os.environ)
         names = [entry.partition("/")[2] for entry in SECRETS[_OF_TOOLBUS]]
         secrets = {
@@ -199,6 +198,17 @@ class SensitivePaths:
         entries = self._all if writes else self._secrets
         found = entries.reason(_comparable(path[-_MAX_CHARS:]))
         return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found
+
+
+def _spellings(entry: str) -> set[str]:
+    """Return an entry as a person may write it, such as `./vault/` or `~/vault`, as in the tables.
+
+    An absolute one is added with its real path too, which is the one that is compared.
+    """
+    if entry.startswith("~/"):
+        entry = os.path.expanduser(entry)
+    plain = os.path.normpath(entry)
+    return {plain, os.path.realpath(plain)} if plain.startswith("/") else {plain}
 
 
 class _Entries:

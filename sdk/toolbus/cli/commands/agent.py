@@ -144,6 +144,7 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
     """Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal aborts.
 
     --name is its name as a participant and of its toolkit: `toolbus chat NAME` asks it.
+    `toolbus agent --offer NAME --help` shows the flags of the toolkit NAME too.
     """
     records.check()
     with reporting_cancel(as_json=options.as_json):

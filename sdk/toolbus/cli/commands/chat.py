@@ -70,7 +70,8 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
         str | None,
         typer.Option(
             metavar="JSON|@FILE",
-            help="Toolkits to build for each question: a list of objects with `name` and config. "
+            help="Toolkits to build for each question: a list of objects, each with `name` and the "
+            "fields of its config. "
             "Default with --model: those of --offer.",
         ),
     ] = None,
@@ -91,7 +92,8 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     In the chat /help lists commands. Ctrl-C interrupts an answer; Ctrl-D ends the chat. Without a
     terminal stdin is the question, with --json one in each line. With --json each event is a line
     of JSON. With --model the agent runs in this process, and asks in the terminal what its
-    permissions do not decide.
+    permissions do not decide. `toolbus chat --offer NAME --help` shows the flags of the toolkit
+    NAME too.
 
     Exit codes: those of `toolbus call`; a chat in a terminal ends with 0.
     """
