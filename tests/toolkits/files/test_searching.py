@@ -197,6 +197,7 @@ async def test_a_file_and_a_folder_are_searched_by_their_path(tmp_path: Path) ->
     ("tool", "arguments", "words"),
     [
         ("grep", {"pattern": "fo(o"}, "unclosed group"),
+        ("grep", {"pattern": "a(?=b)"}, "look-around"),
         ("grep", {"pattern": "a\nb"}, "multiline"),
         ("grep", {"pattern": "a\0"}, "NUL"),
         ("grep", {"pattern": "a", "glob": "{a"}, "unclosed alternate group"),
@@ -214,6 +215,7 @@ async def test_a_bad_pattern_is_an_error_that_says_why(
     reason, message = await tools.fails(tool, **arguments)
     assert reason == "bad_pattern"
     assert words in message
+    assert "--pcre2" not in message
 
 
 async def test_a_pattern_may_be_an_absolute_path_below_the_folder(tools: _Tools) -> None:

@@ -83,7 +83,7 @@ class Files(Toolkit):
         policy: Permissions | None = None,
     ) -> None:
         if not isinstance(further_roots, str):  # of a text, `tuple` would make its letters
-            further_roots = tuple(map(fspath, further_roots))
+            further_roots = tuple(fspath(folder) for folder in further_roots)
         options: dict[str, Any] = {
             "root": fspath(root),
             "further_roots": further_roots,

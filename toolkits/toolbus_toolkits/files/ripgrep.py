@@ -40,6 +40,7 @@ _MAX_RECORD_BYTES = 64 * 1024
 for characters of many code points."""
 _MAX_ERROR_BYTES = 4096
 _MAX_ERROR_CHARS = 2000
+_PCRE2 = "Consider enabling PCRE2"  # advice of rg that no caller can follow
 # rg holds the longest line. A tree of source files needs less than 0.1 GB; a file of one endless
 # line must not take the memory of the machine.
 _LIMITS = ProgramLimits(memory_bytes=2 * 1024**3)
@@ -133,7 +134,8 @@ class Ripgrep:
     def _check(self, status: int) -> None:
         if status in (0, _NO_MATCH):
             return
-        text = printable(self._errors.decode(errors="replace").strip(), _MAX_ERROR_CHARS)
+        words = self._errors.decode(errors="replace").partition(_PCRE2)[0]
+        text = printable(words.strip(), _MAX_ERROR_CHARS)
         if status < 0:
             hint = "if a file has a line of over 1 GB, leave it out by `glob`"
             raise failure("failed", f"rg was ended by signal {-status}: {text}; {hint}")
