@@ -243,13 +243,14 @@ class Search:
             return False
         if self._question.output == "content":
             return await self._read_lines(names)
-        mode = "--count"
+        arguments = ["--count"]
         end = b"\n"
         if self._question.output == "files":
-            mode = "--files-with-matches"
+            # Each file is read to its first match: to start threads takes longer.
+            arguments = ["--files-with-matches", "--threads=1"]
             end = b"\0"
         found: dict[int, str] = {}
-        async with self._reading([mode], names) as rg:
+        async with self._reading(arguments, names) as rg:
             async for records in rg.records(end):
                 for match in filter(None, map(_FILE.fullmatch, records)):
                     number, count = match.groups()
