@@ -159,11 +159,11 @@ async def test_a_folder_that_is_swapped_for_a_link_before_it_is_opened_is_not_wa
     tree = tmp_path / "tree"
     opened = watched_tree._opened
 
-    def swapped(folder: Any, top: int) -> int:
-        if folder.name == "new" and not (tree / "new").is_symlink():
+    def swapped(steps: list[str], top: int) -> int:
+        if steps == ["new"] and not (tree / "new").is_symlink():
             (tree / "new").rmdir()
             (tree / "new").symlink_to(tmp_path / "outside")
-        return opened(folder, top)
+        return opened(steps, top)
 
     monkeypatch.setattr(watched_tree, "_opened", swapped)
     async with _watching(Files(tree), folder=tree) as watch:
@@ -279,12 +279,25 @@ async def test_a_caller_has_a_few_watches(tmp_path: Path, monkeypatch: pytest.Mo
             await _refused(toolkit, ".", "too_many")
 
 
-async def test_folders_deeper_than_the_limit_are_refused(
+async def test_what_is_in_folders_deeper_than_the_limit_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched_tree, "MAX_DEPTH", 2)
     (tmp_path / "1" / "2" / "3").mkdir(parents=True)
-    await _refused(Files(tmp_path), ".", "too_large")
+    async with _watching(Files(tmp_path), folder=tmp_path) as watch:
+        (tmp_path / "1" / "2" / "3" / "deep").touch()
+        (tmp_path / "1" / "2" / "file").touch()
+        assert await watch.changes() == ["added 1/2/file"]
+
+
+@pytest.mark.parametrize("seconds", [{"timeout_s": 0.3}, {}])
+async def test_a_watch_ends_by_itself_before_its_result_would_be_lost(
+    tmp_path: Path, seconds: dict[str, float]
+) -> None:
+    async with Turn(None, always=[Files(tmp_path)]) as turn:
+        result = await turn.invoke("files.watch", seconds, timeout_s=60 if seconds else 1)
+    # A busy machine may not have begun by then.
+    assert result.value in ([{"path": ".", "change": "watching"}], [])
 
 
 async def test_when_the_kernel_drops_events_that_is_told_and_the_watch_begins_again(

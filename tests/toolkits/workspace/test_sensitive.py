@@ -14,6 +14,7 @@ SECRETS = """
 .e\u200bnv \uff0eenv a//.env
 a/./.env
 id_rsa .ssh .ssh/config ~/.ssh/known_hosts a/.SSH/x x.pem X.PEM x.key x.p12 x.kdbx
+id_rsa~ x.pem.bak .netrc.old a/.vault-token.orig
 /etc/ssh/ssh_host_rsa_key .gnupg/x .netrc .npmrc .pypirc .pgpass .git-credentials .aws/config
 .kube/config .docker/config.json a/.docker/./config.json .config/gcloud/x .config/gh/hosts.yml
 /etc/shadow /etc//shadow /etc/shadow- /etc/sudoers.d/x /proc/1/environ /proc/self/mem

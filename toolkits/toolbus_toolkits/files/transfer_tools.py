@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import mimetypes
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
+from typing import Annotated
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
@@ -34,6 +37,9 @@ _MAX_WATCHES = 32
 _MAX_WATCHES_OF_ONE = 8
 _GRACE_S = 0.25
 """How long the end of a watch waits for its thread, which may be listing a large folder."""
+_ANSWER_S = 1.0
+"""So long before the deadline of its call a watch ends, or who collects its changes would get none
+of them."""
 _WAITING_S = 10.0
 """Seconds without a change, after which `waiting` is told. By default a stream ends as stalled
 after 30 s: so one of these may be late."""
@@ -133,7 +139,12 @@ class TransferTools:
         context.enter()
         return PutResult(token=version, size=upload.size)
 
-    async def _watch(self, context: ToolContext, path: Path = ".") -> AsyncIterator[WatchedChange]:
+    async def _watch(
+        self,
+        context: ToolContext,
+        path: Path = ".",
+        timeout_s: Annotated[float, Field(gt=0)] | None = None,
+    ) -> AsyncIterator[WatchedChange]:
         """Stream the changes below a folder, or those of one file, until you leave the stream.
 
         What is changed after a value with the change `watching` is told: as `added`, `modified`
@@ -144,6 +155,8 @@ class TransferTools:
         Args:
             context: The call.
             path: The folder, from the root, or absolute; or a file.
+            timeout_s: Seconds until it ends; by default a second before the deadline of the call,
+                if that has one.
         """
         with self._place_for_watch(asker_of(context)):
             loop = asyncio.get_running_loop()
@@ -158,16 +171,21 @@ class TransferTools:
             running.add_done_callback(retrieve_error)
             running.add_done_callback(lambda _: has_changed.set())
             try:
+                ends_at = loop.time() + _seconds(context, timeout_s)
                 while not running.done():
+                    left_s = ends_at - loop.time()
                     try:
-                        async with asyncio.timeout(_WAITING_S):
+                        async with asyncio.timeout(min(left_s, _WAITING_S)):
                             await has_changed.wait()
                     except TimeoutError:
-                        yield watch.waiting()
-                        continue
+                        if left_s > _WAITING_S:
+                            yield watch.waiting()
+                            continue
                     has_changed.clear()
                     for change in watch.take():
                         yield change
+                    if loop.time() >= ends_at:
+                        return
                 await running
             finally:
                 watch.stop()
@@ -215,6 +233,13 @@ async def _received(
             context.enter()
         await FILE_THREADS.finish(upload.discard)
         raise
+
+
+def _seconds(context: ToolContext, timeout_s: float | None) -> float:
+    """Return how long a watch may take."""
+    seconds = math.inf if timeout_s is None else timeout_s
+    left_s = context.deadline
+    return seconds if left_s is None else min(seconds, max(left_s - _ANSWER_S, left_s / 2))
 
 
 def _media_type(name: str) -> str | None:

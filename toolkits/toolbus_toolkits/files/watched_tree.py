@@ -200,8 +200,13 @@ class WatchedTree:
             self._close_top()
 
     def _scan(self, folder: _Folder, top: int) -> None:
+        steps = folder.steps()
+        # Searches find nothing deeper either, and who makes such a folder must end no watch.
+        if len(steps) > MAX_DEPTH:
+            self._leave_out(folder)
+            return
         try:
-            descriptor = _opened(folder, top)
+            descriptor = _opened(steps, top)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             self._leave_out(folder)
             return
@@ -348,11 +353,7 @@ class WatchedTree:
             self._add(folder, event.name, is_new=True)
 
 
-def _opened(folder: _Folder, top: int) -> int:
-    steps = folder.steps()
-    if len(steps) > MAX_DEPTH:
-        text = f"a folder is more than {MAX_DEPTH} folders below the one that is watched"
-        raise failure("too_large", text)
+def _opened(steps: list[str], top: int) -> int:
     above = os.dup(top)
     try:
         for name in steps[:-1]:

@@ -131,6 +131,8 @@ _MAX_CHARS = 4096
 """Of a longer path the end is compared; nothing can open it."""
 _MAX_PATTERN_CHARS = 512
 """The longest pattern that is compared with each entry, at each of its names."""
+_OF_COPIES = ("~", ".bak", ".old", ".orig", ".save", ".swp")
+"""What editors and people put behind the name of a copy: `id_rsa.bak` is a key too."""
 _WILDCARDS = frozenset("*?[")
 _BRACKETS = re.compile(r"\[[!^]?\]?(?:\[[:.=]\w+[:.=]\]|[^\]/])*\]")
 """A set of characters in a pattern of bash."""
@@ -196,7 +198,8 @@ class SensitivePaths:
         if has_wildcard(path) and len(path) > _MAX_PATTERN_CHARS:
             return "is a pattern that is too long to judge"
         entries = self._all if writes else self._secrets
-        found = entries.reason(_comparable(path[-_MAX_CHARS:]))
+        plain = _comparable(path[-_MAX_CHARS:])
+        found = entries.reason(plain) or self._secrets.reason(_without_copy(plain))
         return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found
 
 
@@ -272,7 +275,7 @@ class _Ends:
     def may_match(self, data: bytes) -> bool:
         if not data.isascii():  # a character of it may count as a `/`
             return True
-        name = data.decode().casefold()
+        name = _without_copy(data.decode().casefold())
         return (
             name in self._whole
             or name.startswith(self._starts)
@@ -295,6 +298,13 @@ def _leads_to(pattern: str, name: str) -> bool:
 def _matches(name: str, pattern: str) -> bool:
     # A `.` at the start is not matched by `*` and `?`; what `dotglob` changes, `shopt` is asked for
     return fnmatchcase(name, pattern) and (name[:1] != "." or pattern[0] == ".")
+
+
+def _without_copy(path: str) -> str:
+    """Return the path of what is copied in a file, by what is put behind the name of a copy."""
+    for suffix in _OF_COPIES:
+        path = path.removesuffix(suffix)
+    return path
 
 
 def _regex_of(entry: str) -> str:
