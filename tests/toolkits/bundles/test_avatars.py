@@ -106,7 +106,7 @@ def test_keys_of_agenticx_mean_what_they_mean_there(home: Path) -> None:
             "'clok' is not installed: did you mean clock?; there are clock, files",
         ),
         ("toolkits: [ledger]", "or write it under `require` where others host it"),
-        ("offer: [files]", "offer: 'files' is not installed"),
+        ("offer: [ledger]", "offer: 'ledger' is not installed"),
         ("offer: ['os:system']", "offer: 'os:system' is not installed"),
         ("require: ['sql@ops']", "require: 'sql@ops' is no name of a toolkit"),
         ("denied_tools: ['mcp (all)']", "denied_tools: 'mcp (all)' is no tool"),
