@@ -43,7 +43,7 @@ _WALK = (
 )
 _MAX_RESULT_BYTES = 1_000_000
 """A little less than what a room sends."""
-_TAKEN_AT_ONCE = 2000
+_TAKEN_AT_ONCE = 1000
 """Names: some milliseconds of work, so that the change to a thread costs little beside it."""
 
 

@@ -135,8 +135,9 @@ def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
     return sorted(folders.items())
 
 
-def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
+def _found_files(walk: _Walk, names: Iterable[bytes]) -> list[Found]:
     """Return those names that are regular files."""
+    found: list[Found] = []
     is_file = stat.S_ISREG
     look_at = os.lstat  # a third faster than `os.stat` with its arguments for the same
     for folder, last_names in _by_folder(names):
@@ -153,7 +154,8 @@ def _found_files(walk: _Walk, names: Iterable[bytes]) -> Iterator[Found]:
                 _check_is_gone(error)
                 continue
             if is_file(status.st_mode):
-                yield -status.st_mtime_ns, start + name
+                found.append((-status.st_mtime_ns, start + name))
+    return found
 
 
 def _check_is_gone(error: OSError) -> None:
@@ -172,7 +174,7 @@ def open_files(folder: SearchedFolder, names: Iterable[bytes]) -> dict[bytes, in
         with folder.walk() as walk:
             for _, name in _found_files(walk, names):
                 at, _, last_name = name.rpartition(b"/")
-                try:  # the walk is in its folder now
+                try:
                     descriptor = os.open(last_name, READ, dir_fd=walk.enter(at))
                 except OSError as error:
                     _check_is_gone(error)

@@ -33,8 +33,10 @@ _MAX_WAITING_BYTES = 1024 * 1024
 """What rg has written and nobody has taken yet; beyond it, rg waits."""
 _TRICKLE_BYTES = 16 * 1024
 _TRICKLE_S = 0.003
+_FIRST_READS = 8
 """After less than so many bytes, so long is waited for more: rg writes each name by itself, and to
-read it so would cost as much as the search."""
+read it so would cost as much as the search. The first reads do not wait: most answers are short,
+and would only come later."""
 _MAX_RECORD_BYTES = 64 * 1024
 """Of a longer record the rest is dropped: names are shorter, and lines are cut by rg itself, but
 for characters of many code points."""
@@ -76,6 +78,7 @@ class Ripgrep:
         self._changed = asyncio.Event()
         self._command: RunningCommand | None = None
         self._is_paused = False
+        self._reads = 0
         self._status: int | None = None
 
     def _receive(self, pipe: str, data: bytes) -> None:
@@ -86,7 +89,8 @@ class Ripgrep:
         self._changed.set()
         if self._command is None or self._is_paused:
             return  # the first may come before its start has returned
-        is_trickle = len(data) < _TRICKLE_BYTES
+        self._reads += 1
+        is_trickle = len(data) < _TRICKLE_BYTES and self._reads > _FIRST_READS
         if is_trickle or len(self._waiting) >= _MAX_WAITING_BYTES:
             self._command.pause()
             self._is_paused = True
