@@ -41,6 +41,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, frozenset[str]
 @example("{**/a,b}*/{a,b}")
 @example("a/{**,b}/ab")
 @example("x{**/a,b.d/**}/")
+@example("{}**/a")
+@example("{a,{}}*/{,b}a")
 def test_a_pattern_covers_what_rg_leaves_out(
     tree: tuple[Path, frozenset[str]], pattern: str
 ) -> None:

@@ -55,6 +55,8 @@ _FOLDERS_BETWEEN = "/**/"
 _ALL_BELOW = "/**"
 _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN = re.compile(r"(?:\\.|[^*?\[\]{}\\])*", re.DOTALL).fullmatch
+_NOTHING: list[list[_Token]] = [[]]
+"""Braces without a text. They are a token nevertheless: what follows them begins nothing."""
 _SPECIAL = re.compile(r"[*?\[\]{}\\!#~]|\s(?=\s*\Z)")
 
 
@@ -282,10 +284,10 @@ class _Parser:
             if not self._opened:
                 raise ValueError("a } has no {")
             start = self._opened.pop()
-            texts: list[list[_Token]] = [branch for branch in self._branches[start:] if branch]
+            branches = self._branches[start:]
+            texts = [branch for branch in branches if any(token != _NOTHING for token in branch)]
             del self._branches[start:]
-            if texts:
-                self._branches[-1].append(texts)
+            self._branches[-1].append(texts or _NOTHING)
             return
         if character == "{":
             if len(self._opened) == _MAX_DEPTH:
