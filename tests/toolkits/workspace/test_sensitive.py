@@ -94,5 +94,7 @@ def test_the_last_name_alone_tells_what_is_no_secret() -> None:
             last_name = name.rpartition("/")[2]
             for spelling in (last_name, last_name.upper(), f"\u200b{last_name}"):
                 assert paths.may_end_secret(spelling.encode()), spelling
+    assert SensitivePaths(["*.bak", "notes.old"]).may_end_secret(b"notes.old")
+    assert SensitivePaths(["*.bak", "notes.old"]).may_end_secret(b"pay.bak")
     for last_name in ("app.py", "config.py", "environment", "key", "notes.txt", ".github"):
         assert not paths.may_end_secret(last_name.encode()), last_name

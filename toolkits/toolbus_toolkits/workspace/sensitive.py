@@ -199,7 +199,9 @@ class SensitivePaths:
             return "is a pattern that is too long to judge"
         entries = self._all if writes else self._secrets
         plain = _comparable(path[-_MAX_CHARS:])
-        found = entries.reason(plain) or self._secrets.reason(_without_copy(plain))
+        found = entries.reason(plain)
+        if not found and plain.endswith(_OF_COPIES):
+            found = self._secrets.reason(_without_copy(plain))
         return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found
 
 
@@ -275,7 +277,12 @@ class _Ends:
     def may_match(self, data: bytes) -> bool:
         if not data.isascii():  # a character of it may count as a `/`
             return True
-        name = _without_copy(data.decode().casefold())
+        name = data.decode().casefold()
+        if name.endswith(_OF_COPIES) and self._matches(_without_copy(name)):
+            return True
+        return self._matches(name)
+
+    def _matches(self, name: str) -> bool:
         return (
             name in self._whole
             or name.startswith(self._starts)
