@@ -1,4 +1,7 @@
-"""Whose a call is: what a toolkit keeps for one of them, no other one gets."""
+"""Whose a call is, and how long it may work.
+
+What a toolkit keeps for one asker, no other one gets.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from weakref import WeakValueDictionary
 
 from toolbus import ToolContext
 
-__all__ = ["Asker", "Places", "asker_of"]
+__all__ = ["Asker", "Places", "asker_of", "seconds_to_answer"]
+
+_ANSWER_S = 1.0
 
 Asker: TypeAlias = tuple[tuple[str, str] | None, ...]
 """Those behind a call, each by issuer and name."""
@@ -22,6 +27,19 @@ def asker_of(context: ToolContext) -> Asker:
     principal = context.on_behalf_of
     behind = (context.caller, principal, *context.forwarded_for)
     return tuple(None if each is None else (each.issuer, each.name) for each in behind)
+
+
+def seconds_to_answer(context: ToolContext, most: float) -> float:
+    """Return how long a call may work so that its caller gets what there is until then.
+
+    It ends a second before its deadline; of less than two seconds, half is left for the answer.
+
+    Args:
+        context: The call.
+        most: How long it may work if no deadline comes before.
+    """
+    left_s = context.deadline
+    return most if left_s is None else min(most, max(left_s - _ANSWER_S, left_s / 2))
 
 
 class Places:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Places
+from toolbus_toolkits.callers import Places, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import (
     FileFilter,
@@ -37,8 +37,6 @@ Pattern = Annotated[str, Field(min_length=1, max_length=4096)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
 
 _MAX_SECONDS = 60.0
-_ANSWER_S = 1.0
-"""Before the deadline of a call: what was found until then is returned."""
 _ENTRY_BYTES = 40
 """Of an `Entry`, beside its name."""
 _MAX_AT_A_TIME = 4
@@ -181,7 +179,7 @@ class SearchTools:
             limit: The most paths to return.
         """
         async with self._searched(path, context) as folder:
-            seconds = _seconds(context)
+            seconds = seconds_to_answer(context, _MAX_SECONDS)
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
             matches = matcher_below(folder, pattern)
@@ -251,21 +249,13 @@ class SearchTools:
         )
         async with self._searched(path, call) as folder:
             search = Search(self._files, folder, which, question, self._counts)
-            answer = await search.run(_seconds(call))
+            answer = await search.run(seconds_to_answer(call, _MAX_SECONDS))
         return GrepResult(
             matches=answer.lines,
             truncated=answer.truncated,
             left_out=answer.left_out,
             note=answer.note,
         )
-
-
-def _seconds(context: ToolContext) -> float:
-    """Return how long a search may take."""
-    left_s = context.deadline
-    if left_s is None:
-        return _MAX_SECONDS
-    return min(_MAX_SECONDS, max(left_s - _ANSWER_S, left_s / 2))
 
 
 def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, list[str]]:

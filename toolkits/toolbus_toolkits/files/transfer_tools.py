@@ -20,7 +20,7 @@ from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.planning import CHANGE_THREADS
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
@@ -37,9 +37,6 @@ _MAX_WATCHES = 32
 _MAX_WATCHES_OF_ONE = 8
 _GRACE_S = 0.25
 """How long the end of a watch waits for its thread, which may be listing a large folder."""
-_ANSWER_S = 1.0
-"""So long before the deadline of its call a watch ends, or who collects its changes would get none
-of them."""
 _WAITING_S = 10.0
 """Seconds without a change, after which `waiting` is told. By default a stream ends as stalled
 after 30 s: so one of these may be late."""
@@ -171,7 +168,7 @@ class TransferTools:
             running.add_done_callback(retrieve_error)
             running.add_done_callback(lambda _: has_changed.set())
             try:
-                ends_at = loop.time() + _seconds(context, timeout_s)
+                ends_at = loop.time() + seconds_to_answer(context, timeout_s or math.inf)
                 while not running.done():
                     left_s = ends_at - loop.time()
                     try:
@@ -233,13 +230,6 @@ async def _received(
             context.enter()
         await FILE_THREADS.finish(upload.discard)
         raise
-
-
-def _seconds(context: ToolContext, timeout_s: float | None) -> float:
-    """Return how long a watch may take."""
-    seconds = math.inf if timeout_s is None else timeout_s
-    left_s = context.deadline
-    return seconds if left_s is None else min(seconds, max(left_s - _ANSWER_S, left_s / 2))
 
 
 def _media_type(name: str) -> str | None:

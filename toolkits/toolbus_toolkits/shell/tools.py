@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.shell.config import ShellConfig
@@ -33,8 +33,6 @@ _MAX_COMMAND_BYTES = 120 * 1024
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Of a command in the foreground, 50 times what is kept of it: it writes by mistake. A job has no
 such limit, since a server may write for months."""
-_ANSWER_S = 1.0
-"""So long before its deadline a call ends, or the caller would get nothing of the output."""
 _PROGRESS_CHARS = 1_500
 """Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
 _PROGRESS_EVERY_S = 0.25
@@ -187,9 +185,7 @@ class ShellTools:
         if background:
             return await self._run_as_job(context, command, begun)
         job = Job(command, _MAX_OUTPUT_BYTES)
-        seconds = timeout_s
-        if (left_s := context.deadline) is not None:
-            seconds = min(seconds, max(left_s - _ANSWER_S, left_s / 2))
+        seconds = seconds_to_answer(context, timeout_s)
         notes: list[str] = []
         with ExitStack() as stack:
             told = None if kept is None else stack.enter_context(kept.telling(command))
