@@ -245,8 +245,9 @@ class HostCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the shortest form of each flag: both do not fit into 80 columns."""
-        for each in ctx.meta.get(_EXTRA, ()):
-            each.opts, each.secondary_opts = each.opts[-1:], each.secondary_opts[-1:]
+        for option in ctx.meta.get(_EXTRA, ()):
+            option.opts = option.opts[-1:]
+            option.secondary_opts = option.secondary_opts[-1:]
         super().format_help(ctx, formatter)
 
     def _refuse_ambiguous(self, ctx: Any, settings: Sequence[_Setting], line: _CommandLine) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from toolbus import (
     ToolkitBuilder,
     ToolkitConfig,
     Turn,
+    builder_of,
     tool,
 )
 from toolbus.room.room import Room
@@ -30,6 +31,7 @@ __all__ = [
     "greeter",
     "message_of",
     "names",
+    "turn_built",
     "turn_hosted",
     "turn_in_process",
 ]
@@ -112,6 +114,16 @@ async def agent_and_host(
 async def turn_in_process(toolkit: Toolkit, **options: Any) -> AsyncIterator[Turn]:
     """Offer a toolkit that is in the process of the turn."""
     async with Turn(None, always=[toolkit], **options) as turn:
+        yield turn
+
+
+@asynccontextmanager
+async def turn_built(
+    factory: Callable[[Any], Toolkit], name: str, **config: Any
+) -> AsyncIterator[Turn]:
+    """Offer a toolkit that a factory builds for the turn."""
+    builder = builder_of(factory, **config)
+    async with Turn(None, builders=[builder], tools=[builder.type(name=name)]) as turn:
         yield turn
 
 

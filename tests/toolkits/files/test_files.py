@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from support.processes.launch import clean_environment
 from support.processes.logged_host import PATIENCE_S, host_of
 from support.rooms.events import listed
-from support.rooms.turns import turn_hosted, turn_in_process
+from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import AgentState, FileChunk, ToolFailed, Turn, builder_of
 from toolbus_server.testing import running_server
 from toolbus_toolkits.files import Files, FilesConfig, files
@@ -31,11 +31,8 @@ def _hosted(root: Path) -> AbstractAsyncContextManager[Turn]:
     return turn_hosted(files(FilesConfig(root=root)))
 
 
-@asynccontextmanager
-async def _built(root: Path) -> AsyncIterator[Turn]:
-    builder = builder_of(files, root=root)
-    async with Turn(None, builders=[builder], tools=[builder.type(name="files")]) as turn:
-        yield turn
+def _built(root: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_built(files, "files", root=root)
 
 
 @pytest.mark.parametrize("offered", [_in_process, _hosted, _built])

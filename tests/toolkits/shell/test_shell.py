@@ -6,8 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from support.processes.held_pipe import held_pipe
-from support.rooms.turns import turn_hosted, turn_in_process
+from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import (
     InvalidArguments,
     Permissions,
@@ -39,11 +39,8 @@ def _hosted(workdir: Path) -> AbstractAsyncContextManager[Turn]:
     return turn_hosted(shell(ShellConfig(workdir=workdir)))
 
 
-@asynccontextmanager
-async def _built(workdir: Path) -> AsyncIterator[Turn]:
-    builder = builder_of(shell, workdir=workdir)
-    async with Turn(None, builders=[builder], tools=[builder.type(name="shell")]) as turn:
-        yield turn
+def _built(workdir: Path) -> AbstractAsyncContextManager[Turn]:
+    return turn_built(shell, "shell", workdir=workdir)
 
 
 @pytest.mark.parametrize("offered", [_in_process, _hosted, _built])
