@@ -107,7 +107,7 @@ def take(paths: JudgedPaths, target: str, context: ToolContext | None = None) ->
 
 
 def test_of_calls_that_were_judged_differently_each_is_refused() -> None:
-    """Nobody can tell which of them was judged as which."""
+    """The toolkit cannot tell which judgement belongs to which call."""
     paths = JudgedPaths()
     paths.note(ToolContext(), "link", "/plain")
     paths.note(ToolContext(), "link", "/env")

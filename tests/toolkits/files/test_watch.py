@@ -1,4 +1,4 @@
-"""`watch`: what is told of changes, what is left out, and how a watch ends."""
+"""`watch`: which changes it tells, which it leaves out, and how it ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _END = "end-of-test"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let changes be told at once; nothing here depends on which of them are told together."""
+    """Tell changes at once: no test depends on which of them come together."""
     monkeypatch.setattr(watching, "_QUIET_S", 0.002)
 
 
@@ -63,9 +63,9 @@ class Watching:
         return f"{told['change']} {told['path']}"
 
     async def changes(self) -> list[str]:
-        """Return what is told of the changes until now.
+        """Return the changes that the watch tells until now.
 
-        What is told in two parts, because a busy machine wrote slowly, is put together.
+        A busy machine writes slowly, so one change may come in two parts: they are put together.
         """
         told: dict[str, None] = {}
         # What is told together is in no order: the second end comes after all of it.
