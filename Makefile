@@ -1,6 +1,9 @@
 # Each of these, alone, sets everything up on a machine with git, make and Python 3.11 or newer.
 PYTHON ?= python3
-VENV := .venv
+# The folder with the exact versions that were tested, and their hashes: `make lock` writes it. LOCK= (empty) takes the
+# newest versions that pyproject.toml permits, into an environment of its own.
+LOCK := .ci/lock
+VENV := .venv$(if $(LOCK),,-newest)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.ready-demo
@@ -8,26 +11,43 @@ DOCS := $(VENV)/.ready-docs
 # CI installs by uv, and tries failed tests again.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest
+UV := .venv-lock/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-redis jaeger soak check format docs docs-serve bench bench-check dist clean
+.PHONY: help setup lock demo test test-all test-redis jaeger soak check format docs docs-serve bench bench-check dist clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# What each of the three installs: the extra of pyproject.toml.
+# What each of the three installs: the extra of pyproject.toml, in the versions of the lock.
 $(READY): EXTRA := dev
 $(DEMO): EXTRA := demo
 $(DOCS): EXTRA := docs
+$(READY): $(LOCK:%=%/dev.txt)
+$(DEMO): $(LOCK:%=%/demo.txt)
+$(DOCS): $(LOCK:%=%/docs.txt)
 
 $(READY) $(DEMO) $(DOCS): pyproject.toml
 	@echo "installing toolbus[$(EXTRA)] into $(VENV): this takes a minute the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbus needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifeq ($(LOCK),)
 	@$(INSTALL) --editable '.[$(EXTRA)]'
+else # in two steps, since an editable project cannot have a hash
+	@$(INSTALL) --require-hashes -r $(LOCK)/$(EXTRA).txt
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+endif
 	@touch $@
 
 setup: $(READY) ## make the virtual environment with everything in it
+
+lock: ## write the newest versions that pyproject.toml permits, with hashes, into .ci/lock
+	@test -x $(UV) || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv; }
+	@bounds=; for extra in dev demo docs; do \
+	  printf 'hatchling\neditables\n' | $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
+	    --no-header --extra $$extra $$bounds --output-file .ci/lock/$$extra.txt pyproject.toml - || exit 1; \
+	  bounds='--constraints .ci/lock/dev.txt'; \
+	done
 
 demo: $(DEMO) ## real calls on real data between a server and three hosts, in under a minute
 	@$(BIN)/toolbus demo $(ARGS)
