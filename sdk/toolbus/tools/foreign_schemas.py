@@ -26,7 +26,7 @@ from toolbus.tools.schema_parts import (
     Holds,
     Part,
 )
-from toolbus.tools.schema_patterns import least_cost, pattern_cost
+from toolbus.tools.schema_patterns import compiles, least_cost, pattern_cost
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.untrusted_text import one_line
 from toolbus.wire import pack_body
@@ -275,16 +275,22 @@ class _Reader:
 
     def _pattern_refusal(self, pattern: str) -> str:
         """Return why a pattern is not checked; empty if it is."""
-        if pattern not in self._patterns:
-            units = least_cost(pattern)
-            refusal = ""
-            if units <= self._parts_left:
-                units, refusal = pattern_cost(pattern)
-            if units > self._parts_left:
-                refusal = "the schema has more patterns than are checked here"
-            self._parts_left = max(0, self._parts_left - units)
-            self._patterns[pattern] = refusal
-        return self._patterns[pattern]
+        if pattern in self._patterns:
+            return self._patterns[pattern]
+        units = least_cost(pattern)
+        refusal = "the schema has more patterns than are checked here"
+        if units <= self._parts_left:
+            cost = pattern_cost(pattern)
+            if cost.refusal:
+                refusal = cost.refusal
+            elif cost.units > _MAX_PARTS:
+                refusal = "the repeats of the pattern are larger than is checked here"
+            elif cost.units <= self._parts_left:
+                units = cost.units
+                refusal = "" if compiles(pattern, units) else "the pattern is not valid here"
+        self._parts_left = max(0, self._parts_left - units)
+        self._patterns[pattern] = refusal
+        return refusal
 
     def resolve(self) -> None:
         """Find where all references lead."""

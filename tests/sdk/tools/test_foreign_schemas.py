@@ -64,9 +64,6 @@ def branches(branch: dict[str, Any], link: Any = dict) -> dict[str, Any]:
         ({"pattern": r"^[\w-.]+$"}, {}, ["/pattern: the pattern is not valid"]),
         ({"allOf": [{"pattern": f"[\\w-.]{n}"} for n in range(9)]}, {"allOf": [{}] * 9}, ["/"] * 9),
         ({"pattern": "a" * 1_025}, {}, ["/pattern"]),
-        ({"pattern": "^.{1,100000}$"}, {}, ["/pattern"]),
-        ({"pattern": "(?:(?:a?){90}){90}[bc]"}, {}, ["/pattern"]),
-        ({"pattern": "a{0,1000}" * 13 + "[yz]"}, {}, ["/pattern"]),
         ({"$ref": "https://example.com/x.json"}, {}, ["/$ref"]),
         ({"$ref": "#/$defs/none", "$defs": {}}, {"$defs": {}}, ["/$ref"]),
         ({"$ref": "#"}, {}, ["/$ref"]),
@@ -83,6 +80,32 @@ def test_what_cannot_be_checked_is_dropped_keyword_by_keyword(
     assert len(usable.dropped) == len(dropped)
     for line, part in zip(usable.dropped, dropped, strict=True):
         assert part in line
+
+
+TOO_LARGE = "the repeats of the pattern are larger than is checked here"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("^.{1,100000}$", ".{0,5000}", "^.{5000}", "^.{100000,}$", r"^[\s\S]{0,100000}$"),
+        *(r"^\w{1,100000}$", r"^[^\s]{1,100000}$", r"\S{1,9999}x", r"[^/]{5,9999}", "[a-z]{99999}"),
+        *(
+            r"^\p{L}{1,200}$",
+            r"[\p{L}\p{N}]{99}?",
+            r"\P{Lu}{400}",
+            "[à-ü]{1,9999}",
+            r"\u00e9{9999}",
+        ),
+        *("(?:(?:a?){90}){90}[bc]", "((a{10}){10}){100}", "(?:a{1,1000}){1,50}", "(?<n>.{9}){99}"),
+        *("^(a|b){1,100000}$", "(x|.{1,100000})", "(?:ab|(c|d){50}){0,50}", "(?i)[a-z]{2000}"),
+        *("a{0,1000}" * 13 + "[yz]", "(" * 50 + "a" + "){1,9}" * 50),
+    ],
+)
+def test_a_pattern_with_repeats_that_are_too_large_is_dropped_alone(pattern: str) -> None:
+    usable = usable_schema({"allOf": [{"pattern": pattern, **TEXT}, {"pattern": "^[a-z]{1,63}$"}]})
+    assert usable.schema == {"allOf": [TEXT, {"pattern": "^[a-z]{1,63}$"}]}
+    assert usable.dropped == (f"/allOf/0/pattern: {TOO_LARGE}",)
 
 
 NOT_CHECKED = {"pattern": "(?=a)"}
@@ -168,6 +191,7 @@ FILTER = {"anyOf": [{"properties": {name: {"items": ref("f")}}} for name in ("an
         {"allOf": [{"pattern": r"^[\s\S]{0,1024}$"}, {"pattern": r"^[^\s]{1,256}$"}]},
         {"allOf": [{"pattern": "^.{1,1000}$"}, {"pattern": r"^\p{L}[\w.-]*$"}]},
         {"properties": {f"p{n}": {"pattern": r"^[\S\s]{1,255}$"} for n in range(40)}},
+        {"properties": {f"p{n}": {"pattern": f"^[a-z0-9-]{{{n},63}}$"} for n in range(63)}},
         {"properties": {f"p{n}": {**TEXT, "description": "About it."} for n in range(2_400)}},
         {"enum": [f"v{n}" for n in range(10_000)], "x-own": {"any": [1]}, "const": None},
     ],
