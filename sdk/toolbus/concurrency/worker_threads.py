@@ -43,18 +43,27 @@ disk that hangs delays the caller by no more than this.
 class _Work(Generic[T]):
     """A function that waits for a thread or runs on one, and the future of its result."""
 
-    __slots__ = ("asked_at", "ended", "function", "has_begun", "loop", "name", "undo")
+    __slots__ = (
+        *("_is_given_up", "_lock", "_results", "_undo"),
+        *("asked_at", "ended", "function", "has_begun", "loop", "name"),
+    )
 
     def __init__(
         self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""
     ) -> None:
         self.function = function
         self.name = name
-        self.undo = undo
+        self._undo = undo
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[T] = self.loop.create_future()
         self.asked_at = time.monotonic()
         self.has_begun = False
+        # The thread and the caller decide between them who undoes, without the loop: it may end
+        # before it runs what the thread scheduled.
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._results: list[T] = []
+        """The result, if there is one that may have to be undone."""
 
     def run(self) -> None:
         """Run the function on a thread, unless its caller was cancelled before."""
@@ -67,11 +76,29 @@ class _Work(Generic[T]):
             with suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self._fail, error)
             return
+        with self._lock:
+            self._results.append(result)
+            is_given_up = self._is_given_up
+        if is_given_up:
+            self.undo()
         try:
             self.loop.call_soon_threadsafe(self._succeed, result)
         except RuntimeError:  # the loop has ended
-            if self.undo is not None:
-                self.undo(result)
+            self.undo()
+
+    def give_up(self) -> bool:
+        """Leave the result to `undo`; return whether it is there, and `run` does not undo it."""
+        with self._lock:
+            self._is_given_up = True
+            return bool(self._results)
+
+    def undo(self) -> None:
+        """Undo the result, once; on a thread."""
+        with self._lock:
+            results, self._results = self._results, []
+        if results and self._undo is not None:
+            with suppress(Exception):
+                self._undo(results[0])
 
     def _succeed(self, result: T) -> None:
         if not self.ended.done():
@@ -156,14 +183,12 @@ class WorkerThreads:
             if work in self._waiting:
                 del self._waiting[work]
                 work.ended.cancel()
-        work.ended.add_done_callback(partial(self._undo, work))
-        if not (work.ended.done() or self._may_take_long):
+        work.ended.add_done_callback(retrieve_error)
+        if work.give_up():
+            with suppress(RuntimeError):  # the system allows no thread
+                self._start(work.undo, None)
+        elif not (work.ended.done() or self._may_take_long):
             await asyncio.wait([work.ended], timeout=_GRACE_S)
-
-    def _undo(self, work: _Work[Any], ended: asyncio.Future[Any]) -> None:
-        if not ended.cancelled() and ended.exception() is None and work.undo is not None:
-            undoing = self._start(partial(work.undo, ended.result()), None)
-            undoing.ended.add_done_callback(retrieve_error)
 
     def _start(
         self, function: Callable[[], T], undo: Callable[[T], object] | None, name: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.rooms.events import until
 from toolbus import FileChunk
 from toolbus.chunks.file_io import FILE_THREADS
@@ -85,6 +86,29 @@ async def test_cancelled_work_that_waits_does_not_run_and_that_runs_is_undone(ga
         assert await undone.get() == 1
         await threads.run(int)
     assert gate.ran == [1]
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_result_of_cancelled_work_is_undone_where_its_loop_ends_at_once(
+    gate: Gate, ends_first: bool
+) -> None:
+    threads = WorkerThreads("test", 1)
+    ran, undone = threading.Event(), threading.Event()
+    running = asyncio.create_task(threads.run(gate.hold, 1, undo=lambda result: undone.set()))
+    await gate.entered()
+    # The loop stands still where the thread goes on: it runs nothing that the thread schedules.
+    if ends_first:
+        gate.open()
+        other = asyncio.create_task(threads.run(ran.set))
+        await asyncio.sleep(0)
+        assert ran.wait(PATIENCE_S)
+        other.cancel()
+    running.cancel()
+    await asyncio.sleep(0)
+    gate.open()
+    assert undone.wait(PATIENCE_S)
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), StopIteration(1), SystemExit(1)])
