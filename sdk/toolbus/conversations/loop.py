@@ -66,7 +66,8 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
     step = 0
     while step < max_steps:
         step += 1
-        call = ModelCall(model, adapter.request(turn, conversation, instructions), turn, step)
+        request = adapter.request(turn, conversation, instructions)
+        call = ModelCall(model, request, turn, step, needs_answer=not text)
         events: list[Mapping[str, Any]] = []
         async with aclosing(model_events(call, middlewares)) as replied:
             async for event in replied:
@@ -78,7 +79,9 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                 for piece in text_events(adapter.text_of(event)):
                     yield piece
         reply = adapter.collect(events)
-        text = adapter.text(reply)
+        # The last reply may be empty, after one that said all beside its calls.
+        if (words := adapter.text(reply)).strip():
+            text = words
         tokens["input"] += call.usage.told.input
         tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)

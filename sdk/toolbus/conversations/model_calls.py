@@ -25,6 +25,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.errors import RoomException
 from toolbus.models.adapter import Adapter, Model, Plain
+from toolbus.models.endings import check_ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.token_usage import TokenUsage, estimated_tokens
 from toolbus.telemetry.model_spans import ModelSpan
@@ -107,6 +108,11 @@ class ModelCall:
     """The number of the reply within the question, from 1; attempts of a retry have the same."""
     usage: StepUsage = field(default_factory=StepUsage, compare=False, repr=False)
     """The tokens of this step so far; counted for all that `replace` returns together."""
+    retries: bool = True
+    """Whether the model sends the request again by itself; not inside of `ModelRetry`."""
+    needs_answer: bool = True
+    """Whether a reply without text and uses is a `ModelError`. It is not after another reply of the
+    question said something: that is the answer then."""
 
     def replace(
         self, *, request: Mapping[str, Any] | None = None, model: Model | None = None
@@ -288,8 +294,11 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
     reply: Plain | None = None
     told = TokenUsage(0, 0)
     failure: BaseException | None = None
+    ask = call.model.stream
+    if not call.retries:
+        ask = getattr(call.model, "stream_once", ask)
     try:
-        async with aclosing(call.model.stream(call.request)) as replied:
+        async with aclosing(ask(call.request)) as replied:
             async for event in replied:
                 if not isinstance(event, Mapping):
                     raise TypeError(f"the model {call.model_name} yields {shown(event)}: no event")
@@ -301,6 +310,7 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
         # Read here too, so that middlewares and traces see a reply that broke off.
         reply = adapter.collect(events)
         adapter.uses(reply)
+        check_ending(adapter.ending(reply), needs_answer=call.needs_answer)
     except BaseException as error:
         failure = error
         raise

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import Repr
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -137,9 +137,8 @@ class ModelRetry:
     than `max_wait_s`, or if the call of the question has to end before, the error is raised at
     once.
 
-    A model of `open_model` sends a request again by itself, up to `max_retries` times and before
-    the first event only. The two multiply: 3 attempts here, of 3 requests each, are 9. Give
-    `open_model(..., max_retries=0)` where this middleware is to decide alone.
+    A model of `open_model` sends a request again by itself, up to `max_retries` times. It does not
+    inside of this middleware, which decides alone: there are at most `attempts` requests.
 
     Args:
         attempts: Attempts in all, the first included.
@@ -166,6 +165,7 @@ class ModelRetry:
     async def __call__(self, call: ModelCall, next: NextModel, /) -> _Events:
         """Ask the model, again if need be."""
         number = 1
+        call = replace(call, retries=False)
         while True:
             has_event = False
             try:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.endings import Ending
 from toolbus.models.token_usage import TokenUsage
 
 __all__ = ["Adapter", "Conversation", "Model", "Plain"]
@@ -60,6 +61,12 @@ class Adapter(Protocol):
 
     def text(self, reply: Mapping[str, Any]) -> str:
         """Return what the model says to the user; thoughts are no part of it.
+
+        Raises `ModelError` as `uses`.
+        """
+
+    def ending(self, reply: Mapping[str, Any]) -> Ending:
+        """Return why the reply ended, and whether it has nothing for the user.
 
         Raises `ModelError` as `uses`.
         """

@@ -27,6 +27,8 @@ from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.api_errors import api_error
+from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
@@ -48,6 +50,7 @@ __all__ = [
     "DEFAULT_MAX_TOKENS",
     "collect",
     "definitions",
+    "ending",
     "messages",
     "request",
     "text",
@@ -71,8 +74,6 @@ _PDF = "application/pdf"
 
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
-_STATUS = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
-"""The errors after which the same request may succeed, and their status."""
 _DELTAS = {
     "text_delta": "text",
     "thinking_delta": "thinking",
@@ -154,6 +155,14 @@ def text(reply: Mapping[str, Any]) -> str:
     return "".join(block["text"] for block, _ in _blocks(reply) if block["type"] == "text")
 
 
+def ending(reply: Mapping[str, Any]) -> Ending:
+    """Return how the reply ended. Raises `ModelError` for what is no reply."""
+    kinds = {block["type"] for block, _ in _blocks(reply)}
+    is_empty = kinds <= {"text", "thinking", "redacted_thinking"} and not text(reply).strip()
+    reason = _stop_reason(reply)
+    return Ending(reason, is_empty and reason != "pause_turn")
+
+
 def usage(told: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the API counted; it tells those of its cache apart.
 
@@ -218,7 +227,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
                 case "message_stop" if message is not None:
                     return _ended(message, [blocks[index] for index in sorted(blocks)])
                 case "error":
-                    raise _error(event)
+                    raise api_error(event)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError("the stream has an event that is not of the messages API") from error
     raise broken_off()
@@ -241,7 +250,7 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     """
     found = sendable(reply)
     if found.get("type") == "error":
-        raise _error(found)
+        raise api_error(found)
     content = found.get("content")
     if not isinstance(content, list) or not all(map(_is_block, content)):
         raise ModelError("this is no reply of the messages API")
@@ -340,14 +349,6 @@ def _user_block(part: str | FileChunk) -> Plain:
     if part.name.strip():
         made["title"] = repaired(part.name[:_MAX_TITLE_CHARS])
     return made
-
-
-def _error(event: Mapping[str, Any]) -> ModelError:
-    error = event.get("error")
-    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {}
-    status = _STATUS.get(str(details.get("type")))
-    words = f"the model's API failed: {told(details.get('message') or details.get('type'))}"
-    return ModelError(words, status=status, retryable=status is not None)
 
 
 def _input(written: Any, otherwise: Any) -> Any:

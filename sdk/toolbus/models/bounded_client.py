@@ -12,12 +12,11 @@ import httpx2
 from pydantic import SecretStr
 
 from toolbus.models.key_redaction import KeyRedaction
+from toolbus.models.stream_reading import MAX_ERROR_BYTES, check_whole, checked_events
 
 __all__ = ["BoundedClient", "TooLongReplyError", "responses_of_streams"]
 
 _CONNECT_TIMEOUT_S = 10.0
-_MAX_ERROR_BYTES = 64 * 1024
-"""What is read of the body of a refusal. Its text is cut to far less; a proxy may send any page."""
 _MAX_REPLY_BYTES = 256 * 2**20
 """What is read of a reply, streamed or not, after decompression: the largest have some pictures in
 Base64, and the event of one token has about 300 bytes."""
@@ -60,19 +59,23 @@ class BoundedClient(httpx2.AsyncClient):
         request.extensions["timeout"] = httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S).as_dict()
         response = await super().send(request, stream=True, **options)
         if response.is_success:
-            # The clients read a stream by this function too, and each event that came stays in
-            # memory until the reply is whole.
-            setattr(response, "aiter_bytes", partial(_to_the_limit, response.aiter_bytes))  # noqa: B010
+            # Each event that came stays in memory until the reply is whole. The bytes are counted
+            # while they are unpacked, which httpx2 does in pieces of at most 1 MiB.
+            read = partial(_to_the_limit, response.aiter_bytes)
             if not stream:
+                setattr(response, "aiter_bytes", read)  # noqa: B010
                 await _read_whole(response)
-            elif (responses := _responses.get()) is not None:
+                return response
+            # The clients read a stream by this function too.
+            setattr(response, "aiter_bytes", partial(_events_of, read))  # noqa: B010
+            if (responses := _responses.get()) is not None:
                 responses.append(response)
             return response
         body = bytearray()
         try:
             async for piece in response.aiter_bytes():
-                body += piece[: _MAX_ERROR_BYTES - len(body)]
-                if len(body) == _MAX_ERROR_BYTES:
+                body += piece[: MAX_ERROR_BYTES - len(body)]
+                if len(body) == MAX_ERROR_BYTES:
                     break
         except httpx2.HTTPError:
             pass  # the status says more than that its body was cut
@@ -95,6 +98,13 @@ async def _read_whole(response: httpx2.Response) -> None:
     except BaseException:
         await response.aclose()
         raise
+    check_whole(response.content)
+
+
+def _events_of(
+    read: Callable[[], AsyncGenerator[bytes, None]], _: int | None = None
+) -> AsyncGenerator[bytes, None]:
+    return checked_events(read())
 
 
 async def _to_the_limit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,19 +10,15 @@ from typing import Any
 
 import httpx2
 
+from toolbus.models.api_errors import api_failure
 from toolbus.models.bounded_client import TooLongReplyError
 from toolbus.models.model_error import ModelError
+from toolbus.models.stream_reading import ErrorReply
 from toolbus.untrusted_text import one_line
 
 __all__ = ["model_error", "unusable_reply"]
 
 _MAX_TEXT_CHARS = 1_000
-_PASSING = frozenset({408, 409, 425, 429})
-"""Statuses below 500 after which the same request may succeed, as the clients see it."""
-_PASSING_TYPES = frozenset(
-    {"api_error", "overloaded_error", "rate_limit_error", "server_error", "timeout_error"}
-)
-"""Types of errors inside of a stream: Anthropic's, and OpenAI's `server_error`."""
 
 
 def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -> ModelError:
@@ -36,12 +31,7 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
     headers = _headers(error)
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None and (transport := _transport_error(error)) is not None:
-        failure = str(transport) or type(transport).__name__
-        if isinstance(transport, TooLongReplyError):
-            return ModelError(_text(f"{provider} sent what is no reply: ", failure, redact))
-        is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
-        what = "cannot be reached" if is_away else "broke off"
-        return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)
+        return _transport_failure(transport, provider, redact)
     if isinstance(error, TypeError) and status is None and body is None:
         what = "does not take this request, or sent what is no reply"
         hint = "model.adapter.request makes requests that it takes"
@@ -58,25 +48,47 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
             redact,
         )
         return ModelError(told, status=status)
-    before = f"{provider} answered {status}: " if status else f"{provider} broke off: "
-    return ModelError(
-        _text(before, _message(body) or str(error), redact),
-        status=status,
-        retryable=_is_passing(status, headers, body),
-        retry_after_s=_retry_after_s(headers, body),
-    )
+    before = f"{provider} answered {status}: " if status else f"{provider} answered with an error: "
+    return _reported(before, body, redact, status=status, headers=headers, otherwise=str(error))
 
 
 def unusable_reply(reply: Any, provider: str, redact: Callable[[str], str]) -> ModelError:
-    """Return the error for a reply with the status 200 that is none of this API.
-
-    Some gateways tell errors in this way.
-    """
-    error = reply.get("error") if isinstance(reply, dict) else None
-    told = _message(reply) if error else ""
-    if told:
-        return ModelError(_text(f"{provider} answered with an error: ", told, redact))
+    """Return the error for a reply with the status 200 that is none of this API."""
     return ModelError(_text(f"{provider} sent what is no reply: ", str(reply), redact))
+
+
+def _transport_failure(
+    transport: BaseException, provider: str, redact: Callable[[str], str]
+) -> ModelError:
+    if isinstance(transport, ErrorReply):
+        what = "answered with an error" if transport.is_report else "sent what is no reply"
+        return _reported(f"{provider} {what}: ", transport.body, redact)
+    failure = str(transport) or type(transport).__name__
+    if isinstance(transport, TooLongReplyError):
+        return ModelError(_text(f"{provider} sent what is no reply: ", failure, redact))
+    is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
+    what = "cannot be reached" if is_away else "broke off"
+    return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)
+
+
+def _reported(
+    before: str,
+    body: Any,
+    redact: Callable[[str], str],
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    otherwise: str = "it gave no reason",
+) -> ModelError:
+    """Return the error that a body reports."""
+    failure = api_failure(body, status, headers)
+    pause_s = next(_asked_pauses(headers or {}), failure.retry_after_s)
+    return ModelError(
+        _text(before, failure.words or otherwise, redact),
+        status=failure.status,
+        retryable=failure.retryable,
+        retry_after_s=pause_s,
+    )
 
 
 def _text(before: str, told: str, redact: Callable[[str], str]) -> str:
@@ -105,52 +117,16 @@ def _transport_error(error: BaseException) -> BaseException | None:
     return None
 
 
-def _message(body: Any) -> str:
-    """Return the words of an error; the providers and compatible servers have them in places."""
-    if isinstance(body, list) and len(body) == 1:
-        body = body[0]
-    if not isinstance(body, dict):
-        return body if isinstance(body, str) else ""
-    for name in ("error", "message", "detail"):
-        value = body.get(name)
-        if value and (told := _message(value)):
-            return told
-    return json.dumps(body) if body else ""
-
-
-def _is_passing(status: int | None, headers: Mapping[str, str], body: Any) -> bool:
-    told = headers.get("x-should-retry", "")
-    if told in ("true", "false"):
-        return told == "true"
-    if status is not None:
-        return status in _PASSING or status >= 500
-    error = body.get("error", body) if isinstance(body, dict) else None
-    return isinstance(error, dict) and error.get("type") in _PASSING_TYPES
-
-
-def _retry_after_s(headers: Mapping[str, str], body: Any) -> float | None:
-    for seconds in _told_pauses(headers, body):
-        if math.isfinite(seconds) and seconds >= 0:
-            return seconds
-    return None
-
-
-def _told_pauses(headers: Mapping[str, str], body: Any) -> Iterator[float]:
-    """Give the pauses that a provider asks for, the most exact one first."""
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
-        yield milliseconds / 1_000
-    told = headers.get("retry-after")
-    if (seconds := _number(told)) is not None:
-        yield seconds
-    elif told and (moment := _moment(told)) is not None:
-        yield max(0.0, moment - time.time())
-    # Gemini has it in the body: `google.rpc.RetryInfo`, with a text as "37s".
-    error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
-        if isinstance(delay, str) and (seconds := _number(delay.removesuffix("s"))) is not None:
-            yield seconds
+def _asked_pauses(headers: Mapping[str, str]) -> Iterator[float]:
+    """Yield the pauses in seconds that a provider asks for, the most exact one first."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    written = headers.get("retry-after")
+    seconds = _number(written)
+    if seconds is None and written and (moment := _moment(written)) is not None:
+        seconds = max(0.0, moment - time.time())
+    for pause_s in (None if milliseconds is None else milliseconds / 1_000, seconds):
+        if pause_s is not None and 0 <= pause_s < math.inf:
+            yield pause_s
 
 
 def _number(text: str | None) -> float | None:

@@ -46,8 +46,8 @@ class ClientModel:
         make_client: Makes a client. There is one for each event loop, because connections belong
             to the loop that opened them.
         redact: Removes the key.
-        timeout_s: How long a reply may take, retries included; of a stream, the response and then
-            each event.
+        timeout_s: How long a reply may take, retries included; of a stream, the first event and
+            then each further one.
         max_retries: How often a failed request is sent again.
     """
 
@@ -85,23 +85,50 @@ class ClientModel:
     async def reply(self, request: Mapping[str, Any]) -> Plain:
         """Ask the model and return the whole response. Raises `ModelError`."""
         client = self._client()
-        reply = await self._retried(lambda: client.reply(request))
+        reply = await self._retried(lambda: client.reply(request), self._max_retries)
         if not isinstance(reply, dict) or not client.is_reply(reply):
             raise unusable_reply(reply, self._name, self._redact)
-        return self._redact.cleaned(reply)
+        return reply
 
-    async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
+    def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
         """Ask the model and yield the events of its reply. Raises `ModelError`.
 
         A request is sent again only before the first event.
         """
+        return self._stream(request, self._max_retries)
+
+    def stream_once(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
+        """Do as `stream`, without retries: for those who ask again themselves."""
+        return self._stream(request, 0)
+
+    async def _stream(
+        self, request: Mapping[str, Any], max_retries: int
+    ) -> AsyncGenerator[Plain, None]:
         client = self._client()
-        events = await self._retried(lambda: client.stream(request))
+        first, events = await self._retried(lambda: self._begun(client, request), max_retries)
         try:
+            yield first
             while (event := await self._next_event(events)) is not None:
                 yield event
         finally:
             await events.aclose()
+
+    async def _begun(
+        self, client: ProviderClient, request: Mapping[str, Any]
+    ) -> tuple[Plain, AsyncGenerator[Any, None]]:
+        """Ask for a streamed reply; return its first event, and what gives the further ones."""
+        events = await client.stream(request)
+        try:
+            first = await anext(events, None)
+        except BaseException:
+            await events.aclose()
+            raise
+        if isinstance(first, dict):
+            return first, events
+        await events.aclose()
+        if first is None:
+            raise ModelError(f"{self._name} sent an empty reply", retryable=True)
+        raise unusable_reply(first, self._name, self._redact)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The model can be used again after that."""
@@ -124,7 +151,7 @@ class ClientModel:
                 raise ModelError(f"the client for {self._name} cannot be made: {told}")
         return self._clients[loop]
 
-    async def _retried(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _retried(self, ask: Callable[[], Awaitable[_Answer]], max_retries: int) -> _Answer:
         """Send a request, and again after a failure that may pass, within the time limit.
 
         The clients would retry as well, but each by other rules: one waits for hours if a server
@@ -146,7 +173,7 @@ class ClientModel:
             pause_s = failure.retry_after_s
             if pause_s is None:
                 pause_s = min(_FIRST_PAUSE_S * 2**retries, _MAX_PAUSE_S) * random.uniform(0.75, 1)
-            is_last = retries >= self._max_retries or loop.time() + pause_s >= deadline
+            is_last = retries >= max_retries or loop.time() + pause_s >= deadline
             if is_last or not failure.retryable:
                 raise failure
             await asyncio.sleep(pause_s)
@@ -166,7 +193,7 @@ class ClientModel:
             failure = self._failure(error, limit)
         else:
             if isinstance(event, dict):
-                return self._redact.cleaned(event)
+                return event
             failure = unusable_reply(event, self._name, self._redact)
         raise failure
 
@@ -175,6 +202,8 @@ class ClientModel:
             return ModelError(
                 f"{self._name} did not answer within {self._timeout_s:g} s", retryable=True
             )
+        if isinstance(error, ModelError):
+            return error
         return model_error(error, self._name, self._redact)
 
 

@@ -25,6 +25,8 @@ from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.api_errors import api_error
+from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
@@ -44,6 +46,7 @@ from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 __all__ = [
     "collect",
     "definitions",
+    "ending",
     "messages",
     "request",
     "text",
@@ -83,7 +86,6 @@ _FILES_IN_RESPONSE = re.compile(r"gemini-(?:[3-9]|[1-9]\d)(?!\d)")
 """Models that take files in a function response. Older ones refuse the request."""
 _ENDS = frozenset({"STOP", "MAX_TOKENS", "FINISH_REASON_UNSPECIFIED", ""})
 """Finish reasons of a reply that can be used; after any other one it was filtered or is broken."""
-_RETRYABLE = frozenset({429, 500, 502, 503, 504})
 _CHANCE = frozenset(
     {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"}
 )
@@ -163,6 +165,15 @@ def text(reply: Mapping[str, Any]) -> str:
         for part, _ in _parts(reply)
         if isinstance(part.get("text"), str) and not part.get("thought")
     )
+
+
+def ending(reply: Mapping[str, Any]) -> Ending:
+    """Return how the reply ended. Raises `ModelError` for what is no reply."""
+    found = [part for part, _ in _parts(reply) if not part.get("thought")]
+    used = {name for part in found for name, value in part.items() if value is not None}
+    is_empty = used <= {"text", "thought", "thought_signature", "thoughtSignature"}
+    is_empty = is_empty and not text(reply).strip()
+    return Ending(_finish_reason(_candidate(reply)), is_empty)
 
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:
@@ -363,14 +374,8 @@ def _no_reply(reply: Any) -> ModelError:
     """Return the error for a response without a candidate."""
     if not isinstance(reply, Mapping):
         return ModelError("this is no reply of the Gemini API")
-    match reply.get("error"):
-        case None:
-            pass
-        case {"code": int(status)} as error:
-            words = f"the model's API failed: {told(error.get('message') or status)}"
-            return ModelError(words, status=status, retryable=status in _RETRYABLE)
-        case error:
-            return ModelError(f"the model's API failed: {told(error)}")
+    if reply.get("error") is not None:
+        return api_error(reply)
     reason = _block_reason(reply)
     if reason is None:
         return ModelError("the model gave no reply", retryable=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -45,14 +44,6 @@ class KeyRedaction:
         for form in self._forms:
             text = text.replace(form, "[key]")
         return text
-
-    def cleaned(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """Return a reply, or an event of a streamed one, without the key if it tells an error."""
-        kind = str(reply.get("type", ""))
-        if not reply.get("error") and not kind.endswith(("error", "failed")):
-            return reply
-        clean: dict[str, Any] = json.loads(self(json.dumps(reply)))
-        return clean
 
 
 _in_use: WeakSet[KeyRedaction] = WeakSet()

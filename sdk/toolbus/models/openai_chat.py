@@ -29,10 +29,11 @@ from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.api_errors import api_error
+from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
-    api_error,
     call_arguments,
     checked_reply,
     file_name,
@@ -54,6 +55,7 @@ from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 __all__ = [
     "collect",
     "definitions",
+    "ending",
     "messages",
     "request",
     "text",
@@ -78,6 +80,8 @@ _CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abor
 vLLM, OpenRouter and gateways to other APIs."""
 _READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
+_SAID = ("text", "refusal", "thinking", "reasoning")
+"""Types of parts of a content that are read as text, or that are thoughts."""
 _WHOLE = frozenset({"role", "id", "type", "name", "index", "format"})
 """Fields whose text is whole in each piece that has it: pieces of it are not joined."""
 
@@ -158,6 +162,19 @@ def text(reply: Mapping[str, Any]) -> str:
     Raises `ModelError` without a choice.
     """
     return _text_of_message(_first_choice(checked_reply(reply, "choices"))["message"])
+
+
+def ending(reply: Mapping[str, Any]) -> Ending:
+    """Return how the first choice ended; see `Adapter`. Raises `ModelError` without one."""
+    choice = _first_choice(checked_reply(reply, "choices"))
+    message = choice["message"]
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    others = [part for part in parts if isinstance(part, dict) and part.get("type") not in _SAID]
+    is_empty = not (others or message.get("audio") or message.get("images"))
+    reason = choice.get("finish_reason")
+    is_empty = is_empty and not uses(reply) and not _text_of_message(message).strip()
+    return Ending(reason if isinstance(reason, str) else "", is_empty)
 
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:

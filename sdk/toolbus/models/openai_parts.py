@@ -1,4 +1,4 @@
-"""What the two adapters for OpenAI's APIs share: calls, files and errors.
+"""What the two adapters for OpenAI's APIs share: calls and files.
 
 Chat completions are the API of most other servers too (Ollama, vLLM, llama.cpp, the layers of
 Gemini and Mistral). What these send is repaired where they would refuse it when it goes back: one
@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Plain
-from toolbus.models.model_error import ModelError
+from toolbus.models.api_errors import api_error
 from toolbus.models.results import media_type
-from toolbus.models.shared_parts import sendable, told
+from toolbus.models.shared_parts import sendable
 
 __all__ = [
     "MAX_FILE_BYTES",
-    "api_error",
     "call_arguments",
     "checked_reply",
     "file_name",
@@ -33,8 +32,6 @@ MAX_FILE_BYTES = 50 * 10**6
 developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _MAX_FILE_NAME_CHARS = 64
-_RETRYABLE_STATUS = frozenset({408, 409, 429})
-_RETRYABLE_CODES = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 
 
 def is_picture(file: FileChunk) -> bool:
@@ -66,17 +63,6 @@ def checked_reply(reply: object, field: str) -> Plain:
     if error := reply.get("error"):
         raise api_error(error)
     return {**reply, **sendable({field: reply.get(field)})}
-
-
-def api_error(error: object) -> ModelError:
-    """Return the error that a reply or an event of a stream has, with the provider's words."""
-    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
-    code = details.get("code")
-    status = code if type(code) is int and 100 <= code < 600 else None
-    retryable = status in _RETRYABLE_STATUS or (status or 0) >= 500 or str(code) in _RETRYABLE_CODES
-    words = [str(each) for each in (code, details.get("message")) if each is not None]
-    failure = told(": ".join(words) or "no words")
-    return ModelError(f"the model's API failed: {failure}", status=status, retryable=retryable)
 
 
 def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:

@@ -31,10 +31,11 @@ from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.api_errors import api_error
+from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
-    api_error,
     call_arguments,
     checked_reply,
     file_name,
@@ -58,6 +59,7 @@ from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 __all__ = [
     "collect",
     "definitions",
+    "ending",
     "messages",
     "request",
     "text",
@@ -160,6 +162,16 @@ def text(reply: Mapping[str, Any]) -> str:
     Raises `ModelError` for a reply that failed or has not ended.
     """
     return "".join(each for item in _items(_ended_reply(reply)) for each in _texts_of(item))
+
+
+def ending(reply: Mapping[str, Any]) -> Ending:
+    """Return how the reply ended; see `Adapter`. Raises `ModelError` as `text`."""
+    checked = _ended_reply(reply)
+    details = checked.get("incomplete_details")
+    why = details.get("reason") if isinstance(details, Mapping) else None
+    kinds = {str(item.get("type", "message")) for item in _items(checked)}
+    is_empty = kinds <= {"message", "reasoning"} and not text(reply).strip()
+    return Ending(str(why or checked.get("status", "completed")), is_empty)
 
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:

@@ -103,9 +103,11 @@ def open_model(
         api_key: The key; without it the provider's variable (OPENAI_API_KEY, ANTHROPIC_API_KEY,
             GEMINI_API_KEY or GOOGLE_API_KEY), else the credential `models/PROVIDER/key`, which is
             sent only to its hosts. A server at an address needs none.
-        timeout_s: How long a reply may take, retries included. Of a stream: how long until the
-            response begins, and then until each event.
-        max_retries: How often a request is sent again after a failure that may pass.
+        timeout_s: How long a reply may take, retries included. Of a stream: how long until its
+            first event, retries included, and then until each further one.
+        max_retries: How often a request is sent again after a failure that may pass; of a stream,
+            only before its first event. It is not sent again inside of the middleware `ModelRetry`,
+            whose `attempts` count alone.
         options: Further fields of each request, such as `max_tokens`; of Gemini's, fields of
             `config`. They replace those of the adapter.
 

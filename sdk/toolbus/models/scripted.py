@@ -20,6 +20,7 @@ from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.endings import Ending
 from toolbus.models.results import paired, user_parts
 from toolbus.models.shared_parts import broken_off, checked_conversation, system_text
 from toolbus.models.token_usage import TokenUsage
@@ -27,6 +28,7 @@ from toolbus.models.token_usage import TokenUsage
 __all__ = [
     "collect",
     "definitions",
+    "ending",
     "messages",
     "request",
     "text",
@@ -72,6 +74,11 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
 def text(reply: Mapping[str, Any]) -> str:
     """Return the text of the reply."""
     return str(reply["text"])
+
+
+def ending(reply: Mapping[str, Any]) -> Ending:
+    """Return how the reply ended: the model always ends it itself."""
+    return Ending("stop", not (reply["uses"] or text(reply).strip()))
 
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:

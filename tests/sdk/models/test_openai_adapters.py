@@ -521,7 +521,7 @@ def test_items_go_back_in_order_without_what_responses_refuse() -> None:
     ("adapter", "reply", "words"),
     [
         (CHAT, {"choices": []}, "no choice"),
-        (CHAT, {"error": {"code": 429, "message": "slow\ndown"}}, r"429: slow\\ndown"),
+        (CHAT, {"error": {"code": 429, "message": "slow\ndown"}}, r"failed: slow\\ndown"),
         (CHAT, {"choices": [{"error": "bad", "message": {}}]}, "bad"),
         (CHAT, {"choices": [{"message": None}]}, "no choice"),
         (RESPONSES, {"status": "failed", "error": {"code": "server_error"}}, "server_error"),

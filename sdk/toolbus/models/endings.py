@@ -1,0 +1,50 @@
+"""Why a reply ended, and whether that is a failure: one rule for all APIs. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from toolbus.models.model_error import ModelError
+from toolbus.untrusted_text import one_line
+
+__all__ = ["Ending", "check_ending"]
+
+_COMPLETE = frozenset(
+    {"", "stop", "end_turn", "stop_sequence", "completed", "eos", "eos_token"}
+    | {"tool_calls", "tool_use", "function_call", "finish_reason_unspecified"}
+)
+"""Reasons of a reply that the model ended itself, in lower case."""
+_PERMANENT = frozenset(
+    {"length", "max_tokens", "model_length", "max_output_tokens", "max_completion_tokens"}
+    | {"model_context_window_exceeded", "content_filter", "refusal", "safety"}
+)
+"""Reasons that the same request would meet again."""
+_FAILED = frozenset({"error", "abort", "aborted"})
+"""Reasons of a reply that the server ended: what came of it is no answer, also where it has text.
+OpenRouter and vLLM give them."""
+_MAX_REASON_CHARS = 100
+
+
+class Ending(NamedTuple):
+    """How a reply ended."""
+
+    reason: str
+    """The provider's word for it; empty if it gave none."""
+    is_empty: bool
+    """Whether the reply has no text, use or other content; reasoning is none."""
+
+
+def check_ending(ending: Ending, *, needs_answer: bool) -> None:
+    """Raise `ModelError` for a reply that is not an answer.
+
+    Args:
+        ending: How the reply ended.
+        needs_answer: Whether it has to say something: no reply before it did.
+    """
+    reason = ending.reason.lower()
+    is_complete = reason in _COMPLETE
+    if reason not in _FAILED and not (ending.is_empty and (needs_answer or not is_complete)):
+        return
+    shown = one_line(ending.reason, _MAX_REASON_CHARS) or "without a reason"
+    what = "before the model said anything" if ending.is_empty else "before it was complete"
+    raise ModelError(f"the reply ended ({shown}) {what}", retryable=reason not in _PERMANENT)
