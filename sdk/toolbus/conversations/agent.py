@@ -36,6 +36,7 @@ from toolbus.conversations.agent_events import AgentEvent
 from toolbus.conversations.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
 from toolbus.conversations.asked_agents import AskedAgents
 from toolbus.conversations.conversation import (
+    FORGOTTEN,
     MAX_CONVERSATION_BYTES,
     Conversation,
     Conversations,
@@ -370,8 +371,9 @@ class Agent:
 
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
         {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
-        and descriptions are cut. The toolkits of `tools` are built, and no model is asked. It does
-        not wait for a question that is answered now. Raises as `answer`.
+        and descriptions are cut. A conversation that was forgotten to make room also has `dropped`,
+        the reason that its next question tells. The toolkits of `tools` are built, and no model is
+        asked. It does not wait for a question that is answered now. Raises as `answer`.
         """
         async with self._asked(tools, conversation, context, reads=True) as (turn, found):
             return {
@@ -385,6 +387,7 @@ class Agent:
                 "conversation": {
                     "messages": len(found.state.conversation),
                     "bytes": found.bytes,
+                    **({"dropped": FORGOTTEN} if found.is_forgotten else {}),
                 },
             }
 

@@ -22,12 +22,14 @@ from toolbus.agents.agent_state import AgentState
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.chunks.json_values import plain_json
+from toolbus.conversations.shares import Entry, asker_of, beyond_shares
 from toolbus.conversations.state_store import MAX_STATE_CHARS, StateStore
 from toolbus.errors import InvalidArguments, InvalidResult, Overloaded, RoomException, Unavailable
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.tools.tool_run import Participant
 
 __all__ = [
+    "FORGOTTEN",
     "MAX_CONVERSATION_BYTES",
     "Conversation",
     "ConversationUnavailable",
@@ -50,8 +52,16 @@ who asks more at a time is served better by more conversations."""
 _MAX_KEPT = 1_000
 _MAX_KEPT_BYTES = 128 * 1024 * 1024
 """Conversations in memory, and the JSON of their messages; objects and JSON take some three times
-as much. The least recently used one is left out, and read again from a store."""
+as much. Beyond it the asker who has the most loses the one that it used least recently. It is read
+again from a store, or forgotten."""
+_MAX_FORGOTTEN = 10_000
+"""Conversations whose keys stay in memory when they are forgotten, so that their askers learn it.
+Keys have up to 3 KB. Beyond it askers lose keys as they lose conversations."""
 _WARN_EVERY_S = 60.0
+FORGOTTEN: Final = (
+    "the conversation so far was forgotten to make room for newer ones: it begins anew"
+)
+"""Why a model does not see a conversation that was beyond the share of its asker."""
 
 
 class ConversationUnavailable(Unavailable):
@@ -145,10 +155,14 @@ class Conversation:
     dropped: str = ""
     """Why the model does not see what was said before the question; empty unless it was changed for
     this question."""
+    is_forgotten: bool = False
+    """Whether all that was said before was forgotten to make room, until a question is answered."""
     bytes: int = 0
     """Of its messages, as JSON."""
     saved: object = None
     """The last message when the state was stored last."""
+    is_stored: bool = True
+    """Whether the last attempt to store the state has succeeded."""
     saving: asyncio.Task[None] | None = None
     """Stores the state while a question is answered."""
     _stored: _Stored = field(default_factory=lambda: _Stored([], [], []))
@@ -163,6 +177,14 @@ class Conversation:
     def is_idle(self) -> bool:
         """Whether nobody uses it, and nothing of it is being stored."""
         return not self.users and (self.saving is None or self.saving.done())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it that could be forgotten."""
+        state = self.state
+        return not (
+            state.conversation or state.groups or len(state.rules) or any(state.state.values())
+        )
 
     @property
     def is_answered(self) -> bool:
@@ -188,7 +210,7 @@ class Conversation:
         self._former = _Former(
             state.adapter, [*state.conversation], [*state.questions], self._stored.copy()
         )
-        self.dropped = ""
+        self.dropped = FORGOTTEN if self.is_forgotten else ""
         if state.conversation and state.adapter not in ("", words):
             self.dropped = (
                 f"the conversation so far is in the words of another model ({state.adapter}, not"
@@ -212,6 +234,7 @@ class Conversation:
         """Cut what has been said, or take the question back if nothing answers it."""
         former, self._former = self._former, None
         if self.is_answered or former is None:
+            self.is_forgotten = False
             self.cut()
             return
         self.state.adapter = former.adapter
@@ -311,6 +334,8 @@ class Conversations:
         self._store = store
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Conversation] = OrderedDict()
+        self._forgotten: dict[str, None] = {}
+        """The keys of forgotten conversations that no store has, the oldest first."""
         self._has_warned = False
         self._warn_at = 0.0
 
@@ -395,13 +420,15 @@ class Conversations:
             await self._save(conversation)
 
     async def _save(self, conversation: Conversation) -> None:
-        if self._store is None:
+        if self._store is None or conversation.is_empty:
             return
         said = conversation.state.conversation
         conversation.saved = said[-1] if said else None
         try:
             await self._store.save(conversation.key, conversation.text())
+            conversation.is_stored = True
         except Exception as error:
+            conversation.is_stored = False
             now = time.monotonic()
             if now >= self._warn_at:
                 self._warn_at = now + _WARN_EVERY_S
@@ -420,6 +447,8 @@ class Conversations:
                 reason = _reason_of(error)
                 text = f"the conversation is not forgotten: {reason}"
                 raise Unavailable(text, details={"reason": reason}) from error
+        self._forgotten.pop(conversation.key, None)
+        conversation.is_forgotten = False
         conversation.take(AgentState())
 
     async def _load(self, conversation: Conversation) -> None:
@@ -430,7 +459,8 @@ class Conversations:
             except Exception as error:
                 _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
                 raise _unavailable(conversation, _reason_of(error), retryable=True) from error
-        if text is None:
+        conversation.is_forgotten = text == "" or conversation.key in self._forgotten
+        if not text or conversation.is_forgotten:
             conversation.take(AgentState())
             return
         try:
@@ -444,24 +474,39 @@ class Conversations:
 
     def _leave_out(self, used: Conversation) -> None:
         self._kept.move_to_end(used.key)
-        if not (used.users or used.is_loaded):
+        if not used.is_empty:
+            self._forgotten.pop(used.key, None)
+        elif used.is_idle:
             del self._kept[used.key]
         total = sum(conversation.bytes for conversation in self._kept.values())
         if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
             return
-        idle = [kept for kept in self._kept.values() if kept.is_idle]
-        for conversation in idle:
-            if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
-                break
-            total -= conversation.bytes
-            del self._kept[conversation.key]
-            if self._store is None and not self._has_warned:
-                self._has_warned = True
-                _logger.warning(
-                    "conversation %s is forgotten, the least recently used one of more than %d, or"
-                    " of %d bytes: with store= an agent reads such a conversation again",
-                    *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
-                )
+        # What is used now counts as the newest of its asker, and stays.
+        newest_first = [*reversed(self._kept.values())]
+        newest_first.sort(key=lambda kept: kept.is_idle)
+        entries = [Entry(kept, asker_of(kept.key), kept.bytes) for kept in newest_first]
+        for conversation, *_ in beyond_shares(entries, _MAX_KEPT, _MAX_KEPT_BYTES):
+            if conversation.is_idle:
+                del self._kept[conversation.key]
+                self._forget_unstored(conversation)
+
+    def _forget_unstored(self, conversation: Conversation) -> None:
+        """Keep the key of a conversation that has left the memory, unless a store has it."""
+        if conversation.is_empty or (self._store is not None and conversation.is_stored):
+            return
+        self._forgotten[conversation.key] = None
+        if len(self._forgotten) > _MAX_FORGOTTEN:
+            entries = [Entry(key, asker_of(key), 0) for key in reversed(self._forgotten)]
+            # A tenth at once: to look at all of them takes some milliseconds.
+            for key, *_ in beyond_shares(entries, _MAX_FORGOTTEN * 9 // 10, 0):
+                del self._forgotten[key]
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "conversation %s is forgotten: there are more than %d, or %d bytes, and its asker"
+                " has the most; with store= an agent reads such a conversation again",
+                *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
+            )
 
 
 def _reason_of(error: Exception) -> str:

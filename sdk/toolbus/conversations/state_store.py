@@ -6,16 +6,21 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.conversations.shares import Entry, asker_of, beyond_shares
 from toolbus.errors import TooLarge, Unavailable
 from toolbus.forked_children import call_in_children
 from toolbus.sqlite_files import FileKind, SqliteFile, is_locked
 
 __all__ = ["MAX_STATE_CHARS", "SqliteStates", "StateStore", "StatesUnavailable"]
+
+_logger = bounded_logger(__name__)
 
 MAX_STATE_CHARS: Final = 64 * 1024 * 1024
 """Of a state that is saved or read.
@@ -34,7 +39,10 @@ class StateStore(Protocol):
     """Keeps the text of a state for each key. An agent calls it for one key once at a time."""
 
     async def load(self, key: str) -> str | None:
-        """Return the text that was saved last; None if there is none."""
+        """Return the text that was saved last; None if there is none.
+
+        An empty text says that the store has forgotten one: then the agent tells it to the asker.
+        """
 
     async def save(self, key: str, text: str) -> None:
         """Keep a text in place of the former one. It is kept even if this task is cancelled."""
@@ -66,10 +74,39 @@ _STATES = FileKind(
 )
 # A text that is not Unicode is kept as it is: it must not fail the others of its transaction.
 _CODEC = ("utf-8", "surrogatepass")
-_SAVE = "INSERT INTO states VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET state = excluded.state"
+# A new row each time, so that rows are in the order in which they were last saved.
+_SAVE = "INSERT INTO states VALUES (?, ?)"
 _DELETE = "DELETE FROM states WHERE key = ?"
 _SIZE = "SELECT length(state) FROM states WHERE key = ?"
 _LOAD = "SELECT state FROM states WHERE key = ?"
+# Of a state that is forgotten the key stays, with an empty text.
+_FORGET = "UPDATE states SET state = x'' WHERE rowid = ?"
+_FORGET_KEY = "DELETE FROM states WHERE rowid = ?"
+_ENTRIES = (
+    "SELECT rowid, key, length(key) + length(state) FROM states WHERE (state = x'') = ?"
+    " ORDER BY rowid DESC"
+)
+_TOTALS = "SELECT count, bytes FROM totals WHERE forgotten = ?"
+# Not made with the file, which a version without them may have written. SQLite counts rows by
+# reading them, and large ones are spread over the file.
+_ADD_TO_TOTALS = (
+    "UPDATE totals SET count = count + 1, bytes = bytes + length(new.key) + length(new.state)"
+    " WHERE forgotten = (new.state = x'')"
+)
+_TAKE_FROM_TOTALS = (
+    "UPDATE totals SET count = count - 1, bytes = bytes - length(old.key) - length(old.state)"
+    " WHERE forgotten = (old.state = x'')"
+)
+_CREATE_TOTALS = (
+    "CREATE TABLE totals (forgotten INTEGER PRIMARY KEY, count INTEGER, bytes INTEGER)",
+    "INSERT INTO totals SELECT 0, count(*), total(length(key) + length(state)) FROM states",
+    "INSERT INTO totals VALUES (1, 0, 0)",
+    f"CREATE TRIGGER added AFTER INSERT ON states BEGIN {_ADD_TO_TOTALS}; END",
+    f"CREATE TRIGGER removed AFTER DELETE ON states BEGIN {_TAKE_FROM_TOTALS}; END",
+    "CREATE TRIGGER changed AFTER UPDATE ON states"
+    f" BEGIN {_TAKE_FROM_TOTALS}; {_ADD_TO_TOTALS}; END",
+)
+_HAS_TOTALS = "SELECT count(*) FROM sqlite_master WHERE name = 'totals'"
 
 
 class _Batch:
@@ -96,12 +133,25 @@ class SqliteStates:
     other unless they save states of the same key, of which the last one stays. An agent does not
     see what another one saves while it has the conversation in memory: give each its own file.
 
+    Where states are too many, or too large together, a tenth is forgotten: the oldest ones of those
+    askers who have the most. Their keys stay, of at most as many, so that an asker learns of it.
+
     Args:
         path: The file. It is created, with mode 0600, if it does not exist.
+        max_states: How many states it has at most.
+        max_bytes: How large they are at most together, with their keys.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_states: int = 100_000,
+        max_bytes: int = 2**30,
+    ) -> None:
         self._path = Path(path).absolute()
+        self._max_states = max_states
+        self._max_bytes = max_bytes
         self._file = SqliteFile(self._path, _STATES)
         self._threads = WorkerThreads("states", 1)
         self._lock = threading.Lock()
@@ -138,7 +188,7 @@ class SqliteStates:
         await self.aclose()
 
     async def load(self, key: str) -> str | None:
-        """Return the text that was saved last; None if there is none.
+        """Return the text that was saved last; None if there is none, "" if it is forgotten.
 
         Raises `StatesUnavailable`, also for one that is larger than any that `save` takes.
         """
@@ -200,16 +250,45 @@ class SqliteStates:
         while True:
             try:
                 with self._file.transaction() as connection:
+                    if not connection.execute(_HAS_TOTALS).fetchone()[0]:
+                        for statement in _CREATE_TOTALS:
+                            connection.execute(statement)
                     for key, state in states.items():
-                        if state is None:
-                            connection.execute(_DELETE, (key,))
-                        else:
+                        connection.execute(_DELETE, (key,))
+                        if state is not None:
                             connection.execute(_SAVE, (key, state.encode(*_CODEC)))
+                    self._make_room(connection, states.keys())
                 return
             except sqlite3.Error as error:
                 attempts -= 1
                 if not (is_locked(error) and attempts):
                     raise self._unavailable(error) from error
+
+    def _make_room(self, connection: sqlite3.Connection, written: Collection[str]) -> None:
+        """Forget states if they are too many or too large, and then keys of forgotten ones.
+
+        What is written now stays. To look at all rows takes some tenths of a second, so that a
+        tenth of what is permitted is forgotten at once.
+        """
+        for is_forgotten, statement, max_bytes in (
+            (False, _FORGET, self._max_bytes),
+            (True, _FORGET_KEY, self._max_bytes // 10),
+        ):
+            count, size = connection.execute(_TOTALS, (is_forgotten,)).fetchone()
+            if count <= self._max_states and size <= max_bytes:
+                continue
+            entries: list[Entry[int]] = []
+            new: set[int] = set()
+            for row, key, size in connection.execute(_ENTRIES, (is_forgotten,)):
+                entries.append(Entry(row, asker_of(key), size))
+                if key in written:
+                    new.add(row)
+            beyond = beyond_shares(entries, self._max_states * 9 // 10, max_bytes * 9 // 10)
+            gone = [(entry.key,) for entry in beyond if entry.key not in new]
+            connection.executemany(statement, gone)
+            if not is_forgotten:
+                text = "%s is full: %d of %d states are forgotten, of askers who have the most"
+                _logger.warning(text, self._path, len(gone), count)
 
     def _load(self, key: str) -> str | None:
         try:

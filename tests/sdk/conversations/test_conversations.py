@@ -27,7 +27,7 @@ from toolbus.conversations.conversation import (
     conversation_key,
 )
 from toolbus.models import openai_chat, scripted
-from toolbus.tools.tool_run import LOCAL
+from toolbus.tools.tool_run import LOCAL, Participant
 
 KEY = conversation_key(LOCAL, None, "trip")
 
@@ -347,6 +347,52 @@ async def test_least_recently_used_idle_conversations_leave_the_memory(
         assert await asked(kept, "busy", "1", "2") == ["x", "y", "1", "2"]
     assert caplog.text.count("is forgotten") == 1
     assert "with store= an agent reads such a conversation again" in caplog.text
+
+
+async def test_conversation_that_left_the_memory_and_is_not_stored_begins_anew_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conversations, "_MAX_KEPT", 1)
+    store = States()
+    kept = Conversations(store)
+    await asked(kept, "stored", "a", "b")
+    await asked(kept, "trip", "a", "b")
+    store.error = OSError("disk full")
+    await asked(kept, "trip", "c", "d")
+    store.error = None
+    assert await asked(kept, "stored", "c", "d") == ["a", "b", "c", "d"]
+    async with kept.using(KEY) as conversation:
+        exchange(conversation, "e")  # nothing answers it
+        exchange(conversation, "e", "f")
+        assert (said(conversation), conversation.dropped) == (["e", "f"], conversations.FORGOTTEN)
+        await kept.save(conversation)
+    assert await asked(kept, "stored", "e", "f") == ["a", "b", "c", "d", "e", "f"]
+    async with kept.using(KEY) as conversation:
+        exchange(conversation, "g", "h")
+        assert (said(conversation), conversation.dropped) == (["e", "f", "g", "h"], "")
+
+
+async def test_keys_of_forgotten_conversations_are_limited_and_shared_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conversations, "_MAX_KEPT", 10)
+    monkeypatch.setattr(conversations, "_MAX_FORGOTTEN", 100)
+    kept = Conversations(None)
+
+    async def dropped(asker: str, number: int) -> bool:
+        key = conversation_key(Participant(asker, asker), None, f"{number}")
+        async with kept.using(key) as conversation:
+            exchange(conversation, "a", "b")
+            return bool(conversation.dropped)
+
+    for asker, count in (("ann", 20), ("mallory", 500)):
+        for number in range(count):
+            assert not await dropped(asker, number)
+    for number in range(30):  # many askers, each with one conversation
+        assert not await dropped(f"asker {number}", 0)
+    assert await dropped("mallory", 499)
+    assert [await dropped("ann", number) for number in (0, 19)] == [True, True]
+    assert not await dropped("mallory", 0)
 
 
 def test_adapter_is_named_by_its_module_or_its_class() -> None:

@@ -109,6 +109,57 @@ def test_processes_share_one_file(path: Path) -> None:
     assert shared in ("x 99" * 1_000, "y 99" * 1_000)
 
 
+def key(asker: str, number: object) -> str:
+    return f'[["acme", "{asker}"], null, "{number}"]'
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"), [({"max_states": 20}, "s"), ({"max_bytes": 20_000}, "s" * 1_000)]
+)
+async def test_asker_with_the_most_states_loses_its_oldest_and_the_store_knows_which(
+    path: Path, limits: dict[str, int], text: str
+) -> None:
+    first, second = SqliteStates(path, **limits), SqliteStates(path, **limits)
+    await first.save(key("ann", "trip"), text)
+    with closing(sqlite3.connect(path)) as file, file:  # as an earlier version has left it
+        for kind, name in file.execute("SELECT type, name FROM sqlite_master").fetchall():
+            if name in ("totals", "added", "removed", "changed"):
+                file.execute(f"DROP {kind} IF EXISTS {name}")
+    for number in range(60):
+        await (first, second)[number % 2].save(key("mallory", number), text)
+        await first.save(key("mallory", "used again"), text)
+        await second.save(key(f"asker {number % 3}", ""), text)
+    await first.aclose()
+    assert await second.load(key("ann", "trip")) == text
+    assert [await second.load(key(f"asker {n}", "")) for n in range(3)] == [text] * 3
+    assert await second.load(key("mallory", "used again")) == text
+    own = [await second.load(key("mallory", number)) for number in range(60)]
+    left = own.count(text)
+    assert 9 <= left <= 15
+    forgotten = own[-left - 5 : -left]
+    assert (forgotten, own[-left:]) == ([""] * 5, [text] * left)
+    if "max_states" in limits:  # and so are the keys of all but as many as there may be states
+        assert own[:10] == [None] * 10
+    await second.delete(key("mallory", 59 - left))
+    await second.save(key("mallory", 58 - left), text)
+    again = [await second.load(key("mallory", 59 - left - n)) for n in range(3)]
+    assert again == [None, text, ""]
+    await second.aclose()
+
+
+async def test_state_that_is_larger_than_all_may_be_stays_until_another_one_comes(
+    path: Path,
+) -> None:
+    states = SqliteStates(path, max_bytes=1_000)
+    await states.save(key("ann", "trip"), "a")
+    await states.save(key("mallory", "large"), "m" * 2_000)
+    assert await states.load(key("mallory", "large")) == "m" * 2_000
+    await states.save(key("ann", "trip"), "b")
+    found = [await states.load(key(*each)) for each in (("mallory", "large"), ("ann", "trip"))]
+    assert found == ["", "b"]
+    await states.aclose()
+
+
 async def test_text_that_is_too_large_is_refused_and_the_former_one_stays(
     states: SqliteStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
