@@ -40,7 +40,6 @@ _NEXT: Mapping[str, str] = {
     "invalid_arguments": "Correct the arguments and call it again.",
     "not_found": "Call only tools that are listed.",
     "tool_inactive": "Activate its group before you call it.",
-    "permission_denied": "Do not call it again: it is not permitted.",
     "approval_denied": "Do not call it again: a person refused it.",
     "approval_expired": "No person answered in time; ask before you call it again.",
     "definition_changed": "The tool has changed; its description is read again in the next turn.",
@@ -196,12 +195,23 @@ def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
 def _next_step(error: RoomException, executed: Executed, state: ResultState) -> str:
     if state == "interrupted":
         return "" if executed == "no" else _CHECK
+    if isinstance(error, PermissionDenied):
+        return _after_denial(error)
     if advice := _NEXT.get(error.code):
         return advice
     if error.retryable:
         after = "" if error.retry_after_s is None else f" after {error.retry_after_s:g} s"
         return f"It may be called again{after}."
     return _CHECK if executed == "maybe" else ""
+
+
+def _after_denial(error: PermissionDenied) -> str:
+    if error.details.get("uncertain"):
+        return "Do not repeat it: a call that the tool can judge may be permitted."
+    rule = error.details.get("rule")
+    if isinstance(rule, Mapping) and "match" in rule:
+        return "Do not repeat it: with these arguments it is not permitted."
+    return "Do not call it again: it is not permitted."
 
 
 def _blocks(chunks: Sequence[Chunk], named: Callable[[FileChunk], bool] | None = None) -> list[str]:

@@ -38,6 +38,9 @@ class Assessment:
     have to allow, those of the asked patterns that match it. Patterns allow the call only if each
     part has one that does; `((),)` says that none can. If empty, `matches` alone decides. Beyond
     256 different parts no pattern allows the call."""
+    uncertain: tuple[str, ...] = ()
+    """Those of `matches` that only may match, as the tool cannot tell; `message` says why. They
+    deny and ask as the others do, in words that say so, and allow nothing."""
     source: Literal["tool", "manifest"] = "tool"
     """Who says it: the tool, or its published flags where its host cannot be asked. Of the
     latter no pattern is known to match, so that every deny and ask pattern counts as a match."""

@@ -30,6 +30,11 @@ __all__ = ["Permissions"]
 _MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
 _MAX_NAMED_RULES = 5
 _NO_QUESTIONS = "denies what it would ask"
+# Why a pattern counts that is not known to match, to follow "as".
+_NOT_JUDGED = "the tool could not judge this input"
+_NOT_COMPARED = (
+    f"no more than {MAX_MATCHES} patterns, of {MAX_MATCHES_BYTES:,} bytes, are compared with a call"
+)
 
 
 class _Finding(NamedTuple):
@@ -40,6 +45,8 @@ class _Finding(NamedTuple):
     """Why it applies: a sentence without its full stop; empty for the last step."""
     source: PermitSource
     rule: Rule | None = None
+    uncertain: bool = False
+    """Whether the rule only may cover the call, because its tool could not judge it."""
 
 
 class _Concerning(NamedTuple):
@@ -265,7 +272,15 @@ class Permissions:
             self.mode == "dont_ask" and OUTCOMES[finding.step][0] == "ask"
         )
         suggestions = judged.suggestions() if is_ask else ()
-        return Permit(behavior, reason, finding.rule, finding.source, suggestions, self.mode)
+        return Permit(
+            behavior,
+            reason,
+            finding.rule,
+            finding.source,
+            suggestions,
+            self.mode,
+            finding.uncertain,
+        )
 
     def _undecided(self, judged: _Judged) -> str:
         """Return why the mode decides what nothing else decided."""
@@ -312,46 +327,49 @@ class _Judged(NamedTuple):
         return f", which reaches {one_line(reaches, 140)}" if reaches else ""
 
     def strict_rule(self, behavior: Literal["deny", "ask"]) -> _Finding | None:
-        """Return the rule that denies or asks, and why its pattern counts."""
+        """Return the rule that denies or asks; its words say whether it only may cover the call."""
         groups = self.concerning.deny if behavior == "deny" else self.concerning.ask
         if not groups:
             return None
+        step: Step = "deny" if behavior == "deny" else "ask rule"
+        verb = "denies" if behavior == "deny" else "asks about"
         wholes = [group.whole for group in groups if group.whole is not None]
-        found, why = min(wholes, key=rule_order, default=None), ""
-        if found is None:
-            found, why = self._strict_pattern(groups)
+        whole = min(wholes, key=rule_order, default=None)
+        if whole is not None:
+            return _Finding(step, f"The rule {whole} {verb} {self.call}", "rule", whole)
+        found, doubt = self._strict_pattern(groups)
         if found is None:
             return None
-        if behavior == "deny":
-            words = f"The rule {found} denies {self.call}{why}"
-            return _Finding("deny", words, "rule", found)
-        words = f"The rule {found} asks about {self.call}{why}"
-        return _Finding("ask rule", words, "rule", found)
+        words = f"The rule {found} {verb} {self.call}"
+        if doubt:
+            words = f"As {doubt}, the rule {found} might cover {self.call}"
+        if self.is_trusted:  # the message may say how to change the call
+            words = self.with_message(words)
+        return _Finding(step, words, "rule", found, uncertain=doubt == _NOT_JUDGED)
 
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
-        if self.is_trusted and self.assessment.source == "tool":
-            found = self._matching(groups, self.assessment.matches)
-            asked = None if found else self.concerning.limited()
-            if asked is None:
+        """Return a rule whose pattern counts, and why that is uncertain; empty where it matches."""
+        said = self.assessment
+        asked: frozenset[str] | None = frozenset()
+        doubt = _NOT_JUDGED
+        if not self.is_trusted:
+            doubt = f"{_owner(self.tool)} is not in trusted_owners"
+        elif said.source == "tool":
+            certain = [match for match in said.matches if match not in said.uncertain]
+            if found := self._matching(groups, certain):
                 return found, ""
-            why = (
-                f"; of more than {MAX_MATCHES} patterns, or {MAX_MATCHES_BYTES:,} bytes of them,"
-                " the last count as matching"
-            )
-        else:
-            asked = frozenset()
-            why = "; its pattern counts as matching, because "
-            why += (
-                "the tool could not say whether it matches"
-                if self.is_trusted
-                else f"{_owner(self.tool)} is not in trusted_owners"
-            )
+            if found := self._matching(groups, said.uncertain):
+                return found, doubt
+            asked = self.concerning.limited()
+            doubt = _NOT_COMPARED
+        if asked is None:
+            return None, ""
         unknown: list[Rule] = []
         for group in groups:
             # At most one more than was asked is looked at.
             rules = (rule for match, rule in group.by_match.items() if match not in asked)
             unknown += islice(rules, 1)
-        return min(unknown, key=rule_order, default=None), why
+        return min(unknown, key=rule_order, default=None), doubt
 
     def allow_rules(self, index: RuleIndex, people: People) -> tuple[Rule, ...]:
         """Return the rules that allow the call, or what it reaches; empty if it is not allowed.
@@ -377,7 +395,8 @@ class _Judged(NamedTuple):
         said, limited = self.assessment, self.concerning.limited()
         allowing: dict[Rule, None] = {}
         for matches in said.parts or (said.matches,):
-            found = self._matching(groups, matches, limited)
+            certain = [match for match in matches if match not in said.uncertain]
+            found = self._matching(groups, certain, limited)
             if found is None:  # one part that no rule allows is enough
                 return ()
             allowing[found] = None

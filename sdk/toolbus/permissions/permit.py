@@ -91,6 +91,8 @@ class Permit:
     an ask."""
     mode: str = ""
     """The mode in which it was decided; empty where a person decided."""
+    uncertain: bool = False
+    """Whether the rule only may cover the call, because the tool could not judge this input."""
 
     @property
     def by(self) -> str:

@@ -82,6 +82,8 @@ def permit_details(permit: Permit) -> dict[str, Any]:
     details: dict[str, Any] = {"source": permit.source}
     if permit.rule is not None:
         details["rule"] = rule_to_plain(permit.rule)
+    if permit.uncertain:
+        details["uncertain"] = True
     return details
 
 
@@ -96,12 +98,16 @@ def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
         plain["suggestions"] = [rule_to_plain(rule) for rule in assessment.suggestions]
     if assessment.matches:
         plain["matches"] = list(assessment.matches)
+    uncertain = frozenset(assessment.uncertain)
     if assessment.parts:
         # By their places in `matches`: 256 times the text of 64 patterns is more than may be sent.
         places = {pattern: place for place, pattern in enumerate(assessment.matches)}
         plain["parts"] = [
             [places[pattern] for pattern in part if pattern in places] for part in assessment.parts
         ]
+    if assessment.uncertain:
+        at = [place for place, each in enumerate(assessment.matches) if each in uncertain]
+        plain["uncertain"] = at
     return plain
 
 
@@ -133,6 +139,7 @@ def assessment_from_plain(value: object) -> Assessment:
         suggestions=_suggestions(value.get("suggestions", [])),
         matches=matches,
         parts=_parts(value.get("parts", []), matches),
+        uncertain=_at("uncertain", value.get("uncertain", []), matches),
         source=source,
         reaches=_text(value, "reaches", MAX_REACHES_CHARS),
         refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),
@@ -179,9 +186,13 @@ def _parts(values: object, matches: tuple[str, ...]) -> tuple[tuple[str, ...], .
     """Read parts. None is ever left out: fewer parts allow more."""
     if not isinstance(values, list) or len(values) > MAX_PARTS:
         raise ValueError(f"parts must be a list of at most {MAX_PARTS}")
-    for part in values:
-        if not isinstance(part, list) or len(part) > len(matches):
-            raise ValueError("each of parts must be a list, not longer than matches")
-        if not all(type(place) is int and 0 <= place < len(matches) for place in part):
-            raise ValueError("each of parts must have places in matches")
-    return tuple(tuple(matches[place] for place in part) for part in values)
+    return tuple(_at("each of parts", part, matches) for part in values)
+
+
+def _at(label: str, places: object, matches: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the matches at some places."""
+    if not isinstance(places, list) or len(places) > len(matches):
+        raise ValueError(f"{label} must be a list, not longer than matches")
+    if not all(type(place) is int and 0 <= place < len(matches) for place in places):
+        raise ValueError(f"{label} must have places in matches")
+    return tuple(matches[place] for place in places)

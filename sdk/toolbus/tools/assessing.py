@@ -76,16 +76,22 @@ async def assessed(
         found = _bounded(said, name, reaches, patterns)
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
-            matches = await _before(ends_at, partial(on_assess_thread, run, ask))
+            certain = await _before(ends_at, partial(on_assess_thread, run, ask))
             # Each once: the answer has no more of them than the question.
-            matches = tuple(dict.fromkeys((*found.matches, *matches)))
-            found = replace(found, matches=matches)
+            matches = tuple(dict.fromkeys((*found.matches, *certain)))
+            # What `match_rule` finds is certain.
+            uncertain = tuple(match for match in found.uncertain if match not in certain)
+            found = replace(found, matches=matches, uncertain=uncertain)
     except RoomException as error:
         if run.is_recorded(error):
             raise
         return _unknown(tool, error, arguments)
     except (Exception, SystemExit) as error:
         return _unknown(tool, error, arguments)
+    if found.uncertain and not found.parts:
+        # A client that does not know `uncertain` takes `matches` as matching, to allow too.
+        certain = tuple(match for match in found.matches if match not in found.uncertain)
+        found = replace(found, parts=(certain,))
     if tool.orchestration and not run.is_hosted:
         found = replace(found, read_only=True)
     return found
@@ -199,9 +205,10 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
     if not all(isinstance(text, str) for text in texts):
         raise _NoAssessment("assess returned an Assessment whose texts are not text")
-    if not all(isinstance(listed, (tuple, list)) for listed in (said.suggestions, said.matches)):
+    lists = (said.suggestions, said.matches, said.uncertain)
+    if not all(isinstance(listed, (tuple, list)) for listed in lists):
         raise _NoAssessment(
-            "assess returned an Assessment whose suggestions or matches are no list"
+            "assess returned an Assessment whose suggestions, matches or uncertain are no list"
         )
     if not isinstance(said.parts, (tuple, list)) or not all(
         isinstance(part, (tuple, list)) for part in said.parts
@@ -212,7 +219,7 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
     # What it reaches may forward too, and then said itself whom: that is the last of them.
     reaches = said.reaches[:MAX_REACHES_CHARS] or reaches
     # What matches a part matches the input, so that no denial misses it.
-    matches = dict.fromkeys(chain(said.matches, *said.parts))
+    matches = dict.fromkeys(chain(said.matches, said.uncertain, *said.parts))
     bounded = Assessment(
         said.behavior,
         read_only=said.read_only,
@@ -222,7 +229,10 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         preview=_cut_preview(said.preview),
         suggestions=_usable(said.suggestions, name, reaches),
         matches=tuple(matches),
-        parts=tuple(map(tuple, said.parts)),
+        parts=tuple(
+            tuple(match for match in part if match not in said.uncertain) for part in said.parts
+        ),
+        uncertain=tuple(said.uncertain),
         source=said.source,
         reaches=reaches,
         refusal=printable(said.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
@@ -243,7 +253,12 @@ def of_patterns(said: Assessment, patterns: Sequence[str]) -> Assessment:
             tuple(match for match in dict.fromkeys(part) if match in asked) for part in said.parts
         )
     )
-    return replace(said, matches=matches, parts=((),) if len(parts) > MAX_PARTS else parts)
+    return replace(
+        said,
+        matches=matches,
+        parts=((),) if len(parts) > MAX_PARTS else parts,
+        uncertain=tuple(match for match in dict.fromkeys(said.uncertain) if match in asked),
+    )
 
 
 def _cut_preview(text: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from toolbus import (
     ApprovalDenied,
+    ApprovalExpired,
     Cancelled,
     Chunk,
     DeadlineExceeded,
@@ -82,6 +83,18 @@ def test_value_is_one_value_or_the_list_of_a_stream() -> None:
         ),
         (Overloaded("busy", retry_after_s=2), "failed", "It may be called again after 2 s."),
         (ApprovalDenied("refused"), "denied", "Do not call it again: a person refused it."),
+        (PermissionDenied("no grant"), "denied", "Do not call it again: it is not permitted."),
+        (
+            PermissionDenied("a rule", details={"rule": {"behavior": "deny", "match": "x"}}),
+            "denied",
+            "Do not repeat it: with these arguments it is not permitted.",
+        ),
+        (
+            PermissionDenied("it cannot be read", details={"uncertain": True}),
+            "denied",
+            "Do not repeat it: a call that the tool can judge may be permitted.",
+        ),
+        (ApprovalExpired("nobody"), "denied", "ask before you call it again."),
         (PermissionDenied("too late", executed="yes"), "failed", "The tool ran. Do not call it"),
         (Cancelled("it was interrupted", executed="no"), "interrupted", "interrupted: it was"),
         (Cancelled("x", executed="yes"), "interrupted", "x. The tool ran. Find out whether"),

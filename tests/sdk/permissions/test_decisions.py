@@ -125,6 +125,7 @@ def test_every_cell_of_the_table_of_modes(
 
 MATCH = Assessment("pass", matches=("rm:*",))
 MANIFEST = Assessment("pass", source="manifest")
+UNSURE = Assessment("ask", message="cannot be read", matches=("a:*", "rm:*"), uncertain=("a:*",))
 GIT, NPM = rule("allow shell.run git:*"), rule("allow shell.* npm:*")
 PARTS = Assessment(
     "pass", matches=("ls:*", "git:*", "npm:*", "all"), parts=(("git:*", "all"), ("all", "npm:*"))
@@ -149,6 +150,10 @@ ROWS: list[tuple[str, list[Rule], JudgedCall, Assessment, str]] = [
     ("a match of another rule", [rule("allow * ls:*")], call(), MATCH, "ask"),
     ("manifest: a deny pattern counts", [rule("deny * x"), ALLOW], call(), MANIFEST, "deny"),
     ("manifest: an ask pattern counts", [rule("ask * x"), ALLOW], call(), MANIFEST, "ask"),
+    ("what may match denies", [rule("deny * a:*"), ALLOW], call(), UNSURE, "deny"),
+    ("what may match allows nothing", [rule("allow * a:*")], call(), UNSURE, "ask"),
+    ("nor for a part", [rule("allow * a:*")], call(), replace(UNSURE, parts=(("a:*",),)), "ask"),
+    ("what matches allows", [rule("allow * rm:*")], call(), UNSURE, "allow"),
     ("manifest: an allow pattern does not", [rule("allow * rm:*")], call(),
      replace(MATCH, source="manifest"), "ask"),
     # an input of several parts
@@ -290,10 +295,18 @@ HOSTILE = Assessment(
          "mode accept_edits", ["within a working directory; the mode accept_edits allows that."]),
         (Permissions(), call(EVIL), LOOSE, "mode default",
          ["its owner evil is not in trusted_owners", '(not trusted) says: "so it says"']),
-        (Permissions(rules=[rule("deny * x")]), call(EVIL), PASS, 'rule deny * "x"',
-         ["its pattern counts as matching, because its owner evil is not in trusted_owners"]),
-        (Permissions(rules=[rule("deny * x")]), call(), MANIFEST, 'rule deny * "x"',
-         ["because the tool could not say whether it matches"]),
+        (Permissions(rules=[rule("deny * x")]), call(EVIL), replace(PASS, message="no"),
+         'rule deny * "x"',
+         ["As its owner evil is not in trusted_owners, the rule deny", "might cover this call."]),
+        (Permissions(rules=[rule("deny * x")]), call(), replace(MANIFEST, message="too slow"),
+         'rule deny * "x"', ["As the tool could not judge this input, the rule deny",
+                             'might cover this call; it says: "too slow".']),
+        (Permissions(rules=[rule("deny * rm:*"), rule("deny * a:*")]), call(), UNSURE,
+         'rule deny * "rm:*"', ['"rm:*" denies this call; it says: "cannot be read".']),
+        (Permissions(rules=[rule("deny * a:*")]), call(), UNSURE, 'rule deny * "a:*"',
+         ["could not judge", 'might cover this call; it says: "cannot be read".']),
+        (Permissions("dont_ask", [rule("ask * a:*")]), call(), UNSURE, 'rule ask * "a:*"',
+         ["could not judge", '"cannot be read"; the mode dont_ask denies what it would ask.']),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
          ["denies this call, which reaches github.delete."]),
         (Permissions(rules=[GIT, NPM]), call(), PARTS, 'rule allow shell.run "git:*"',
@@ -354,7 +367,7 @@ def test_patterns_are_asked_about_within_a_limit_and_count_strictly_beyond_it() 
     permit = some.decide(call(), PASS)
     assert permit.behavior == "ask"
     assert permit.rule == asks[63]
-    assert "of more than 64 patterns" in permit.reason
+    assert "no more than 64 patterns" in permit.reason
     # An allow pattern beyond the limit does not match, whatever the tool says.
     late = Assessment("pass", matches=("a069",))
     assert Permissions(rules=allows).decide(call(), late).behavior == "ask"

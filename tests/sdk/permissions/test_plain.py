@@ -33,6 +33,7 @@ FULL = Assessment(
     suggestions=(RULE, Rule(behavior="allow")),
     matches=("rm:*", "*.tmp"),
     parts=(("*.tmp", "rm:*"), ()),
+    uncertain=("*.tmp",),
     source="manifest",
     reaches="github.push",
     refusal="rule deny shell.run",
@@ -50,7 +51,8 @@ def test_what_was_written_is_read_again_and_defaults_are_left_out() -> None:
 def test_the_largest_parts_fit_into_an_assessment() -> None:
     matches = tuple(f"{number:03}" + "x" * 252 for number in range(MAX_MATCHES))
     parts = tuple(matches for _ in range(MAX_PARTS))
-    full = replace(FULL, message="é" * 2_000, preview="x" * 2**16, matches=matches, parts=parts)
+    texts: Any = {"message": "é" * 2_000, "preview": "x" * 2**16}
+    full = replace(FULL, **texts, matches=matches, parts=parts, uncertain=matches)
     packed = pack_body(assessment_to_plain(full))
     assert len(packed) < MAX_ASSESSMENT_BYTES / 2
     assert assessment_from_plain(unpack_body(packed)) == full
@@ -86,12 +88,14 @@ def test_the_largest_parts_fit_into_an_assessment() -> None:
         {"behavior": "pass", "parts": [[0, 0]], "matches": ["a"]},
         {"behavior": "pass", "parts": [[False]], "matches": ["a"]},
         {"behavior": "pass", "parts": [["a"]], "matches": ["a"]},
+        {"behavior": "pass", "uncertain": ["a"], "matches": ["a"]},
+        {"behavior": "pass", "uncertain": [1], "matches": ["a"]},
         {"behavior": "pass", "reaches": "a" * 130},
         {"behavior": "pass", "refusal": "x" * 2_001},
     ],
 )
 def test_what_is_no_assessment_is_refused(value: Any) -> None:
-    """ASSESS-6, ASSESS-8."""
+    """ASSESS-6, ASSESS-8, ASSESS-9."""
     with pytest.raises(ValueError, match=r"."):
         assessment_from_plain(value)
 

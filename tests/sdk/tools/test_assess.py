@@ -130,6 +130,24 @@ async def test_no_part_of_an_input_is_lost_and_of_too_many_no_pattern_allows(
     assert bool(answer.refusal) == (options != {} and ["x"] in parts)
 
 
+@pytest.mark.parametrize(
+    ("said", "matches", "parts", "uncertain"),
+    [
+        ({"uncertain": ("a", "x")}, "a", ((),), "a"),
+        ({"matches": ("a", "b"), "uncertain": ["b", "b"]}, "ab", (("a",),), "b"),
+        ({"uncertain": ("b",), "parts": (("a", "b"), ("b",))}, "ba", (("a",), ()), "b"),
+    ],
+)
+async def test_what_only_may_match_allows_no_part_of_an_input(
+    said: Any, matches: str, parts: Any, uncertain: str
+) -> None:
+    """ASSESS-9: nor does it for a client that knows `matches` and `parts` alone."""
+    answer = await asked(toolkit_of(lambda: Assessment("pass", **said)), "a", "b")
+    assert answer.matches == tuple(matches)
+    assert answer.parts == parts
+    assert answer.uncertain == tuple(uncertain)
+
+
 async def test_arguments_are_checked_first() -> None:
     toolkit = toolkit_of(lambda: ALLOW)
     with pytest.raises(InvalidArguments):

@@ -148,7 +148,7 @@ class Assessor:
             said = replace(said, message=f"the call would fail: {error.message}")
             if (error.details or {}).get("reason") == "bad_pattern":
                 return self._with_rules(context, said, paths)
-            return replace(said, matches=context.patterns, parts=((),))
+            return _uncertain(said, context.patterns)
         names: Iterable[str] | None = None
         if found.is_complete and are_names_told:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
@@ -296,7 +296,7 @@ class Assessor:
         if not context.patterns:
             return said
         if paths.real is None:  # it may be anything
-            return replace(said, matches=context.patterns, parts=((),))
+            return _uncertain(said, context.patterns)
         matches = []
         sure = []
         for text in context.patterns:
@@ -329,7 +329,7 @@ class Assessor:
         said = self._with_rules(context, said, paths)
         if names is None or paths.real is None:
             message = f"{said.message}, which has too many files to compare with rules: {_NARROW}"
-            return replace(said, message=message, matches=context.patterns, parts=((),))
+            return _uncertain(replace(said, message=message), context.patterns)
         files = [os.path.join(paths.root, name) for name in names]
         if paths.written != paths.real:
             files += [paths.written + path[len(paths.real) :] for path in files]
@@ -360,6 +360,11 @@ class Assessor:
             return (Rule(behavior="allow", match=pattern),)
         except ValueError:  # a name that is no text
             return ()
+
+
+def _uncertain(said: Assessment, patterns: tuple[str, ...]) -> Assessment:
+    """Return an assessment of a call that each of the patterns may cover."""
+    return replace(said, matches=patterns, parts=((),), uncertain=patterns)
 
 
 def _may_cover(pattern: RootedPattern, path: str, paths: _Paths) -> bool:

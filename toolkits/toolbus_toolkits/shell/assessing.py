@@ -110,7 +110,14 @@ def _verdicts(
 def _unreadable(why: str, patterns: Sequence[str]) -> Assessment:
     """Return what is said of a line that cannot be read: it may be anything that a rule forbids."""
     message = f"The command line cannot be read before it runs: {one_line(why, 400)}."
-    return Assessment("ask", immune=True, message=message, matches=tuple(patterns), parts=((),))
+    return Assessment(
+        "ask",
+        immune=True,
+        message=message,
+        matches=tuple(patterns),
+        parts=((),),
+        uncertain=tuple(patterns),
+    )
 
 
 def _all_commands(
@@ -176,8 +183,13 @@ def _combined(
 ) -> Assessment:
     found = {pattern for verdict in verdicts for pattern in _matching(patterns, verdict)}
     matches = tuple(pattern for pattern in patterns if pattern in found)
+    uncertain = tuple(
+        pattern
+        for pattern in matches
+        if not any(_certainly_matches(pattern, verdict) for verdict in verdicts)
+    )
     if all(verdict.is_read_only for verdict in verdicts):
-        return Assessment("pass", read_only=True, matches=matches)
+        return Assessment("pass", read_only=True, matches=matches, uncertain=uncertain)
     parts = []
     for verdict in verdicts:
         for command in _asked_about(verdict, environment):
@@ -192,7 +204,20 @@ def _combined(
         suggestions=() if immune else _suggestions(verdicts, environment),
         matches=matches,
         parts=tuple(dict.fromkeys(parts)) or ((),),
+        uncertain=uncertain,
     )
+
+
+def _certainly_matches(pattern: str, verdict: Verdict) -> bool:
+    """Whether a pattern matches a command by what is known of it, or a file that it writes."""
+    started = (*verdict.effect.same, *map(_writing, verdict.written))
+    for command in (verdict.command, *started):
+        is_known = not command.takes_more and not any(
+            word.value is None or word.is_pattern for word in command.words
+        )
+        if covers(pattern, command) or (is_known and matches_any(pattern, command)):
+            return True
+    return False
 
 
 def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:

@@ -288,6 +288,7 @@ class ShellTools:
             message=f"an earlier command has changed variables that may change it: {names}",
             matches=said.matches,
             parts=((),),
+            uncertain=said.uncertain,
         )
 
     def _places_of(self, workdirs: tuple[str, ...]) -> tuple[Roots, SensitivePaths]:
