@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus import ToolFailed
 from toolbus_toolkits.sql.read_only import ReadLimits
 from toolbus_toolkits.sql.reader import Column, ForeignKey, Index, SqliteReader
@@ -312,5 +313,5 @@ def test_many_threads_read_at_once(database: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
     assert result == [200_010_000] * 8

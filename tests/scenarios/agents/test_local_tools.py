@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.rooms.turns import Recorded, agent_and_host, greeter
 from toolbus import (
     FileChunk,
@@ -247,7 +248,7 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
 
     @tool(**options)
     def work() -> str:
-        here.wait(10)
+        here.wait(PATIENCE_S)
         return threading.current_thread().name
 
     async with room_of("agent") as (agent,), asyncio.timeout(60):
@@ -264,7 +265,7 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
     left = {each.name for each in threading.enumerate()} & names_of_threads
     for each in threading.enumerate():
         if each.name in left:
-            each.join(5)
+            each.join(PATIENCE_S)
             assert not each.is_alive()
 
 
@@ -309,7 +310,7 @@ def test_toolkit_serves_turns_of_one_event_loop_after_another() -> None:
 
     @tool
     def work() -> None:
-        go.wait(10)
+        go.wait(PATIENCE_S)
 
     notes = Toolkit("near", [work])  # its one slot is waited for, in both event loops
 
@@ -383,7 +384,7 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
             running += 1
             most = max(most, running)
         began.release()
-        go.wait(10)
+        go.wait(PATIENCE_S)
         with lock:
             running -= 1
 

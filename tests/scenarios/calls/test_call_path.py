@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import toolbus
 import toolbus_server
+from support.patience import PATIENCE_S
 from toolbus import Key, KeyRing, Toolkit, tool
 from toolbus_server import RoomServer, ServerSettings
 from toolbus_server.testing import TestServer
@@ -69,7 +70,7 @@ class Place:
 
     def end(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
 
 

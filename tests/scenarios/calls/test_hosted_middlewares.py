@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus import (
     Chunk,
     FileChunk,
@@ -55,7 +56,7 @@ class Shop:
         return "done"
 
     def block(self) -> None:
-        self.release.wait(30)
+        self.release.wait(PATIENCE_S)
 
     async def file(self) -> FileChunk:
         async def pieces() -> AsyncIterator[bytes]:
@@ -134,7 +135,7 @@ async def test_a_middleware_that_never_ends_ends_its_call_at_the_deadline_and_ha
         assert late.code == "deadline_exceeded"
         assert await ada.call("shop.price", item="a") == 1
         release.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await left.wait()
 
 

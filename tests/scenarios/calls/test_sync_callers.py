@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import toolbus
+from support.patience import PATIENCE_S
 from toolbus import FileChunk, MixedChunk, RoomException, TextChunk, Toolkit, sync, tool
 from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.errors import ConnectionLost, InvalidArguments, NotFound, Unavailable
@@ -240,7 +241,7 @@ def test_ctrl_c_in_a_waiting_thread_cancels_the_call(served: Served) -> None:
     with served.client() as room:
         with pytest.raises(KeyboardInterrupt):
             room.call("kit.hold")
-        assert served.cancelled.acquire(timeout=30)
+        assert served.cancelled.acquire(timeout=PATIENCE_S)
         assert room.call("kit.double", number=1) == 2
 
 
@@ -275,7 +276,7 @@ def test_calls_in_flight_end_when_another_thread_closes_the_client(served: Serve
 
     def close_once_all_have_begun() -> None:
         for _ in range(5):
-            assert served.begun.acquire(timeout=30)
+            assert served.begun.acquire(timeout=PATIENCE_S)
         room.close()
 
     outcomes = in_threads(5, lambda _: room.call("kit.hold"), close_once_all_have_begun)
@@ -291,7 +292,7 @@ def test_end_of_the_thread_of_a_client_ends_every_call(served: Served) -> None:
 
         def hold(number: int) -> None:
             if number == 1:
-                assert served.begun.acquire(timeout=30)
+                assert served.begun.acquire(timeout=PATIENCE_S)
             room.invoke("kit.hold", timeout_s=50, on_progress=end_loop if number else None)
 
         outcomes = in_threads(2, hold)
@@ -344,4 +345,4 @@ def test_program_ends_with_an_open_client_and_a_fork_has_none(served: Served) ->
         "this client was connected before the process was forked: make another one here",
         "4",
     ]
-    assert served.cancelled.acquire(timeout=30)
+    assert served.cancelled.acquire(timeout=PATIENCE_S)

@@ -82,7 +82,6 @@ async def host_anew(stack: AsyncExitStack, server: TestServer, holding: Holding)
 
 
 @pytest.mark.redis
-@pytest.mark.timeout(90)
 async def test_after_a_failover_that_lost_writes_every_node_has_the_room_as_it_is(
     redis: WatchedRedis,
 ) -> None:
@@ -130,7 +129,6 @@ async def test_after_a_failover_that_lost_writes_every_node_has_the_room_as_it_i
 
 
 @pytest.mark.long
-@pytest.mark.timeout(90)
 async def test_a_primary_and_a_sentinel_that_stand_still_are_left_for_those_that_answer(
     redis: WatchedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

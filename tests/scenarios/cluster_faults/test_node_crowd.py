@@ -52,7 +52,6 @@ async def until_so_many(room: RoomClient, count: int) -> None:
             await asyncio.sleep(0.2)
 
 
-@pytest.mark.timeout(120)
 async def test_participants_of_a_killed_node_soon_join_another(tmp_path: Path) -> None:
     """CONN-16, LEAVE-4: none is refused for good, and no call of others fails."""
     took = await move(300, tmp_path)

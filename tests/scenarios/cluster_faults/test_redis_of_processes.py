@@ -108,7 +108,6 @@ async def test_nodes_publish_everything_again_to_a_redis_that_lost_it(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(90)
 async def test_after_a_failover_that_lost_writes_no_participant_is_missing_or_listed_twice(
     tmp_path: Path,
 ) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.command_line import PATIENCE_S, CommandLine, Running, heard_interrupts
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, Running, heard_interrupts
 from support.processes.terminal_person import KEYS, Person
 
 PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"

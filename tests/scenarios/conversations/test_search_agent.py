@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus import (
     Agent,
     AgentsGrant,
@@ -61,7 +62,7 @@ async def agent_of(
     """An agent whose room has the toolkit `far`."""
     script = path / "replies.jsonl"
     script.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
-    async with asyncio.timeout(30), running_server() as server:
+    async with asyncio.timeout(PATIENCE_S), running_server() as server:
         async with server.room("host") as host, host.host(RemoteToolkit("far", [whose, other])):
             model = open_model(f"scripted:{script}")
             async with server.room("helper") as room:

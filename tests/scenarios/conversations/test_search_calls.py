@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from support.patience import PATIENCE_S
 from toolbus import (
     AgentsGrant,
     Answer,
@@ -87,7 +88,7 @@ async def searching(room: RoomClient) -> AsyncIterator[RoomTools]:
 @asynccontextmanager
 async def agent_of(*, tracing: Tracing | None = None) -> AsyncIterator[tuple[RoomClient, Toolkit]]:
     """An agent in a room with `far`, and its toolkit that searches."""
-    async with asyncio.timeout(30), running_server() as server:
+    async with asyncio.timeout(PATIENCE_S), running_server() as server:
         helper = RoomClient(server.url, room="lab", token=server.token("helper"), tracing=tracing)
         async with server.room("host") as host, host.host(far()), helper:
             async with searching(helper) as tools:
@@ -132,7 +133,7 @@ async def test_call_by_name_reaches_what_asker_and_agent_may_both_call(
     secret = RemoteToolkit("secret", [whose], public=False)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        await enter(asyncio.timeout(30))
+        await enter(asyncio.timeout(PATIENCE_S))
         server = await enter(running_server())
         host = await enter(server.room("host"))
         await enter(host.host(far()))
@@ -406,7 +407,7 @@ async def test_definition_that_changes_after_it_was_described_has_to_be_read_aga
         """Drop everything."""
         return "dropped all"
 
-    async with asyncio.timeout(30), room_of("host", "helper") as (host, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("host", "helper") as (host, helper):
         async with searching(helper) as tools, Turn(helper, always=[tools.toolkit]) as turn:
             async with host.host(RemoteToolkit("far", [drop])):
                 await until_found(turn, "", ["far.drop"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.rooms.events import until
 from toolbus import (
     AgentsGrant,
@@ -94,7 +95,7 @@ async def search_until_cancelled(room: RoomClient, tools: RoomTools) -> None:
 async def test_changes_during_a_lost_connection_are_known_after_it() -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        await enter(asyncio.timeout(30))
+        await enter(asyncio.timeout(PATIENCE_S))
         server = await enter(running_server())
         proxy = await enter(FaultProxy(server.url))
         ann = await enter(server.room("ann"))
@@ -124,7 +125,7 @@ async def test_agent_knows_public_toolkits_with_a_host_and_a_tool_that_it_may_ca
     grant = AgentsGrant(call=True, use_tools=True, allow=["*"], deny=["ops", "web.drop"])
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        await enter(asyncio.timeout(30))
+        await enter(asyncio.timeout(PATIENCE_S))
         server = await enter(running_server())
         ann = await enter(server.room("ann"))
         bob = await enter(server.room("bob"))
@@ -150,7 +151,7 @@ async def test_agent_knows_public_toolkits_with_a_host_and_a_tool_that_it_may_ca
 
 
 async def test_newer_token_changes_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         async with ann.host(kit("web", "get", "drop")), ann.host(kit("ops", "get")):
             await tools.start(helper)
@@ -168,7 +169,7 @@ async def test_newer_token_changes_what_is_found(monkeypatch: pytest.MonkeyPatch
 async def test_beyond_the_most_tools_toolkits_are_left_out_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools(max_tools=5)
         caplog.set_level(logging.WARNING, "toolbus.tool_search")
         async with AsyncExitStack() as stack:
@@ -193,7 +194,7 @@ async def test_beyond_the_most_tools_toolkits_are_left_out_and_said(
 
 
 async def test_tools_are_started_and_stopped_once() -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         async with ann.host(kit("web", "get")):
             await tools.start(helper)
@@ -210,7 +211,7 @@ async def test_tools_are_started_and_stopped_once() -> None:
 async def test_toolkit_that_goes_while_the_room_is_read_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         async with AsyncExitStack() as going:
             for number in range(100):
                 await going.enter_async_context(ann.host(kit(f"kit{number}", "get")))
@@ -232,7 +233,7 @@ async def test_toolkit_that_goes_while_the_room_is_read_is_left_out(
 
 
 async def test_full_name_is_the_name_of_one_tool() -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         async with ann.host(kit("a__b", "c")), ann.host(kit("a", "b__c", "b", "getAll")):
             await tools.start(helper)
@@ -251,7 +252,7 @@ async def test_full_name_is_the_name_of_one_tool() -> None:
 
 
 async def test_description_of_very_many_tools_is_bounded() -> None:
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         wide = kit("wide", *(f"act{number}" for number in range(200)), word="thing " * 200)
         async with ann.host(wide), ann.host(kit("one", "get", word="x" * 60_000)):
@@ -274,7 +275,7 @@ async def test_one_toolkit_that_cannot_be_read_is_left_out(
         return definition_bytes(tool, trust)
 
     monkeypatch.setattr("toolbus.tool_search.room_tools.definition_bytes", fails)
-    async with asyncio.timeout(30), room_of("ann", "helper") as (ann, helper):
+    async with asyncio.timeout(PATIENCE_S), room_of("ann", "helper") as (ann, helper):
         tools = RoomTools()
         async with ann.host(kit("deep", "get")), ann.host(kit("plain", "get")):
             await tools.start(helper)

@@ -29,7 +29,7 @@ from support.deploy.guide import (
     local_images,
 )
 from support.deploy.haproxy import haproxy_program, running_haproxy
-from support.processes.command_line import PATIENCE_S
+from support.patience import PATIENCE_S
 from support.redis.blocking import blocking_redis
 from support.telemetry.otlp_collector import Collector, Sent, collecting, draw
 

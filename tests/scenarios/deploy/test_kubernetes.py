@@ -40,7 +40,8 @@ from support.deploy.manifests import (
 )
 from support.documents.snippets import blocks_of, steps_of
 from support.documents.terminals import Terminals
-from support.processes.command_line import PATIENCE_S, CommandLine
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.blocking import blocking_redis
 from toolbus.auth.keys import KeyRing

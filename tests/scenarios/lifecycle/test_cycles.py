@@ -1,7 +1,5 @@
-"""Ten thousand clients that join, register, call and leave, with or without a goodbye, leave
+"""Thousands of clients that join, register, call and leave, with or without a goodbye, leave
 nothing.
-
-That takes half a minute on an idle machine; `TOOLBUS_CYCLES` makes it longer or shorter.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from support.patience import PATIENCE_S
 from support.processes.launch import ChildProcess
 from support.processes.short_lived_clients import WAYS
 from support.rooms.leftovers import entries_of, forget_ended
@@ -29,7 +28,6 @@ from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Identity
 from toolbus_server.testing import TestServer, running_server
 
-CYCLES = int(os.environ.get("TOOLBUS_CYCLES", "10000"))
 PROCESSES, TASKS = 2, 8
 SCRIPT = Path(__file__).parents[2] / "support/processes/short_lived_clients.py"
 
@@ -74,9 +72,8 @@ async def run_cycles(server: TestServer, first: int, cycles: int) -> None:
         token = server.token(f"client-{number}")
         command = [sys.executable, str(SCRIPT), server.url, token, *numbers]
         processes.append(await ChildProcess.start(command, environment))
-    async with asyncio.timeout(280):
-        for process in processes:
-            assert await process.process.wait() == 0
+    for process in processes:
+        assert await process.process.wait() == 0
 
 
 def ours(server: TestServer, host: RoomClient) -> Counter[str]:
@@ -104,9 +101,10 @@ def memory_bytes() -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_thousands_of_joins_and_leaves_leave_no_state() -> None:
+@pytest.mark.parametrize("cycles", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+async def test_thousands_of_joins_and_leaves_leave_no_state(cycles: int) -> None:
     """CALL-12, guarantee "caller is killed": the host is notified once of each lost caller."""
-    half = CYCLES // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
+    half = cycles // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
     # A reserved name would still exist at the end.
     chosen = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=1))
     standing = Standing()
@@ -136,7 +134,7 @@ async def test_thousands_of_joins_and_leaves_leave_no_state() -> None:
 async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task[Any]]) -> None:
     """Wait until only the standing host is left, and no name is reserved."""
     hub = server.server.hub
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await until_new_tasks_end(alone)
         while hub.rooms["lab"].routed.state.toolkit_count > 1:
             await host.call("slow.say", text="still here")

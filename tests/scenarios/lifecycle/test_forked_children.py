@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.logged_host import PATIENCE_S, host_of
+from support.patience import PATIENCE_S
+from support.processes.logged_host import host_of
 from support.rooms.events import until_hosts
 from support.telemetry.otlp_collector import collecting
 from toolbus import KeyRing, RoomClient

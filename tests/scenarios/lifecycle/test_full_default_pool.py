@@ -13,6 +13,7 @@ import pytest
 
 from support.clients.ending_tokens import ends_in, lives_for
 from support.clients.forged_tokens import KEY
+from support.patience import PATIENCE_S
 from support.rooms.events import until, until_hosts
 from toolbus import FileChunk, KeyRing, RoomClient, ToolContext, Toolkit, tool
 from toolbus_server.process.key_reload import KeyFiles, KeyReloader
@@ -36,9 +37,9 @@ async def full_pool() -> AsyncIterator[None]:
         release.wait(60)
 
     blocked = loop.run_in_executor(None, block)
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_S)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             yield
     finally:
         release.set()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.logged_host import PATIENCE_S, Host, host_of
+from support.patience import PATIENCE_S
+from support.processes.logged_host import Host, host_of
 from support.rooms.events import until_hosts
 from toolbus import RoomClient
 from toolbus.errors import DeadlineExceeded, HostLost

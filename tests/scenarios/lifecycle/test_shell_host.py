@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
-from support.processes.logged_host import PATIENCE_S, host_of
+from support.processes.logged_host import host_of
 from support.rooms.events import until_hosts
 from toolbus_server.testing import running_server
 

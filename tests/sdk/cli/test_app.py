@@ -16,7 +16,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import toolbus.__main__
-from support.processes.command_line import PATIENCE_S, CommandLine, heard_interrupts
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, heard_interrupts
 from toolbus.cli import app as command_line
 from toolbus.cli.app import COMMANDS, CommandGroup, make_app, missing_extra
 from toolbus.cli.own_commands import OWN_COMMANDS

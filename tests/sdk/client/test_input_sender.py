@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.parts.scripted_room import ScriptedRoom, json_body, piece, scripted_room
+from support.patience import PATIENCE_S
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, FileChunk
 from toolbus.errors import (
     ConnectionLost,
@@ -138,7 +139,7 @@ async def test_blocking_sync_iterable_does_not_block_other_calls() -> None:
 
     def rows() -> Iterator[str]:
         yield threading.current_thread().name
-        assert go.wait(10)
+        assert go.wait(PATIENCE_S)
         yield "b"
 
     async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows()):
@@ -423,7 +424,7 @@ async def test_sync_generator_is_closed_after_its_current_item() -> None:
     def rows() -> Iterator[str]:
         try:
             yield "a"
-            assert go.wait(10)
+            assert go.wait(PATIENCE_S)
             yield "b"
         finally:
             closed.set()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support.processes.command_line import PATIENCE_S
+from support.patience import PATIENCE_S
 from toolbus.concurrency import event_loop
 
 SWALLOWS = """

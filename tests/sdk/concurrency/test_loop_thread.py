@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus.concurrency import loop_thread
 from toolbus.concurrency.loop_thread import LoopEnded, LoopThread, LoopWork
 
@@ -103,7 +104,7 @@ def test_ctrl_c_at_any_bytecode_leaves_no_work_running(monkeypatch: pytest.Monke
         """Return of each task whether it was cancelled."""
         begun = list(filter(None, tasks))
         if begun:
-            await asyncio.wait(begun, timeout=30)
+            await asyncio.wait(begun, timeout=PATIENCE_S)
         return [task.cancelled() for task in begun]
 
     number = 0

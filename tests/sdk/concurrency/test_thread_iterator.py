@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus.concurrency.thread_iterator import ThreadIterator
 
 
@@ -27,7 +28,7 @@ class Steps:
             for number in range(1000):
                 self.threads.append(threading.current_thread())
                 self.begun.release()
-                assert self.go.acquire(timeout=10)
+                assert self.go.acquire(timeout=PATIENCE_S)
                 yield number
         finally:
             self.closed.set()

@@ -30,12 +30,12 @@ class Gate:
 
     def hold(self, result: Any = None) -> Any:
         self._entered.release()
-        assert self._open.wait(10)
+        assert self._open.wait(PATIENCE_S)
         self.ran.append(result)
         return result
 
     async def entered(self) -> None:
-        assert await asyncio.to_thread(self._entered.acquire, timeout=10)
+        assert await asyncio.to_thread(self._entered.acquire, timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ async def test_cancelled_work_that_waits_does_not_run_and_that_runs_is_undone(ga
     for task in (waiting, running):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(10):  # the thread is blocked yet
+            async with asyncio.timeout(PATIENCE_S):  # the thread is blocked yet
                 await task
     gate.open()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await undone.get() == 1
         await threads.run(int)
     assert gate.ran == [1]

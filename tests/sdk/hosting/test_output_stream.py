@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.parts.isolated_host import PLENTY, HostStage
+from support.patience import PATIENCE_S
 from toolbus import InputStream, ToolContext, tool
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.context import run_of
@@ -280,7 +281,7 @@ async def test_thread_that_ignores_cancel_keeps_its_slot_until_its_stream_ends(
     def rows(number: int) -> Iterator[int]:
         yield number
         host_stage.enter()
-        host_stage.gate.wait(10)
+        host_stage.gate.wait(PATIENCE_S)
         host_stage.ended.append("went on")
         yield number
 

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from support.parts.isolated_host import HostStage, ScriptedPeer, echo, hold, hold_thread
+from support.patience import PATIENCE_S
 from toolbus import Permissions, Rule, Tool, ToolContext, ToolFailed, Toolkit, tool
 from toolbus.chunks.chunk_types import Chunk, JsonChunk, TextChunk
 from toolbus.errors import NotFound
@@ -362,7 +363,7 @@ async def test_eight_calls_of_a_sync_tool_run_at_a_time(host_stage: HostStage) -
 
     @tool
     def meet() -> int:
-        return together.wait(10)
+        return together.wait(PATIENCE_S)
 
     server = host_stage.server(meet)
     for number in range(16):
@@ -375,7 +376,9 @@ async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(
 ) -> None:
     @tool(max_concurrency=1)
     async def mixed(context: ToolContext) -> str:
-        slow = asyncio.ensure_future(run_of(context).run_sync(lambda: host_stage.gate.wait(10)))
+        slow = asyncio.ensure_future(
+            run_of(context).run_sync(lambda: host_stage.gate.wait(PATIENCE_S))
+        )
         await run_of(context).run_sync(lambda: None)
         host_stage.entered.set()
         await slow

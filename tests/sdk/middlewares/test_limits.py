@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.parts.wrapped_calls import Outcome, Scripted, execute, person, run_chain
+from support.patience import PATIENCE_S
 from toolbus.chunks.chunk_types import FileChunk, LinkChunk, TextChunk
 from toolbus.errors import NoHost, ToolFailed
 from toolbus.middlewares import OutputLimit, RateLimit, Retry, TimeLimit
@@ -117,7 +118,7 @@ class Slow:
         yield await self.ignores_the_cancel()
 
     def in_thread(self) -> None:
-        self.release.wait(30)
+        self.release.wait(PATIENCE_S)
 
     async def raises(self) -> None:
         raise TimeoutError

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.parts.isolated_host import HostStage, echo
+from support.patience import PATIENCE_S
 from support.rooms.events import until_hosts
 from toolbus import RoomClient, Tool, ToolContext, Toolkit, tool
 from toolbus.hosting import runner
@@ -30,7 +31,7 @@ def impatient(host_stage: HostStage, *, then_hold: bool = False) -> Any:
     async def impatient(context: ToolContext) -> str:
         try:
             async with asyncio.timeout(0):
-                await run_of(context).run_sync(lambda: host_stage.gate.wait(10))
+                await run_of(context).run_sync(lambda: host_stage.gate.wait(PATIENCE_S))
         finally:
             host_stage.enter()
             if then_hold:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.command_line import PATIENCE_S, CommandLine, Outcome
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, Outcome
 from toolbus import RemoteToolkit
 
 WORDS = """

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
+from support.patience import PATIENCE_S
 from toolbus.chunks.chunk_types import FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
@@ -291,7 +292,7 @@ async def test_cancelling_the_task_leaves_the_thread_running_to_its_end() -> Non
 
     def work(context: ToolContext) -> None:
         started.set()
-        go_on.wait(5)
+        go_on.wait(PATIENCE_S)
         if context.cancelled:
             ended.set()
 

@@ -23,9 +23,10 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.patience import PATIENCE_S
+
 __all__ = ["Page", "chromium_command", "new_page", "running_chromium"]
 
-PATIENCE_S = 60.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",

@@ -21,7 +21,8 @@ from typing import Any, TypeAlias
 import yaml
 
 from support.deploy.guide import BY_HAND
-from support.processes.command_line import PATIENCE_S, CommandLine, Outcome
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, Outcome
 
 __all__ = ["DEPLOY", "ComposeFile", "Composition", "composed", "from_dockerfile", "interpolated"]
 

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from support.deploy.compose import DEPLOY
 from support.documents.terminals import Service
+from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 
 __all__ = ["CONFIGURATION", "Haproxy", "haproxy_program", "running_haproxy"]
 
 CONFIGURATION = DEPLOY / "haproxy.cfg"
-_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
         finally:
             process.terminate()
             try:
-                process.wait(_PATIENCE_S)
+                process.wait(PATIENCE_S)
             finally:
                 process.kill()
-                reader.join(_PATIENCE_S)
+                reader.join(PATIENCE_S)
 
 
 def _here(listening: int, nodes: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from support.deploy.containers import Project
+from support.patience import PATIENCE_S
 from support.rooms.events import until_hosts
 from support.storm.callers import Ledger, make_calls
 from support.storm.plan import IDEMPOTENT, PlannedCall
@@ -36,7 +37,6 @@ _LONG = range(_COUNTED.stop, _COUNTED.stop + _CALLERS)
 _KEYS_PER_TASK = 10_000_000
 _LONG_S = 5.0
 _DEADLINE_S = 60.0
-_PATIENCE_S = 90.0
 
 
 class Load:
@@ -57,7 +57,7 @@ class Load:
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not is_true():
                     self.ledger.reported.clear()
                     await self.ledger.reported.wait()

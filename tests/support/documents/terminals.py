@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.documents.snippets import Step, pattern_of, settled
+from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
 from support.processes.pseudo_terminal import in_terminal
 
-_PATIENCE_S = 60.0
 _WAITING = re.compile(
     r"^(\S+ has no host now|toolkit \S+ not found.*); waiting up to [\d.]+ s more for one\n",
     re.MULTILINE,
@@ -52,7 +52,7 @@ class Service:
     def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """Wait until a pattern is found in what was printed."""
         with self._changed:
-            found = self._changed.wait_for(lambda: pattern.search(self._printed), _PATIENCE_S)
+            found = self._changed.wait_for(lambda: pattern.search(self._printed), PATIENCE_S)
         assert found, f"not printed: {pattern.pattern}\nbut: {self._printed}"
         return found
 
@@ -61,14 +61,14 @@ class Service:
         wanted = pattern_of(prints)
         with self._changed:
             found = self._changed.wait_for(
-                lambda: wanted.search(settled(self._printed) + "\n"), _PATIENCE_S
+                lambda: wanted.search(settled(self._printed) + "\n"), PATIENCE_S
             )
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
 
     def end(self) -> None:
         """Terminate it; it must exit with its code."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(_PATIENCE_S) == self.exit_code, self._printed
+        assert self.process.wait(PATIENCE_S) == self.exit_code, self._printed
 
 
 class Terminals:
@@ -107,7 +107,7 @@ class Terminals:
         reader.start()
         # Undone from the last to the first: killed, read to the end, waited for.
         self._left.enter_context(process)
-        self._left.callback(reader.join, _PATIENCE_S)
+        self._left.callback(reader.join, PATIENCE_S)
         self._left.callback(process.kill)
         self.services.append(service)
         return service
@@ -115,7 +115,7 @@ class Terminals:
     def restart(self, service: Service, command: str) -> Service:
         """Kill a service, and start it again at its place, with this command."""
         service.process.kill()
-        service.process.wait(_PATIENCE_S)
+        service.process.wait(PATIENCE_S)
         place = self.services.index(service)
         self.services.remove(service)
         started = self.start(command, service.prints, exit_code=service.exit_code)
@@ -160,7 +160,7 @@ class Terminals:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=PATIENCE_S * len(steps),
             check=False,
         )
         return done.stdout.split(_MARK)

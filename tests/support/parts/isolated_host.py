@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from support.patience import PATIENCE_S
 from toolbus import ToolContext, Toolkit, tool
 from toolbus.errors import RoomException
 from toolbus.hosting.runner import Runner
@@ -219,7 +220,7 @@ def hold_thread(host_stage: HostStage, **options: Any) -> Callable[..., Any]:
     @tool(name="hold_thread", **options)
     def hold_thread(context: ToolContext, number: int = 0) -> str:
         host_stage.enter()
-        host_stage.gate.wait(10)
+        host_stage.gate.wait(PATIENCE_S)
         host_stage.ended.append(f"cancelled {context.cancelled}")
         return str(number)
 

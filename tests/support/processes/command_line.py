@@ -16,10 +16,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from support.patience import PATIENCE_S
 from toolbus.cli.app import make_app
-
-PATIENCE_S = 60.0
-"""A guard against hanging, far above what any process takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.patience import PATIENCE_S
 from support.processes.launch import clean_environment
 
-PATIENCE_S = 60.0
 _TESTS = Path(__file__).parents[2]
 
 

@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from support.processes.command_line import PATIENCE_S, CommandLine, heard_interrupts
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, heard_interrupts
 
 
 class Terminal:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from support.patience import PATIENCE_S
 from toolbus import Key, RoomClient, Toolkit, tool
 from toolbus_server import ServerSettings
 from toolbus_server.testing import TestServer, running_server
@@ -86,7 +87,7 @@ async def _quiet_tasks() -> set[asyncio.Task[Any]]:
 async def until_new_tasks_end(before: set[asyncio.Task[Any]]) -> None:
     """Wait until every task that did not exist before has ended."""
     while new_tasks := asyncio.all_tasks() - before:
-        _, left = await asyncio.wait(new_tasks, timeout=10)
+        _, left = await asyncio.wait(new_tasks, timeout=PATIENCE_S)
         assert not left, f"still running: {left}"
 
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import requests
 
+from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.server import free_port
-from support.telemetry.otlp_collector import PATIENCE_S, Sent, in_tree
+from support.telemetry.otlp_collector import Sent, in_tree
 
 __all__ = ["Jaeger", "jaeger_program", "running_jaeger"]
 

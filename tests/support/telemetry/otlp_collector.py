@@ -24,8 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-PATIENCE_S = 60.0
-"""A guard against hanging: three processes send their spans within far less."""
+from support.patience import PATIENCE_S
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.decompress,

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.processes.command_line import PATIENCE_S, CommandLine, Running
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine, Running
 from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import ParticipantToken

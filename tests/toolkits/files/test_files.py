@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from support.patience import PATIENCE_S
 from support.processes.launch import clean_environment
-from support.processes.logged_host import PATIENCE_S, host_of
+from support.processes.logged_host import host_of
 from support.rooms.events import listed
 from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import AgentState, FileChunk, ToolFailed, Turn, builder_of

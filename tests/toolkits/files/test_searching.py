@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus import ToolContext, ToolFailed
 from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, FilesConfig, ripgrep, search_tools, searching
@@ -344,7 +345,7 @@ async def test_long_searches_of_one_caller_leave_room_for_others(
         async with host.host(Files(tools.root), public=True):
             longs = [asyncio.ensure_future(ann.call("files.grep", pattern="long")) for _ in "12345"]
             await asyncio.sleep(0.2)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await bob.call("files.grep", pattern="short"))["matches"] == []
                 assert (await bob.call("files.glob", pattern="*"))["paths"] == []
             assert not any(call.done() for call in longs)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from support.patience import PATIENCE_S
 from toolbus import Participant, ToolContext, ToolFailed
 from toolbus_toolkits.files import Files, diffs, planning, text_tools
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
@@ -333,7 +334,7 @@ async def test_a_cancelled_change_is_not_made_later(
 
     def held(*arguments: Any) -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         try:
             replaced(*arguments)
         finally:

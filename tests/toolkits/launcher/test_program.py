@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus_toolkits.launcher import (
     LaunchFailed,
     Program,
@@ -34,7 +35,7 @@ async def written(running: RunningProgram, end: bytes = b"no such byte") -> byte
 
 
 async def output_of(program: Program) -> str:
-    async with asyncio.timeout(30), launch(program) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(program) as running:
         return (await written(running)).decode()
 
 
@@ -64,7 +65,7 @@ async def test_limits_are_those_of_the_program_and_of_what_it_starts() -> None:
         " for k in \\'NOFILE FSIZE CORE AS CPU\\'.split()))'])"
     )
     limits = ProgramLimits(open_files=99, file_bytes=5_000_000, memory_bytes=1 << 33, cpu_s=60)
-    async with asyncio.timeout(30), launch(python(code, limits=limits)) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(python(code, limits=limits)) as running:
         running.stdin.write(b"\n")
         assert await written(running, b"\n") == b"99 5000000 0 8589934592 60\n"
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 99
@@ -84,11 +85,11 @@ async def test_a_program_that_ignores_its_end_is_killed_with_all_that_it_started
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)']);"
         "print(child.pid, flush=True); time.sleep(600)"
     )
-    async with asyncio.timeout(30), launch(python(code)) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(python(code)) as running:
         child = psutil.Process(int(await written(running, b"\n")))
         await running.stop(grace_s=0.1)
         assert running.returncode == -9
-    child.wait(10)
+    child.wait(PATIENCE_S)
 
 
 async def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
@@ -97,9 +98,9 @@ async def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
         "print(child.pid, flush=True)"
     )
-    async with asyncio.timeout(30), launch(python(code)) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(python(code)) as running:
         child = psutil.Process(int(await written(running, b"\n")))
-    child.wait(10)
+    child.wait(PATIENCE_S)
 
 
 async def test_a_cancelled_task_ends_its_program() -> None:
@@ -115,7 +116,7 @@ async def test_a_cancelled_task_ends_its_program() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    process.wait(10)
+    process.wait(PATIENCE_S)
 
 
 async def test_the_last_lines_say_why_a_program_ended() -> None:
@@ -125,7 +126,7 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
         "print('no \\x1b[31mS3CRET', file=sys.stderr); sys.exit(4)"
     )
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE_S),
         launch(
             python(code),
             on_line=lines.append,
@@ -172,7 +173,7 @@ async def test_a_program_that_is_killed_while_it_writes_leaves_no_open_pipe() ->
     process = psutil.Process()
     before = process.num_fds()
     code = "import os\nwhile True: os.write(1, b'x' * 65_536)"
-    async with asyncio.timeout(30), launch(python(code)) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(python(code)) as running:
         assert await running.read(1)
     assert process.num_fds() == before
 
@@ -187,7 +188,7 @@ async def test_a_program_runs_where_no_shell_can_watch_its_host(
 
 
 async def test_a_program_ends_as_ever_if_the_shell_that_watches_its_host_has_ended() -> None:
-    async with asyncio.timeout(30), launch(python("input()")) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(python("input()")) as running:
         assert HOST_WATCH.pid is not None
         shell = psutil.Process(HOST_WATCH.pid)
         shell.kill()
@@ -232,7 +233,7 @@ LEAVES_A_CHILD = {
 @pytest.mark.parametrize("kind", LEAVES_A_CHILD)
 async def test_the_end_of_a_program_is_the_end_of_its_output(kind: str) -> None:
     script = f"{LEAVES_A_CHILD[kind]}\nexit 5"
-    async with asyncio.timeout(20), launch(Program("sh", ["-c", script])) as running:
+    async with asyncio.timeout(PATIENCE_S), launch(Program("sh", ["-c", script])) as running:
         output = await written(running)
         await running.exited()
         assert running.ending() == "it ended with status 5"

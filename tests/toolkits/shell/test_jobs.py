@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
 from toolbus import Participant, ToolContext, ToolFailed, Turn
 from toolbus_toolkits.shell import Shell, jobs
@@ -34,7 +35,7 @@ class _Jobs:
         return job
 
     async def ended(self, job: str) -> Any:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (page := await self.call("read", job=job))["running"]:
                 await self.call("run", command="true")
         return page
@@ -60,7 +61,7 @@ async def test_a_job_goes_on_after_its_call_and_ends_by_itself(shell: _Jobs) -> 
 
 async def test_stop_ends_all_that_a_job_started(shell: _Jobs, tmp_path: Path) -> None:
     line = "exec >held; trap '' TERM HUP; setsid sleep 60 & sleep 60 & echo ready; cat"
-    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
+    async with asyncio.timeout(PATIENCE_S), held_pipe(tmp_path / "held") as held:
         job = await shell.begin(line)
         assert await held.readline() == b"ready\n"
         ended = await shell.call("stop", job=job)
@@ -139,7 +140,7 @@ async def test_a_job_that_cannot_be_started_takes_no_place(
 
 async def test_jobs_end_with_the_last_who_uses_the_toolkit(tmp_path: Path) -> None:
     shell = _Jobs(tmp_path)
-    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
+    async with asyncio.timeout(PATIENCE_S), held_pipe(tmp_path / "held") as held:
         async with Turn(None, always=[shell.toolkit]):
             async with Turn(None, always=[shell.toolkit]):
                 job = await shell.begin("exec >held; echo ready; cat")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from support.patience import PATIENCE_S
 from toolbus_toolkits.shell.reading import Word, read_line
 
 ENVIRONMENT = {"HOME": "/home/u", "X": "x1", "SPACED": "a b", "STAR": "*", "LANG": "C.UTF-8"}
@@ -49,7 +50,7 @@ def run(line: str, folder: Path) -> list[list[str]]:
     # It ends when the last process in the background has ended.
     with open(reader, "rb") as log:
         written = log.read()
-    process.wait(timeout=10)
+    process.wait(timeout=PATIENCE_S)
     text = written.decode(errors="surrogateescape").replace("\x1e", "\n")
     records = text.split("\0")[:-1]
     return [record.split("\x7f")[:-1] for record in records]

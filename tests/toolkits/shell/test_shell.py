@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
 from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import (
@@ -197,7 +198,7 @@ async def test_a_folder_that_vanished_is_named(tmp_path: Path) -> None:
 
 async def test_a_cancelled_call_ends_all_that_it_started(tmp_path: Path) -> None:
     line = "exec >held; setsid sleep 60 & sleep 60 & echo ready; wait"
-    async with asyncio.timeout(30), held_pipe(tmp_path / "held") as held:
+    async with asyncio.timeout(PATIENCE_S), held_pipe(tmp_path / "held") as held:
         running = asyncio.create_task(_caller(tmp_path)(command=line))
         assert await held.readline() == b"ready\n"
         running.cancel()
@@ -209,7 +210,7 @@ async def test_a_cancelled_call_ends_all_that_it_started(tmp_path: Path) -> None
 async def test_a_caller_that_leaves_ends_its_command(tmp_path: Path) -> None:
     line = "exec >held; echo ready; sleep 60"
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE_S),
         running_server() as server,
         server.room("host") as host,
         host.host(Shell(tmp_path), public=True),

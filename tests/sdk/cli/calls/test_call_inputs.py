@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.command_line import PATIENCE_S, CommandLine
+from support.patience import PATIENCE_S
+from support.processes.command_line import CommandLine
 from toolbus import JsonChunk, ToolFailed
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.cli.commands.tools import _properties

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 
+from support.patience import PATIENCE_S
 from toolbus.cli.chat.interrupts import Interrupts
 
 
@@ -25,6 +26,6 @@ def test_signal_that_is_not_noticed_right_after_another_one_is_repeated() -> Non
         told = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         os.write(told, bytes([signal.SIGINT]))
-        assert has_come_twice.wait(10)
+        assert has_come_twice.wait(PATIENCE_S)
     # The thread that repeats them has ended: it has repeated one, and no more.
     assert len(came) == 2
