@@ -14,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from support.patience import PATIENCE_S
 from support.processes.launch import ChildProcess
 from toolbus import HostLost
 from toolbus.cli.app import make_app
@@ -24,6 +25,8 @@ from toolbus_toolkits.demo.scenes import expect_refusal
 ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "toolbus", "demo"]
 LONGEST_LINE = 100
+
+pytestmark = pytest.mark.timeout(600)  # a whole demo on a machine with much else to do
 
 
 def scene(outcome: str | BaseException, title: str = "A title") -> Scene:
@@ -68,7 +71,7 @@ async def running_demo(
 async def read_until(process: asyncio.subprocess.Process, word: str) -> str:
     assert process.stdout is not None
     output = ""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE_S):
         while word not in " ".join(output.split()):
             line = await process.stdout.readline()
             assert line, f"the demo ended before it said {word!r}: {output}"
@@ -81,7 +84,7 @@ async def read_until(process: asyncio.subprocess.Process, word: str) -> str:
 
 @pytest.fixture(scope="module")
 def completed() -> subprocess.CompletedProcess[str]:
-    return subprocess.run(DEMO, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(DEMO, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.long
@@ -199,7 +202,7 @@ async def test_stopped_demo_ends_what_it_started() -> None:
     async with running_demo() as process:
         output = await read_until(process, "listens on")
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             rest, _ = await process.communicate()
         assert process.returncode == 128 + signal.SIGINT
         assert b"stopped" in rest
@@ -214,7 +217,7 @@ async def test_killed_demo_leaves_no_process() -> None:
             psutil.Process(pid) for pid in printed_pids(await read_until(process, "listens"))
         ]
         process.kill()
-        _, living = await asyncio.to_thread(psutil.wait_procs, started, timeout=60)
+        _, living = await asyncio.to_thread(psutil.wait_procs, started, timeout=PATIENCE_S)
     assert len(started) == 4
     assert living == []
 
@@ -236,7 +239,7 @@ async def test_any_signal_to_stop_ends_the_demo_and_sets_the_exit_code(
 
     monkeypatch.setattr(demo_module, "_run_demo", perform)
     out = io.StringIO()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert await demo_module._run(SceneOutput(out), keep=False) == 128 + number
     assert ended == [False]
     assert "stopped; all started processes have ended" in out.getvalue()
@@ -257,10 +260,10 @@ async def test_kept_demo_lets_others_join_until_it_is_stopped() -> None:
         variables = dict(re.findall(r"(TOOLBUS_\w+)=(\S+)", output))
         command = (sys.executable, "-m", "toolbus", "call", "clock.now", "timezone=Europe/Oslo")
         guest = await ChildProcess.start(command, variables)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert await guest.process.wait() == 0
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             rest, _ = await process.communicate()
         assert process.returncode == 0
         assert b"stopped; all started processes have ended" in rest
@@ -294,7 +297,7 @@ demo.typer.run(demo.demo)
 
 def test_demo_with_a_failed_scene_exits_with_1_and_stops_its_processes() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", FALSE_SCENE], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FALSE_SCENE], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "failed: the row is missing" in ended.stdout

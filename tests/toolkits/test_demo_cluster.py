@@ -13,6 +13,7 @@ import psutil
 import pytest
 import typer
 
+from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.server import redis_program
 from toolbus_toolkits import demo as demo_module
@@ -24,12 +25,14 @@ from toolbus_toolkits.demo.scene_runner import SceneFailed
 DEMO = [sys.executable, "-m", "toolbus", "demo", "--nodes", "3"]
 LONGEST_LINE = 100
 
+pytestmark = pytest.mark.timeout(600)  # a whole demo on a machine with much else to do
+
 
 @pytest.fixture(scope="module")
 def completed() -> subprocess.CompletedProcess[str]:
     if redis_program() is None:
         not_verified("the demo of many servers", "there is no redis-server")
-    return subprocess.run(DEMO, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(DEMO, capture_output=True, text=True, check=False)
 
 
 def test_every_scene_with_several_servers_has_the_expected_result(
@@ -145,11 +148,11 @@ async def test_redis_ends_with_the_process_that_started_it(tmp_path: Path) -> No
         "asyncio.run(main())\n"
     )
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", start)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await killed.wait()
     try:
         redis = psutil.Process(int((tmp_path / "pid").read_text()))
-        await asyncio.to_thread(redis.wait, 60)
+        await asyncio.to_thread(redis.wait, PATIENCE_S)
     except psutil.NoSuchProcess:
         pass
     assert killed.returncode == -9
@@ -164,7 +167,7 @@ async def test_balancer_chooses_the_server_with_the_fewest_connections_and_skips
         await reader.read()
         writer.close()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
         ports = [server.sockets[0].getsockname()[1] for server in servers]
         names = ("one", "two")

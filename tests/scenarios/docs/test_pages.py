@@ -119,7 +119,7 @@ def test_tool_takes_12_lines_and_caller_8() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
 def test_commands_of_a_page_print_the_output_that_it_shows(
     page: Page, tmp_path: Path, variables: dict[str, str]
@@ -204,6 +204,7 @@ def test_extras_that_a_page_installs_exist() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_demo_prints_what_the_readme_shows(tmp_path: Path, variables: dict[str, str]) -> None:
     (step,) = (
         step

@@ -28,7 +28,7 @@ def wait_until_all_is_hosted(terminals: Terminals, steps: list[Step]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_each_step_of_the_tutorial_works_after_the_loss_of_each_service(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:

@@ -28,10 +28,10 @@ _QUERY = """
     SELECT source, count(*), sum(size_bytes) FROM packages WHERE name LIKE ? GROUP BY source
 """
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_CALL_S = 20.0
+_CALL_S = 60.0
 _PAUSE_S = 0.01
 _BETWEEN_CALLS_S = 0.03
-_START_S = 20.0
+_START_S = 120.0
 
 
 @dataclass(slots=True)

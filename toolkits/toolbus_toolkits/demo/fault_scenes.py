@@ -33,7 +33,7 @@ _FREE_S = 5.0
 """Well below the 10 s after which a query would have ended by itself."""
 _LONG_S = 2.0
 """How long a long query takes where a core is free."""
-_LONG_CALL_S = 20.0
+_LONG_CALL_S = 60.0
 
 
 def fault_scenes(processes: DemoProcesses) -> list[Scene]:

@@ -45,9 +45,9 @@ VISITOR_SCOPE = ApiScope(
 of its own."""
 
 _TOKEN_S = 12 * 3600.0
-_START_S = 20.0
+_START_S = 120.0
 _END_S = 4.0
-_SPANS_S = 10.0
+_SPANS_S = 120.0
 _COMMAND = (sys.executable, "-m", COMMAND_MODULE)
 _LOG_TAIL_LINES = 12
 

