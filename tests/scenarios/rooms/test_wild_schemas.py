@@ -12,20 +12,13 @@ from typing import Any
 
 import pytest
 
-from support.clients.raw_client import (
-    BINARY,
-    PING,
-    PONG,
-    RawClient,
-    raw_participant,
-    websocket_frame,
-)
+from support.clients.raw_client import RawClient, raw_participant
 from support.clients.raw_requests import answer, ask, offer
 from support.processes.command_line import CommandLine, Outcome
 from toolbus import RequiredToolkit, ToolUse, Turn
 from toolbus.cli.schema_text import SchemaTree, node_lines
 from toolbus.tools.schema_validation import JsonCheck
-from toolbus.wire import Dispatch, decode_from_server
+from toolbus.wire import Dispatch
 from toolbus_server.testing import TestServer, running_server
 
 WILD: list[dict[str, Any]] = [
@@ -55,14 +48,11 @@ MANIFEST = {
 
 
 async def answer_all(host: RawClient) -> None:
-    """Answer calls, and pings, without which the server would end the connection."""
+    """Answer calls."""
     while True:
-        raw = await host.read_raw()
-        frame = decode_from_server(raw.payload) if raw.opcode == BINARY else None
+        frame = await host.read_frame()
         if isinstance(frame, Dispatch):
             answer(host, frame, [1, {"x": 1}])
-        elif raw.opcode == PING:
-            host.send(websocket_frame(raw.payload, opcode=PONG))
 
 
 @asynccontextmanager
