@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from toolbus.permissions.permit import JudgedCall
+from toolbus.chunks.json_values import is_encodable
 from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule
+from toolbus.tools.middleware import ToolCall
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = [
@@ -29,7 +30,7 @@ _SHOWN_DIGEST_CHARS = 12
 
 
 class _Bond(NamedTuple):
-    """What a granted rule is bound to: the tool and its owner, and for whom it is called.
+    """What a granted rule is bound to: the tool, its owner and folders, and for whom it is called.
 
     Both names of the tool count: an alias may stand for another toolkit in the next turn, and one
     toolkit of this process may be there twice, with other settings.
@@ -41,13 +42,15 @@ class _Bond(NamedTuple):
     owner_issuer: str
     principal: str
     principal_issuer: str
+    workdirs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedRule:
     """Calls of one tool that a person has allowed for the state of an agent.
 
-    It is for one principal, and for the tool of one owner: it never allows anything for others.
+    It is for one principal, and for the tool of one owner or, in the agent's process, of some
+    folders: it never allows anything for others.
     With `match` it covers the calls that the tool's pattern matches, with `arguments` those with
     exactly these arguments and without attachment or input, and with neither all calls of the tool.
 
@@ -66,6 +69,8 @@ class GrantedRule:
     """Whose toolkit; empty for one of the agent's process."""
     owner_issuer: str = ""
     """The issuer of that name."""
+    workdirs: tuple[str, ...] = ()
+    """The folders that the tool worked in, as `ToolInfo.workdirs`, in their order."""
     reaches: str = ""
     """The tool that the calls reach, `toolkit.tool`, where the called tool only forwards."""
     match: str | None = None
@@ -77,6 +82,9 @@ class GrantedRule:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is None and field.name == "match":
+                continue
+            if field.name == "workdirs":
+                _check_workdirs(value)
                 continue
             if not isinstance(value, str):
                 raise ValueError(f"{field.name} must be text")
@@ -104,7 +112,7 @@ class GrantedRule:
         return rule, Rule(behavior="allow", tool=self.tool, origin=told)
 
     @property
-    def bond(self) -> tuple[str, ...]:
+    def bond(self) -> _Bond:
         """What it is bound to, as `GrantedRules.of` looks it up."""
         return _Bond(
             self.tool,
@@ -113,6 +121,7 @@ class GrantedRule:
             self.owner_issuer,
             self.principal,
             self.principal_issuer,
+            self.workdirs,
         )
 
     def __str__(self) -> str:
@@ -126,12 +135,21 @@ class GrantedRule:
             words.append(json_text(one_line(self.match, 200)))
         if self.arguments:
             words.append(f"with the arguments {self.arguments[:_SHOWN_DIGEST_CHARS]}")
+        words += (f"in {json_text(one_line(folder))}" for folder in self.workdirs)
         return f"{' '.join(words)} for {json_text(one_line(self.principal, 140))}"
 
-    def to_plain(self) -> dict[str, str]:
-        """Return it as a map of text, without what is at its default."""
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as a map of JSON values, without what is at its default."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["workdirs"] = list(self.workdirs)
         return {name: value for name, value in values.items() if value}
+
+
+def _check_workdirs(folders: object) -> None:
+    if not isinstance(folders, tuple) or not all(isinstance(folder, str) for folder in folders):
+        raise ValueError("workdirs must be a list of texts")
+    if any(len(folder) > MAX_MATCH_CHARS or not is_encodable(folder) for folder in folders):
+        raise ValueError("workdirs has a path that is too long, or is no text")
 
 
 def granted_rule(value: object) -> GrantedRule:
@@ -142,6 +160,8 @@ def granted_rule(value: object) -> GrantedRule:
     for name in value:
         if name not in names:
             raise ValueError(f"a granted rule has no key {one_line(repr(name), 64)}")
+    if isinstance(value.get("workdirs"), list):
+        value = {**value, "workdirs": tuple(value["workdirs"])}
     try:
         return GrantedRule(**value)
     except TypeError:
@@ -153,7 +173,7 @@ class GrantedRules:
 
     def __init__(self, rules: Iterable[GrantedRule] = ()) -> None:
         self._rules: dict[GrantedRule, None] = {}
-        self._bound: dict[tuple[str, ...], dict[GrantedRule, None]] = {}
+        self._bound: dict[_Bond, dict[GrantedRule, None]] = {}
         for rule in rules:
             if not isinstance(rule, GrantedRule):
                 raise TypeError(f"rules has {type(rule).__name__}, and not only GrantedRule")
@@ -178,7 +198,7 @@ class GrantedRules:
             del self._bound[rule.bond]
         return True
 
-    def of(self, bond: tuple[str, ...]) -> tuple[GrantedRule, ...]:
+    def of(self, bond: _Bond) -> tuple[GrantedRule, ...]:
         """Return the rules that are bound to the same as a call."""
         return tuple(self._bound.get(bond, ()))
 
@@ -189,16 +209,22 @@ class GrantedRules:
         return len(self._rules)
 
 
-def bond_of(call: JudgedCall) -> _Bond:
+def bond_of(call: ToolCall) -> _Bond:
     """Return what a rule is bound to that is granted for a call."""
     tool, context = call.tool, call.context
     principal = context.on_behalf_of or context.caller
     return _Bond(
-        tool.name, tool.own_name, tool.owner, tool.issuer, principal.name, principal.issuer
+        tool.name,
+        tool.own_name,
+        tool.owner,
+        tool.issuer,
+        principal.name,
+        principal.issuer,
+        tool.workdirs,
     )
 
 
-def granted_for(call: JudgedCall, reaches: str, match: str | None, digest: str) -> GrantedRule:
+def granted_for(call: ToolCall, reaches: str, match: str | None, digest: str) -> GrantedRule:
     """Make the rule that covers a call: by a pattern, by its arguments, or all of its tool."""
     bond = bond_of(call)._asdict()
     return GrantedRule(**bond, reaches=reaches, match=match, arguments=digest)

@@ -65,7 +65,8 @@ class Answer:
         Args:
             scope: "once" is for this call. "state" is for all calls of this principal with the
                 same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
-                with exactly these arguments.
+                with exactly these arguments; of a tool that works in folders (`tool.workdirs`) in
+                the same folders alone.
             rule: One of `Question.permit.suggestions`, all of them, or another allow rule of this
                 tool alone. An input of several parts needs a rule for each, to be allowed later.
             arguments: Changed arguments. They are validated and judged before the call runs.

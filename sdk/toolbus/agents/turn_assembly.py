@@ -6,8 +6,10 @@ Every toolkit has one name in the turn, its own or its alias.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 
 from toolbus.agents.available_toolkits import available_toolkits
@@ -137,9 +139,12 @@ class TurnAssembly:
             for tool in toolkit.tools
             if isinstance(tool, NamingTool)
         }
+        workdirs = toolkit.workdirs
+        if not workdirs and self._options.permissions is not None:
+            workdirs = tuple(map(os.path.realpath, self._options.permissions.workdirs))
         for info in tool_infos(here.manifest, here.manifest.tools, local.name):
             dispatch = LocalDispatch(here, info.tool, facts, state)
-            self._add(info, dispatch, naming.get(info.tool))
+            self._add(replace(info, workdirs=workdirs), dispatch, naming.get(info.tool))
 
     async def _add_remote(
         self,

@@ -32,7 +32,7 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.judging import judge
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit
+from toolbus.permissions.permit import JudgedTool, Permit
 from toolbus.permissions.plain import permit_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
@@ -116,7 +116,7 @@ class TurnPermissions:
         for rule in rules:
             self._granted.discard(rule)
 
-    def _grant(self, call: JudgedCall, granted: GrantedRule) -> None:
+    def _grant(self, call: ToolCall, granted: GrantedRule) -> None:
         """Keep a rule that a person has granted with an answer about a call."""
         self._granted.add(granted)
         if granted.match is None:
@@ -130,7 +130,7 @@ class TurnPermissions:
             if older.match is not None:
                 self._granted.discard(older)
 
-    def _in_force(self, call: JudgedCall, reaches: str, *, compares: bool) -> Permissions:
+    def _in_force(self, call: ToolCall, reaches: str, *, compares: bool) -> Permissions:
         """Return the permissions with the granted rules that concern a call.
 
         Args:

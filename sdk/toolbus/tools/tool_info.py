@@ -70,6 +70,9 @@ class ToolInfo:
     own_name: str = ""
     """`toolkit.tool` by the toolkit's own name, which differs from `name` in a turn where the
     toolkit has an alias."""
+    workdirs: tuple[str, ...] = ()
+    """The folders that it works in, of a tool of this process: those of its toolkit, else the
+    working directories of the turn's permissions."""
     own_annotations: Mapping[str, Any] = field(default_factory=dict)
     """The annotations of the tool itself. Not to be changed."""
     toolkit_annotations: Mapping[str, Any] = field(default_factory=dict)

@@ -161,6 +161,9 @@ class Toolkit:
         self.log_filters: Sequence[logging.Filter] = ()
         """What `toolbus host` and `RemoteToolkit` add to the handlers of the root logger while they
         host it, such as one that removes credentials; may be set before it is hosted."""
+        self.workdirs: tuple[str, ...] = ()
+        """The real paths of the folders that its tools work in, where it has such; may be set
+        before it is used. What a person grants in a turn holds for these folders alone."""
         self.size_hint: str = ""
         """What to do about a definition that is too large for a room, for the error of hosting it;
         may be set before it is hosted."""

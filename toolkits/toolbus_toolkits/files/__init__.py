@@ -111,6 +111,7 @@ class Files(Toolkit):
             records=records,
             policy=policy,
         )
+        self.workdirs = reached.roots.folders
         self._changes_files = not read_only
 
     @asynccontextmanager

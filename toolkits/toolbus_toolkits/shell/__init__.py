@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.shell.config import ShellConfig
+from toolbus_toolkits.workspace import Roots
 
 try:
     from toolbus_toolkits.shell.tools import JobInfo, JobPage, RunResult, ShellTools, WriteResult
@@ -113,6 +114,7 @@ class Shell(Toolkit):
             records=records,
             policy=policy,
         )
+        self.workdirs = Roots([config.workdir]).folders
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
