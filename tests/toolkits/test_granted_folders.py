@@ -128,13 +128,13 @@ async def test_order_of_roots_counts_and_working_directories_where_a_toolkit_has
 
 async def test_two_toolkits_of_one_turn_have_grants_of_their_own(top: Path) -> None:
     desk = Desk(exactly=True)
-    kits = [Shell(top / "a"), LocalToolkit(Shell(top / "b"), alias="other")]
+    a, b = Shell(top / "a"), Shell(top / "b")
     uses = [
         ToolUse(str(at), f"{name}.run", COMMAND.arguments)
         for at, name in enumerate(("shell", "other", "shell", "other"))
     ]
     state = AgentState()
-    for always in (kits, [LocalToolkit(kits[0], alias="other"), Shell(top / "b")]):
+    for always in ([a, LocalToolkit(b, alias="other")], [LocalToolkit(a, alias="other"), b]):
         async with Turn(
             None, always=always, permissions=Permissions(), ask=desk.ask, state=state
         ) as turn:

@@ -327,6 +327,8 @@ class CallJudge:
     async def _ask(self, call: TurnCall, use: _UseRecord, judged: _Judged) -> _Judged:
         """Ask a person, and judge again what the answer allows."""
         self._note(call, judged)
+        if call.recording is not None:  # the record of a call that ends before an answer comes
+            call.recording.decide("denied", "approval")
         permit, tool = judged.permit, call.entry.info
         question = Question(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),

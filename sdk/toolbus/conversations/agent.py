@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -22,6 +22,7 @@ from toolbus.agents.call_questions import Asking
 from toolbus.agents.questions import Ask
 from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ToolGroup, checked_groups
+from toolbus.agents.tool_use import ToolResult
 from toolbus.agents.turn import Turn
 from toolbus.agents.turn_options import checked_builders, checked_permissions, checked_timeout
 from toolbus.agents.turn_toolkits import (
@@ -176,6 +177,8 @@ class Agent:
         checked_permissions(permissions, ask, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
+        self.on_results: Callable[[Sequence[ToolResult]], None] | None = None
+        """Gets the results of all uses of a question at its end, also where it was cancelled."""
         self._model_middlewares = checked_model_middlewares(model_middlewares, "agent")
         self._conversations = Conversations(
             _checked_store(store),
@@ -445,9 +448,13 @@ class Agent:
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         question = await self._question(text, files)
         async with self._asked(tools, name, context) as (turn, conversation):
-            async with aclosing(self._events(turn, conversation, question)) as events:
-                async for event in events:
-                    yield event
+            try:
+                async with aclosing(self._events(turn, conversation, question)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                if self.on_results is not None:
+                    self.on_results(turn.results)
 
     async def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
         if not isinstance(text, str):

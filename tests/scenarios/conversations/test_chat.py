@@ -22,6 +22,27 @@ from support.processes.terminal_person import KEYS, Person
 
 PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"
 PROMPT = "you> "
+DISK = textwrap.dedent(
+    """
+    import asyncio
+    from toolbus import Toolkit, tool
+
+    @tool
+    async def remove(path: str) -> str:
+        return "removed"
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "seen"
+
+    @tool(read_only=True)
+    async def hang() -> str:
+        print("hanging", flush=True)
+        await asyncio.Event().wait()
+
+    disk = Toolkit("disk", [remove, look, hang])
+    """
+)
 AGENT = textwrap.dedent(
     """
     import asyncio, sys
@@ -215,6 +236,40 @@ def test_agent_of_this_process_asks_in_place(toolbus: CommandLine, tmp_path: Pat
         assert "disk.remove denied, executed: no" in asked(person, "clean up")
         os.kill(person.pid, signal.SIGTERM)
         assert person.ended() == 143
+
+
+LOOK = {"uses": [{"name": "disk.look", "arguments": {}}]}
+HANG = {"uses": [{"name": "disk.hang", "arguments": {}}]}
+REMOVE = {"uses": [{"name": "disk.remove", "arguments": {"path": "a"}}]}
+
+
+@pytest.mark.parametrize(
+    ("replies", "shown", "executed"),
+    [
+        ([REMOVE], KEYS, "no"),
+        ([{"uses": LOOK["uses"] + REMOVE["uses"]}], KEYS, "yes"),
+        ([LOOK, REMOVE], KEYS, "yes"),
+        ([HANG], "hanging", "yes"),
+    ],
+    ids=["a question", "a question after a call", "a question in a later step", "a call"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_answer_says_whether_any_tool_ran(
+    toolbus: CommandLine,
+    number: int,
+    replies: Sequence[object],
+    shown: str,
+    executed: str,
+) -> None:
+    (toolbus.folder / "disk.py").write_text(DISK, encoding="utf-8")
+    model = write_replies(toolbus.folder / "own.jsonl", *replies)
+    own = ("--model", f"scripted:{model}", "--offer", "disk:disk", "--once", "clean up")
+    variables = toolbus.environment({"NO_COLOR": "1"})
+    with Person(PROGRAM, "chat", *own, variables=variables, folder=toolbus.folder) as person:
+        person.reads(shown)
+        os.kill(person.pid, number)
+        assert person.ended() == (5 if number == signal.SIGINT else 143)
+        assert f"(executed: {executed})" in person.screen
 
 
 def test_chat_with_its_own_agent_builds_what_it_offers(

@@ -5,6 +5,7 @@ Everything here runs on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from opentelemetry import trace
 
 from toolbus.chunks.chunk_types import FileChunk
+from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.room_options import CommandRoom
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import (
     ConnectionLost,
+    Executed,
     Internal,
     InvalidResult,
     NoHost,
@@ -35,6 +38,7 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.untrusted_text import one_line
 
 if TYPE_CHECKING:
+    from toolbus.agents.tool_use import ToolResult
     from toolbus.conversations.agent import Agent
 
 __all__ = ["Asked", "Happened", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
@@ -43,6 +47,7 @@ _ASK = "ask"
 _AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
 """Errors of an agent that is away, if nothing of the call has run; others would come again."""
 _MAX_NAMED = 8
+_EVIDENCE: tuple[Executed, ...] = ("yes", "maybe", "no")
 
 
 class Notice(str):
@@ -244,15 +249,23 @@ class LocalAgent:
         self.name: str = agent.name
         self.target: CallTarget | None = None
         self._agent = agent
+        self._results: Sequence[ToolResult] = ()
+        agent.on_results = self._keep
         self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
         self._conversation = conversation
 
     async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
-        """Ask a question; yield what happens."""
+        """Ask a question; yield what happens. Raises `Interrupted` where it is cancelled."""
+        self._keep(())
         try:
             async with aclosing(self._agent.answer(text, **self._about)) as events:
                 async for event in events:
                     yield event
+        except asyncio.CancelledError:
+            # A call that waits for a person has not begun.
+            found = {result.executed for result in self._results}
+            executed = next((each for each in _EVIDENCE if each in found), "no")
+            raise Interrupted("interrupted", executed=executed) from None
         except ModelError as error:
             raise ModelFailed(str(error), retryable=error.retryable) from error
         except RoomException:
@@ -261,6 +274,9 @@ class LocalAgent:
             # What this process runs may have any mistake, such as one of a middleware; the chat
             # goes on after it, as it does after a mistake of an agent elsewhere.
             raise Internal(f"{type(error).__name__}: {error}") from error
+
+    def _keep(self, results: Sequence[ToolResult]) -> None:
+        self._results = tuple(results)
 
     async def about(self) -> dict[str, Any]:
         """Return what the agent says of itself and of its tools."""

@@ -126,14 +126,13 @@ class Interrupts:
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """Let a signal cancel something during the block; then raise if the process is to end."""
+        """Let a signal cancel something during the block."""
         self._cancel = cancel
         self._unheeded = 0
         try:
             yield
         finally:
             self._cancel = None
-        self.check("maybe")
 
     @contextmanager
     def at_prompt(self) -> Iterator[None]:

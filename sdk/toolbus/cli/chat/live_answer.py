@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from toolbus.agents.questions import Answer, Ask, Question
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
+from toolbus.errors import RoomException
 
 __all__ = ["Live", "Pause", "once"]
 
@@ -63,7 +64,11 @@ class Live(Generic[T]):
             finally:
                 if self._task is None or not self._task.done():
                     self.cancel()
-        self._raise()
+        failure = self._failure()
+        known = failure.executed if isinstance(failure, RoomException) else "maybe"
+        interrupts.check(known)
+        if failure is not None:
+            raise failure
 
     def cancel(self) -> None:
         """Cancel the generator; the second time, do not wait until it has ended."""
@@ -117,13 +122,11 @@ class Live(Generic[T]):
                 await self._space.acquire()
                 self._happened.put((event,))
 
-    def _raise(self) -> None:
+    def _failure(self) -> BaseException | None:
         task = self._task
         if task is None or not task.done() or task.cancelled():
-            raise Interrupted("interrupted", executed="maybe")
-        error = task.exception()
-        if error is not None:
-            raise error
+            return Interrupted("interrupted", executed="maybe")
+        return task.exception()
 
 
 def once(work: Callable[[], Awaitable[T]]) -> Callable[[], AsyncGenerator[list[T], None]]:
