@@ -24,7 +24,7 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentState"]
 
-_VERSION = 4
+_VERSION = 5
 _NAMES: Mapping[int, tuple[str, ...]] = {
     1: ("version", "state", "groups"),
     2: ("version", "state", "groups", "rules", "conversation"),
@@ -39,9 +39,20 @@ _NAMES: Mapping[int, tuple[str, ...]] = {
         "questions",
         "conversation",
     ),
+    5: (
+        "version",
+        "state",
+        "groups",
+        "rules",
+        "definitions",
+        "adapter",
+        "model",
+        "questions",
+        "conversation",
+    ),
 }
 """The names of each version that is read."""
-_MAX_ADAPTER_CHARS = 1_024
+_MAX_NAME_CHARS = 1_024
 _BEFORE_MESSAGES = ', "conversation": ['
 
 
@@ -59,6 +70,7 @@ class AgentState:
             digest of each; at most 1,000 are kept.
         adapter: In which adapter's words the conversation is, such as "anthropic"; empty if that is
             not known.
+        model: Which model wrote the thoughts in the conversation; empty if that is not known.
         questions: The indices in the conversation at which questions of the user begin, ascending.
     """
 
@@ -71,6 +83,7 @@ class AgentState:
         definitions: Iterable[Iterable[str]] = (),
         adapter: str = "",
         questions: Sequence[int] = (),
+        model: str = "",
     ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
@@ -82,8 +95,10 @@ class AgentState:
         """The messages of the agent so far, as JSON."""
         self.definitions: SeenDefinitions = SeenDefinitions(definitions)
         """The definitions that a model was shown; a turn tells which have changed since."""
-        self.adapter: str = _adapter(adapter)
+        self.adapter: str = _name("adapter", adapter)
         """In which adapter's words the conversation is. No other one can send it."""
+        self.model: str = _name("model", model)
+        """Which model wrote the thoughts in the conversation. Another one cannot read them."""
         self.questions: list[int] = _indices(questions)
         """Where in the conversation questions of the user begin. Results are messages of the user
         too, in the words of most providers: so messages do not tell where one can cut."""
@@ -116,6 +131,7 @@ class AgentState:
             "rules": [rule.to_plain() for rule in self.rules],
             "definitions": self.definitions.to_plain(),
             "adapter": self.adapter,
+            "model": self.model,
             # A program may have emptied the conversation and nothing else.
             "questions": [index for index in self.questions if index < count],
         }
@@ -156,6 +172,7 @@ class AgentState:
             _definitions(read.get("definitions", [])),
             read.get("adapter", ""),
             _below(len(messages), _indices(read.get("questions", []))),
+            read.get("model", ""),
         )
 
     def __repr__(self) -> str:
@@ -204,9 +221,9 @@ def _known_names(version: object) -> tuple[str, ...]:
     raise _invalid("/version", f"must be 1 to {_VERSION}, not {shown(version)}")
 
 
-def _adapter(name: object) -> str:
-    if not isinstance(name, str) or len(name) > _MAX_ADAPTER_CHARS or not is_encodable(name):
-        raise _invalid("/adapter", f"must be text of at most {_MAX_ADAPTER_CHARS} characters")
+def _name(field: str, name: object) -> str:
+    if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS or not is_encodable(name):
+        raise _invalid(f"/{field}", f"must be text of at most {_MAX_NAME_CHARS} characters")
     return name
 
 

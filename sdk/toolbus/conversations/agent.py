@@ -49,6 +49,7 @@ from toolbus.conversations.model_calls import (
     ModelMiddleware,
     NextModel,
     checked_model_middlewares,
+    model_identity,
 )
 from toolbus.conversations.state_store import StateStore
 from toolbus.conversations.waiting_events import with_waiting
@@ -503,7 +504,7 @@ class Agent:
 
         has_ended = False
         try:
-            conversation.begin(self.model.adapter, question)
+            conversation.begin(self.model.adapter, question, model_identity(self.model))
             if conversation.dropped:
                 yield {"type": "dropped", "reason": conversation.dropped}
             happening = answer(

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import is_
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -128,6 +128,7 @@ class _Former(NamedTuple):
     """A conversation before a question, which takes its place again if nothing answers that."""
 
     adapter: str
+    model: str
     conversation: list[Plain]
     questions: list[int]
     stored: _Stored
@@ -198,17 +199,26 @@ class Conversation:
         said = self.state.conversation
         return bool(said) and said[-1] is not self.saved and self.is_answered
 
-    def begin(self, adapter: Adapter, question: Plain) -> None:
+    def begin(self, adapter: Adapter, question: Plain, model: str = "") -> None:
         """Append a question, and leave out what cannot be sent with it; `dropped` says why.
 
         A conversation in the words of another adapter is left out as a whole. So is all of it if
         the question alone is larger than the limit: then it is asked alone, and left out before
-        the next one.
+        the next one. Of another model of the same adapter only the thoughts are left out.
+
+        Args:
+            adapter: In whose words the question is.
+            question: The message.
+            model: Which model is asked; `model_identity` returns it.
         """
         state = self.state
         words = adapter_name(adapter)
         self._former = _Former(
-            state.adapter, [*state.conversation], [*state.questions], self._stored.copy()
+            state.adapter,
+            state.model,
+            [*state.conversation],
+            [*state.questions],
+            self._stored.copy(),
         )
         self.dropped = FORGOTTEN if self.is_forgotten else ""
         if state.conversation and state.adapter not in ("", words):
@@ -218,7 +228,10 @@ class Conversation:
             )
             _logger.warning("conversation %s: %s", self.key, self.dropped)
             self._leave_out(len(state.conversation))
+        elif state.model != model:
+            self._make_portable(adapter)
         state.adapter = words
+        state.model = model
         state.questions.append(len(state.conversation))
         state.conversation.append(question)
         count = len(state.conversation)
@@ -238,6 +251,7 @@ class Conversation:
             self.cut()
             return
         self.state.adapter = former.adapter
+        self.state.model = former.model
         self.state.conversation[:] = former.conversation
         self.state.questions[:] = former.questions
         self.take(self.state, former.stored)
@@ -296,6 +310,17 @@ class Conversation:
         for message in said[known:]:
             stored.add(message)
         self.bytes = sum(stored.sizes)
+
+    def _make_portable(self, adapter: Adapter) -> None:
+        """Leave out what another model of the adapter does not take."""
+        state = self.state
+        made: list[Plain] = []
+        starts: list[int] = []
+        for start, end in pairwise([0, *state.questions, len(state.conversation)]):
+            starts.append(len(made))
+            made += adapter.portable(state.conversation[start:end])
+        state.conversation[:] = made
+        state.questions[:] = starts[1:]
 
     def _leave_out(self, count: int) -> None:
         """Leave out the first messages."""

@@ -89,13 +89,13 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         known = len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
         # that the adapter refuses makes none. A use without a result is told to be interrupted.
-        conversation += adapter.messages(reply, ())
+        conversation += _messages(call, reply, ())
         try:
             async with aclosing(_run(turn, uses)) as happening:
                 async for happened in happening:
                     yield happened
         finally:
-            conversation[said:] = adapter.messages(reply, turn.results[known:])
+            conversation[said:] = _messages(call, reply, turn.results[known:])
         if not uses:
             reason = "done"
             break
@@ -105,6 +105,14 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                 reason = "max_tokens"
                 break
     yield end_event(reason, text, step, tokens)
+
+
+def _messages(call: ModelCall, reply: Plain, results: Sequence[ToolResult]) -> list[Plain]:
+    """Return what a reply adds to the conversation."""
+    adapter = call.model.adapter
+    made = adapter.messages(reply, results)
+    # The next step asks `call.model` again, which cannot read the thoughts of another one.
+    return made if call.usage.model in (None, call.model) else adapter.portable(made)
 
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:

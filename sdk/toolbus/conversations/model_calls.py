@@ -39,12 +39,15 @@ __all__ = [
     "StepUsage",
     "checked_model_middlewares",
     "model_events",
+    "model_identity",
     "outcome_of",
 ]
 
 _logger = bounded_logger(__name__)
 RESTART: Final[Mapping[str, Any]] = MappingProxyType({"type": "toolbus.restart"})
 """What a middleware yields before it asks again: what came before is void."""
+_CONVERSATIONS = ("messages", "input", "contents")
+"""The fields of a request with the conversation, one for each API."""
 _MAX_EVENTS = 1_000_000
 """Of one reply out of middlewares: they are kept until it is whole. A reply of 128,000 tokens, more
 than most models write, has about as many events."""
@@ -55,11 +58,13 @@ _EVENTS_A_SLICE = 1_000
 class StepUsage:
     """The tokens of all requests of one step, also of those that broke off."""
 
-    __slots__ = ("_estimated", "_untold", "told")
+    __slots__ = ("_estimated", "_untold", "model", "told")
 
     def __init__(self) -> None:
         self.told: TokenUsage = TokenUsage(0, 0)
         """As the provider counts them; 0 where it counts none."""
+        self.model: Model | None = None
+        """The model that was asked last: a middleware may take another one."""
         self._estimated = TokenUsage(0, 0)
         # Not the call: it has this object, and each step would wait for the cyclic collector.
         self._untold: list[tuple[Adapter, Mapping[str, Any], TokenUsage, Plain | list[Plain]]] = []
@@ -119,6 +124,8 @@ class ModelCall:
     ) -> Self:
         """Return this call with another request, or for another model of the same API.
 
+        For another model, the thoughts of this one are left out of the request.
+
         Raises `TypeError` for a request that is no mapping, and `ValueError` for a model with
         another adapter: the conversation is in the words of this one.
         """
@@ -126,17 +133,28 @@ class ModelCall:
             raise TypeError(f"request must be a mapping, not {shown(request)}")
         if model is not None and model.adapter is not self.model.adapter:
             raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
-        return replace(
-            self,
-            request=self.request if request is None else request,
-            model=self.model if model is None else model,
-        )
+        if request is None:
+            request = self.request
+            if model is not None and model_identity(model) != model_identity(self.model):
+                request = _portable_request(self.model.adapter, request)
+        return replace(self, request=request, model=self.model if model is None else model)
 
     @property
     def model_name(self) -> str:
         """The name that `open_model` was given; of another model its `name`, or its class."""
         name = getattr(self.model, "name", None)
         return name if isinstance(name, str) and name else type(self.model).__name__
+
+
+def model_identity(model: Model) -> str:
+    """Return what tells a model from others that cannot read its thoughts: its name and address."""
+    names = (getattr(model, "identity", None), getattr(model, "name", None), type(model).__name__)
+    return next(name for name in names if isinstance(name, str) and name)
+
+
+def _portable_request(adapter: Adapter, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    conversations = {name: request[name] for name in _CONVERSATIONS if name in request}
+    return {**request, **{name: adapter.portable(each) for name, each in conversations.items()}}
 
 
 NextModel: TypeAlias = Callable[[ModelCall], AsyncGenerator[Mapping[str, Any], None]]
@@ -294,6 +312,7 @@ async def _ask(call: ModelCall) -> AsyncGenerator[Plain, None]:
     reply: Plain | None = None
     told = TokenUsage(0, 0)
     failure: BaseException | None = None
+    call.usage.model = call.model
     ask = call.model.stream
     if not call.retries:
         ask = getattr(call.model, "stream_once", ask)

@@ -42,6 +42,13 @@ class Adapter(Protocol):
             instructions: What the model is told before everything else.
         """
 
+    def portable(self, conversation: Conversation) -> list[Plain]:
+        """Return messages as another model of this API takes them.
+
+        Thoughts, signatures and encrypted reasoning are left out, and what a tool of the provider
+        gave: a server refuses those of another model. So may a message be that has nothing else.
+        """
+
     def user(self, text: str, files: Iterable[FileChunk] = ()) -> Plain:
         """Return a message of the user.
 

@@ -45,6 +45,7 @@ from toolbus.models.shared_parts import (
     told,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
+from toolbus.models.turn_order import FILLER, alternating
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -52,6 +53,7 @@ __all__ = [
     "definitions",
     "ending",
     "messages",
+    "portable",
     "request",
     "text",
     "text_of",
@@ -72,6 +74,8 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 
+_OF_ONE_MODEL = frozenset({"citations", "caller"})
+"""Fields of blocks that name what a server tool has found, encrypted."""
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
 _DELTAS = {
@@ -107,12 +111,55 @@ def definitions(turn: Turn) -> list[Plain]:
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, `system`, `tools` and `max_tokens` of a request; see `Adapter.request`."""
-    made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": checked_conversation(conversation)}
+    sent = _sent_messages(checked_conversation(conversation))
+    made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": sent}
     if system := system_text(turn, instructions):
         made["system"] = system
     if tools := definitions(turn):
         made["tools"] = tools
     return made
+
+
+def _sent_messages(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages whose roles alternate, without empty ones and empty texts."""
+    found: list[Mapping[str, Any]] = []
+    for message in conversation:
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        kept = [block for block in blocks if not _is_empty_text(block)]
+        if not kept:
+            continue
+        if message.get("role") == "assistant":
+            if found and found[-1].get("role") == "assistant":  # it went on after a pause
+                kept = [*found.pop()["content"], *kept]
+            message = {**message, "content": kept}
+        elif len(kept) < len(blocks):
+            message = {**message, "content": kept}
+        found.append(message)
+    if found and found[-1].get("role") == "assistant":
+        *before, last = found[-1]["content"]
+        if last.get("type") == "text":  # the API refuses white space at the end of what goes on
+            last = {**last, "text": last["text"].rstrip()}
+        found[-1] = {**found[-1], "content": [*before, last]}
+    return alternating(found, {"role": "assistant", "content": [{"type": "text", "text": FILLER}]})
+
+
+def _is_empty_text(block: Any) -> bool:
+    return isinstance(block, Mapping) and block.get("type") == "text" and not block["text"].strip()
+
+
+def portable(conversation: Conversation) -> list[Plain]:
+    """Return messages as another model takes them; see `Adapter`."""
+    found: list[Plain] = []
+    for message in map(dict, conversation):
+        if message.get("role") == "assistant" and isinstance(message["content"], list):
+            message["content"] = [
+                {name: value for name, value in block.items() if name not in _OF_ONE_MODEL}
+                for block in message["content"]
+                if block.get("type") in ("text", "tool_use")
+            ]
+        found.append(message)
+    return found
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:

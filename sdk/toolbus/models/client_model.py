@@ -49,9 +49,10 @@ class ClientModel:
         timeout_s: How long a reply may take, retries included; of a stream, the first event and
             then each further one.
         max_retries: How often a failed request is sent again.
+        host: Where it is asked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what `open_model` has decided
         self,
         name: str,
         adapter: Adapter,
@@ -60,8 +61,10 @@ class ClientModel:
         redact: KeyRedaction,
         timeout_s: float,
         max_retries: int,
+        host: str,
     ) -> None:
         self._name = name
+        self._host = host
         self._adapter = adapter
         self._make_client = make_client
         self._redact = redact
@@ -76,6 +79,11 @@ class ClientModel:
     def name(self) -> str:
         """The name that `open_model` was given."""
         return self._name
+
+    @property
+    def identity(self) -> str:
+        """Name and host: thoughts are read by no other model, and by no other server."""
+        return f"{self._name} at {self._host}"
 
     @property
     def adapter(self) -> Adapter:

@@ -42,12 +42,14 @@ from toolbus.models.shared_parts import (
     told,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
+from toolbus.models.turn_order import FILLER, alternating
 
 __all__ = [
     "collect",
     "definitions",
     "ending",
     "messages",
+    "portable",
     "request",
     "text",
     "text_of",
@@ -84,6 +86,7 @@ _USER_TYPES = _RESULT_TYPES | {
 }
 _FILES_IN_RESPONSE = re.compile(r"gemini-(?:[3-9]|[1-9]\d)(?!\d)")
 """Models that take files in a function response. Older ones refuse the request."""
+_SIGNATURES = frozenset({"thought_signature", "thoughtSignature"})
 _ENDS = frozenset({"STOP", "MAX_TOKENS", "FINISH_REASON_UNSPECIFIED", ""})
 """Finish reasons of a reply that can be used; after any other one it was filtered or is broken."""
 _CHANCE = frozenset(
@@ -115,7 +118,31 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
         config["system_instruction"] = system
     if tools := definitions(turn):
         config["tools"] = [{"function_declarations": tools}]
-    return {"contents": checked_conversation(conversation), "config": config}
+    contents = checked_conversation(conversation)
+    sent = alternating(
+        (content for content in contents if content.get("role") != "model" or _is_said(content)),
+        {"role": "model", "parts": [{"text": FILLER}]},
+    )
+    return {"contents": sent, "config": config}
+
+
+def _is_said(content: Mapping[str, Any]) -> bool:
+    """Whether a content of the model has a part that the API takes."""
+    return any(map(_is_sent, _content_parts({"content": content})))
+
+
+def portable(conversation: Conversation) -> list[Plain]:
+    """Return contents as another model takes them; see `Adapter`."""
+    found: list[Plain] = []
+    for content in map(dict, conversation):
+        if content.get("role") == "model":
+            content["parts"] = [
+                {name: value for name, value in part.items() if name not in _SIGNATURES}
+                for part in content.get("parts") or ()
+                if not part.get("thought")
+            ]
+        found.append(content)
+    return found
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
@@ -171,8 +198,7 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     """Return how the reply ended. Raises `ModelError` for what is no reply."""
     found = [part for part, _ in _parts(reply) if not part.get("thought")]
     used = {name for part in found for name, value in part.items() if value is not None}
-    is_empty = used <= {"text", "thought", "thought_signature", "thoughtSignature"}
-    is_empty = is_empty and not text(reply).strip()
+    is_empty = used <= {"text", "thought", *_SIGNATURES} and not text(reply).strip()
     return Ending(_finish_reason(_candidate(reply)), is_empty)
 
 

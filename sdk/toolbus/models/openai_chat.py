@@ -19,9 +19,11 @@ What the API takes: developers.openai.com/api/reference/chat, and the types of t
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from typing import Any
 
@@ -51,12 +53,14 @@ from toolbus.models.shared_parts import (
     system_text,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
+from toolbus.models.turn_order import FILLER, alternating
 
 __all__ = [
     "collect",
     "definitions",
     "ending",
     "messages",
+    "portable",
     "request",
     "text",
     "text_of",
@@ -80,6 +84,10 @@ _CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abor
 vLLM, OpenRouter and gateways to other APIs."""
 _READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
+_OF_ANY_MODEL = ("role", "content", "refusal", "name", "tool_calls")
+"""Fields of a reply's message that each model takes. Others have thoughts, or what one server
+keeps."""
+_PORTABLE_ID = re.compile(r"[A-Za-z0-9]{9}")
 _SAID = ("text", "refusal", "thinking", "reasoning")
 """Types of parts of a content that are read as text, or that are thoughts."""
 _WHOLE = frozenset({"role", "id", "type", "name", "index", "format"})
@@ -105,10 +113,62 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
     """Return `messages`, and `tools` where there are any; see `Adapter`."""
     system = system_text(turn, instructions)
     first = [{"role": "system", "content": system}] if system else []
-    made: Plain = {"messages": [*first, *checked_conversation(conversation)]}
+    made: Plain = {"messages": [*first, *_sent_messages(checked_conversation(conversation))]}
     if tools := definitions(turn):
         made["tools"] = tools
     return made
+
+
+def _sent_messages(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages without empty ones of the model, which some servers refuse."""
+    return alternating(
+        (message for message in messages if not _says_nothing(message)),
+        {"role": "assistant", "content": FILLER},
+    )
+
+
+def _says_nothing(message: Mapping[str, Any]) -> bool:
+    if message.get("role") != "assistant" or message.get("tool_calls") or message.get("audio"):
+        return False
+    content = message.get("content")
+    others = content if isinstance(content, list) else []
+    is_part = any(isinstance(part, dict) and part.get("type") not in _SAID for part in others)
+    refusals = (part.get("refusal") for part in others if isinstance(part, dict))
+    return not (is_part or any(refusals) or _text_of_message(message).strip())
+
+
+def portable(conversation: Conversation) -> list[Plain]:
+    """Return messages as another model takes them; see `Adapter`.
+
+    Ids of calls have nine letters and digits then: Mistral takes no others.
+    """
+    found: list[Plain] = []
+    for message in map(dict, conversation):
+        if message.get("role") == "tool":
+            message["tool_call_id"] = _portable_id(message.get("tool_call_id"))
+        elif message.get("role") == "assistant":
+            message = {name: message[name] for name in _OF_ANY_MODEL if name in message}
+            if isinstance(content := message.get("content"), list):
+                message["content"] = [part for part in content if _is_said(part)]
+            if calls := message.get("tool_calls"):
+                message["tool_calls"] = [_portable_call(call) for call in calls]
+        found.append(message)
+    return found
+
+
+def _is_said(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("text", "refusal")
+
+
+def _portable_call(call: Plain) -> Plain:
+    kind = call.get("type", "function")
+    return {"id": _portable_id(call.get("id")), "type": kind, kind: call.get(kind)}
+
+
+def _portable_id(call_id: object) -> object:
+    if not isinstance(call_id, str) or _PORTABLE_ID.fullmatch(call_id):
+        return call_id
+    return sha256(call_id.encode(errors="replace")).hexdigest()[:9]
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:

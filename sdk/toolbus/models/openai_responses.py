@@ -61,6 +61,7 @@ __all__ = [
     "definitions",
     "ending",
     "messages",
+    "portable",
     "request",
     "text",
     "text_of",
@@ -78,6 +79,8 @@ _DOCUMENTS = {
 }
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Items that ask for a result, and the field with what the tool gets."""
+_OF_ANY_MODEL = frozenset({"message", *_CALLS, *(f"{kind}_output" for kind in _CALLS)})
+"""Items that each model takes. Others are reasoning, or of tools that the provider runs itself."""
 _NOT_WHOLE = ("incomplete", "in_progress")
 _ENDED = ("response.completed", "response.incomplete")
 _TEXTS = {"output_text": "text", "refusal": "refusal"}
@@ -109,12 +112,39 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
 
     See `Adapter`.
     """
-    made: Plain = {"input": checked_conversation(conversation), "store": False}
+    made: Plain = {"input": _sent_items(checked_conversation(conversation)), "store": False}
     if system := system_text(turn, instructions):
         made["instructions"] = system
     if tools := definitions(turn):
         made["tools"] = tools
     return made
+
+
+def _sent_items(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return items without empty messages of the model, and without their reasoning.
+
+    The API refuses reasoning without what followed it.
+    """
+    found: list[Mapping[str, Any]] = []
+    for item in conversation:
+        if item.get("role") == "assistant" and not "".join(_texts_of(dict(item))).strip():
+            while found and found[-1].get("type") == "reasoning":
+                found.pop()
+            continue
+        found.append(item)
+    return found
+
+
+def portable(conversation: Conversation) -> list[Plain]:
+    """Return items as another model takes them; see `Adapter`.
+
+    Items have no ids then: the API refuses one whose reasoning it knows and does not get.
+    """
+    return [
+        {name: value for name, value in item.items() if name != "id"}
+        for item in conversation
+        if str(item.get("type", "message")) in _OF_ANY_MODEL
+    ]
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:

@@ -152,6 +152,7 @@ def open_model(
         redact=KeyRedaction(key),
         timeout_s=timeout_s,
         max_retries=max_retries,
+        host=host,
     )
 
 

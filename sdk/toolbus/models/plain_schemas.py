@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolbus.agents.argument_schemas import ArgumentSchema
-from toolbus.models.schema_merging import types_of
+from toolbus.models.schema_merging import declared, types_of
 from toolbus.models.schema_notes import note
 from toolbus.models.schema_reduction import Definitions, with_note
 from toolbus.tools.schema_parts import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
@@ -53,6 +53,7 @@ class _Copy:
         if not isinstance(schema, dict):
             return {"not": {}} if schema is False else {}
         written: dict[str, Any] = {}
+        schema = declared(schema)
         for keyword, value in schema.items():
             if keyword in _GONE:
                 continue

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from toolbus.agents.argument_schemas import KeptByIdentity, argument_schema
 from toolbus.models.plain_schemas import plain_object
-from toolbus.models.schema_merging import ImpossiblePart, Merger, root_object
+from toolbus.models.schema_merging import ImpossiblePart, Merger, declared, root_object
 from toolbus.models.schema_notes import described
 from toolbus.models.schema_reduction import DEFINITION_PREFIX, NoFormError, Reduction
 from toolbus.models.schema_rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
@@ -122,6 +122,11 @@ def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
         root = root_object(Merger(source), source.root)
     except ImpossiblePart:
         raise ValueError("/: no object matches the schema") from None
+    # A name that the schema only requires has no alias.
+    if "required" in root:
+        usable = {*source.names, *filter(dialect.parameter.fullmatch, root["required"])}
+        root["required"] = [name for name in root["required"] if name in usable]
+    root = declared(root)
     root |= described(root.get("description"), source.dropped)
     if dialect.plain is None:
         plain = SchemaForm(plain_object(source, root, names), False)

@@ -21,6 +21,7 @@ __all__ = [
     "ImpossiblePart",
     "Merger",
     "NotMergedError",
+    "declared",
     "json_key",
     "root_object",
     "same_json",
@@ -54,6 +55,23 @@ class NotMergedError(Exception):
 
 class ImpossiblePart(Exception):
     """No value matches a part."""
+
+
+def declared(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part in which each name of `required` is a property: APIs refuse another one.
+
+    What holds for other properties holds for it. Where there may be no others, it is not required:
+    no object matches such a part.
+    """
+    required = part.get("required", ())
+    properties = part.get("properties", {})
+    missing = [name for name in required if name not in properties]
+    if not missing:
+        return part
+    others = part.get("additionalProperties", part.get("unevaluatedProperties", True))
+    if others is False:
+        return {**part, "required": [name for name in required if name in properties]}
+    return {**part, "properties": {**properties, **dict.fromkeys(missing, others)}}
 
 
 class Merger:

@@ -19,6 +19,7 @@ from toolbus.models.schema_merging import (
     ImpossiblePart,
     Merger,
     NotMergedError,
+    declared,
     json_key,
     same_json,
     types_of,
@@ -300,8 +301,14 @@ class Reduction:
         for kind in dict.fromkeys(_TYPES[type(each)] for each in values):
             same = [each for each in values if _TYPES[type(each)] == kind]
             branch: dict[str, Any] = {"type": kind}
-            if kind in ("string", "integer", "number"):
-                branch["enum"] = same
+            # Gemini refuses an empty text in an enum. An enum of nothing else is not written.
+            listed = [each for each in same if each != ""]
+            if kind in ("string", "integer", "number") and listed:
+                branch["enum"] = listed
+                if len(listed) < len(same):
+                    branch |= described("", [note("or", "")])
+            elif kind == "string":
+                branch |= described("", [note("only", "")])
             elif kind == "boolean" and len(same) == 1:
                 branch |= described("", [note("enum", same)])
             branches.append(branch)
@@ -352,6 +359,7 @@ class Reduction:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
+        schema = declared(schema)
         needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():

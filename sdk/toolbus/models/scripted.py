@@ -30,6 +30,7 @@ __all__ = [
     "definitions",
     "ending",
     "messages",
+    "portable",
     "request",
     "text",
     "text_of",
@@ -54,6 +55,11 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
         "tools": definitions(turn),
         "messages": checked_conversation(conversation),
     }
+
+
+def portable(conversation: Conversation) -> list[Plain]:
+    """Return the same messages: no model thinks."""
+    return [dict(message) for message in conversation]
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:

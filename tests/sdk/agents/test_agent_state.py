@@ -17,7 +17,7 @@ def test_state_of_an_older_version_is_read_and_written_as_the_newer_one() -> Non
     state = AgentState.from_json('{"version": 1, "state": {"a": {}}, "groups": {"g": true}}')
     assert (state.groups, list(state.rules), state.conversation) == ({"g": True}, [], [])
     assert (state.adapter, state.questions) == ("", [])
-    assert json.loads(state.to_json())["version"] == 4
+    assert json.loads(state.to_json())["version"] == 5
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         (7, ""),
         ("[]", ""),
         ("{}", "/version"),
-        ('{"version": 5, "state": {}, "more": 1}', "/version"),
+        ('{"version": 6, "state": {}, "more": 1}', "/version"),
         ('{"version": 0}', "/version"),
         ('{"version": 3, "adapter": ""}', "/adapter"),
         ('{"version": 4, "adapter": null}', "/adapter"),

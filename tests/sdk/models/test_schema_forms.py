@@ -91,6 +91,45 @@ TABLE = [
         id="enum of several types",
     ),
     ROW({"enum": [{}]}, None, None, {"description": "(enum: [{}])"}, id="enum of objects"),
+    ROW(
+        {"enum": ["", "a"]},
+        *[{**TEXT, "enum": ["", "a"]}] * 2,
+        {**TEXT, "enum": ["a"], "description": '(or: "")'},
+        id="enum with an empty text",
+    ),
+    ROW(
+        {"enum": ["", None, 1]},
+        *[{"type": ["string", "null", "integer"], "enum": ["", None, 1]}] * 2,
+        {
+            "anyOf": [
+                {**TEXT, "description": '(only: "")'},
+                NULL,
+                {"type": "integer", "enum": [1]},
+            ]
+        },
+        id="enum of an empty text, null and a number",
+    ),
+    ROW(
+        {"const": "", "description": "Day."},
+        *[{**TEXT, "const": "", "description": "Day."}] * 2,
+        {**TEXT, "description": 'Day. (only: "")'},
+        id="an empty text",
+    ),
+    ROW(
+        {"type": "array", "items": {"type": ["string", "null"], "enum": ["", "a", None]}},
+        *[
+            {
+                "type": "array",
+                "items": {"type": ["string", "null"], "enum": ["", "a", None]},
+            }
+        ]
+        * 2,
+        {
+            "type": "array",
+            "items": {"anyOf": [{**TEXT, "enum": ["a"], "description": '(or: "")'}, NULL]},
+        },
+        id="a list of listed values",
+    ),
     ROW({"type": ["string", "null"]}, SAME, SAME, SAME, id="several types"),
     ROW(
         {"type": ["object", "null"], "properties": {}},
@@ -129,7 +168,13 @@ TABLE = [
         {**some("a"), "description": '(patternProperties: {"^x": {"type": "string"}})'},
         id="properties by pattern",
     ),
-    ROW({**some("a"), "required": ["b"]}, None, None, some("a"), id="required, not declared"),
+    ROW(
+        {**some("a"), "required": ["b"]},
+        None,
+        None,
+        {"type": "object", "properties": {"a": TEXT, "b": {}}, "required": ["b"]},
+        id="required, not declared",
+    ),
     ROW({}, None, None, SAME, id="any value"),
     ROW(True, None, None, {}, id="true"),
     ROW({"type": "array"}, None, None, {"type": "array", "items": {}}, id="any items"),
@@ -284,6 +329,22 @@ def test_plain_form_keeps_all_keywords_and_has_items_for_every_array() -> None:
             "additionalProperties": TEXT,
             "$defs": {"row": {"type": "array", "prefixItems": [TEXT], "items": {}, "maxItems": 1}},
         }
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC, GEMINI], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [({}, {"b": {}}), ({"additionalProperties": TEXT}, {"b": TEXT}), (CLOSED, None)],
+)
+def test_what_is_required_is_a_property(
+    dialect: Dialect, others: Any, expected: dict[str, Any] | None
+) -> None:
+    part = {"type": "object", "properties": {"a": TEXT}, "required": ["a", "b"], **others}
+    whole = {**part, "properties": {"a": TEXT, "in": part}}
+    form = schema_form({**whole, "required": ["a", "b", "not a name"]}, dialect)
+    for found in (form.schema, form.schema["properties"]["in"]):
+        assert {*found["required"]} == {"a", *(expected or {})}
+        assert {**found["properties"], "in": 0} == {"a": TEXT, "in": 0, **(expected or {})}
 
 
 @pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC, GEMINI], ids=lambda each: each.name)
