@@ -81,8 +81,15 @@ class PreparedCalls:
     ) -> PreparedUse:
         """Prepare the call of a use. What cannot begin has its error."""
         try:
+            if use.invalid:
+                arguments_of(use)  # raises, also where there is no such tool
             entry = self._tools.of_model(use.name)
-            values = tool_arguments(entry.info.input_schema, arguments_of(use))
+            schema = entry.info.input_schema
+            if use.arguments is None and schema.get("properties"):
+                # A server may have lost them: the tool would run with its defaults.
+                words = "the call came without arguments; {} means that there are none"
+                raise InvalidArguments(words, details={"path": "", "message": words})
+            values = tool_arguments(schema, arguments_of(use))
             entry, values, via = self._named(entry, values)
             sent = {**given, "attachment": use.attachment, "input": use.input}
             options = _call_options(sent, self._timeout_s)

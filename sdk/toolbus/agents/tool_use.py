@@ -61,12 +61,15 @@ class ToolUse:
     name: str
     """`toolkit.tool`, or the name that `Turn.provider_name` gave it."""
     arguments: Mapping[str, Any] | str | None = field(default_factory=dict)
-    """Values by parameter, or the JSON text of them that the API of a model sends; empty text is no
-    arguments."""
+    """Values by parameter, or the JSON text of them that the API of a model sends. Empty text means
+    no arguments. None means that the reply has none: only a tool without parameters runs then."""
     attachment: Any = None
     """An upload, as `attachment` of `Room.invoke`."""
     input: Any = None
     """Values for a tool that takes an input stream, as `input` of `Room.stream`."""
+    invalid: str = ""
+    """Why it does not run, in words for the model, if the reply does not say for certain what to
+    run. The result is an `invalid_arguments` with these words."""
 
     def __post_init__(self) -> None:
         for name, value in (("id", self.id), ("name", self.name)):
@@ -151,10 +154,13 @@ class ToolResult:
 def arguments_of(use: ToolUse) -> dict[str, Any]:
     """Return the arguments of a use as a dict, read from JSON text if they are that.
 
-    Raises `InvalidArguments` for a text that is not one JSON object, with its place as `line`,
-    `column` and `position` in `details`, and for a value that cannot be sent, with its path: of
-    two equal keys the last one counts, and NaN and infinities are refused (FRAME-7).
+    Raises `InvalidArguments` for a use that is `invalid`, for a text that is not one JSON object,
+    with its place as `line`, `column` and `position` in `details`, and for a value that cannot be
+    sent, with its path: of two equal keys the last one counts, and NaN and infinities are refused
+    (FRAME-7).
     """
+    if use.invalid:
+        raise _not_readable(use.invalid)
     text = use.arguments
     if not isinstance(text, str):
         return argument_object(text)

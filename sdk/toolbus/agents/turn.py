@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Final, Never, Self
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import AnyBuilder, ToolkitConfig
@@ -41,7 +41,7 @@ from toolbus.agents.turn_options import (
 )
 from toolbus.agents.turn_permissions import CallJudge, TurnPermissions
 from toolbus.agents.turn_prompt import turn_prompt
-from toolbus.agents.turn_runs import TurnRuns
+from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.agents.turn_scope import end_with, scope_of
 from toolbus.agents.turn_toolkits import (
     LocalToolkit,
@@ -52,7 +52,7 @@ from toolbus.agents.turn_toolkits import (
 from toolbus.agents.turn_tools import TurnTools
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import shown
-from toolbus.errors import Unavailable
+from toolbus.errors import Overloaded, Unavailable
 from toolbus.room.call_form import (
     merged_arguments,
     refuse_misplaced,
@@ -81,6 +81,9 @@ __all__ = [
 TurnTool = ToolInfo
 """A tool that a turn can call, with its description for a model."""
 
+MAX_USES: Final = 1_000
+"""How many uses of one reply run. A model that repeats itself writes tens of thousands, whose calls
+would hold the event loop for seconds, and the tools of others for longer."""
 _OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 """The options of `Turn.invoke`."""
 
@@ -477,8 +480,9 @@ class Turn:
         """Run what a model asks for and return one result for each use, in the order asked.
 
         Consecutive uses of tools that are `concurrency_safe` run side by side, each other one
-        alone. Whatever happens to a call is its result: it is refused, fails, times out or is
-        interrupted. The chunks of a streaming tool must fit one frame together.
+        alone. Those after the first 1,000 are refused. Whatever happens to a call is its result: it
+        is refused, fails, times out or is interrupted. The chunks of a streaming tool must fit one
+        frame together.
 
         If this task is cancelled the calls are interrupted, `CancelledError` is raised as ever, and
         `results` has the interrupted results.
@@ -498,7 +502,7 @@ class Turn:
             raise TypeError(f"run takes a list of ToolUse objects, not {shown(uses)}")
         asked = [_checked_use(each) for each in uses]
         prepared = []
-        for use in asked:
+        for use in asked[:MAX_USES]:
             progress = partial(on_progress, use) if callable(on_progress) else on_progress
             given = {
                 "timeout_s": timeout_s,
@@ -506,6 +510,10 @@ class Turn:
                 "on_progress": progress,
             }
             prepared.append(self._calls.of_use(use, given, CollectedChunks(use.name)))
+        refusal = Overloaded(f"the first {MAX_USES} calls of a reply run: this is a later one")
+        for use in asked[MAX_USES:]:
+            runs.refused(use.name, use.id, refusal)
+            prepared.append(PreparedUse(use, error=refusal))
         return await runs.run(prepared, on_result)
 
     def stream(

@@ -28,6 +28,9 @@ from toolbus.models.adapter import Model, Plain
 
 __all__ = ["answer"]
 
+_USES_A_SLICE = 100
+"""After so many uses, and results, others run: each takes microseconds, and none waits."""
+
 
 async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
     turn: Turn,
@@ -63,24 +66,33 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
     counted = 0
     reason = "max_steps"
     text = ""
+    paused = ""
     step = 0
     while step < max_steps:
         step += 1
         request = adapter.request(turn, conversation, instructions)
         call = ModelCall(model, request, turn, step, needs_answer=not text)
         events: list[Mapping[str, Any]] = []
+        shown: list[str] = []
         async with aclosing(model_events(call, middlewares)) as replied:
             async for event in replied:
                 if event is RESTART:
                     events.clear()
+                    shown.clear()
                     yield {"type": "restart"}
                     continue
                 events.append(event)
                 for piece in text_events(adapter.text_of(event)):
+                    shown.append(piece["text"])
                     yield piece
         reply = adapter.collect(events)
+        await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
+        words = adapter.text(reply)
+        for piece in text_events(_after("".join(shown), words)):
+            yield piece
+        words = paused + words
         # The last reply may be empty, after one that said all beside its calls.
-        if (words := adapter.text(reply)).strip():
+        if words.strip():
             text = words
         tokens["input"] += call.usage.told.input
         tokens["output"] += call.usage.told.output
@@ -89,14 +101,18 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         known = len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
         # that the adapter refuses makes none. A use without a result is told to be interrupted.
+        await asyncio.sleep(0)
         conversation += _messages(call, reply, ())
+        await asyncio.sleep(0)
         try:
             async with aclosing(_run(turn, uses)) as happening:
                 async for happened in happening:
                     yield happened
         finally:
             conversation[said:] = _messages(call, reply, turn.results[known:])
-        if not uses:
+        is_paused = adapter.ending(reply).is_paused
+        paused = words if is_paused else ""
+        if not uses and not is_paused:
             reason = "done"
             break
         if max_tokens is not None:
@@ -115,13 +131,24 @@ def _messages(call: ModelCall, reply: Plain, results: Sequence[ToolResult]) -> l
     return made if call.usage.model in (None, call.model) else adapter.portable(made)
 
 
+def _after(begun: str, text: str) -> str:
+    """Return what a reply says in events of other kinds than those of text, at its end."""
+    return text[len(begun) :] if text.startswith(begun) else ""
+
+
+async def _let_others_run(number: int) -> None:
+    if number % _USES_A_SLICE == 0:
+        await asyncio.sleep(0)
+
+
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
     """Run what the model asks for; yield each result as soon as there is one."""
     if not uses:
         return
     tools: dict[str, str] = {}
-    for use in uses:
+    for number, use in enumerate(uses, 1):
         tools[use.id], arguments = turn.called(use)
+        await _let_others_run(number)
         yield use_event(replace(use, arguments=arguments), tools[use.id])
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
     happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
@@ -142,6 +169,7 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
                 yield progress_event(one, tools[one.id], latest.pop(one.id))
                 continue
             yield result_event(one)
+            await _let_others_run(happened.qsize())
             for chunk in one.chunks:
                 if isinstance(chunk, FileChunk):
                     yield chunk

@@ -28,16 +28,19 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
+from toolbus.models.call_arguments import (
+    cut_words,
+    is_placeholder,
+    joined_arguments,
+)
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
-    CUT_ARGUMENTS,
     broken_off,
     call_ids,
     checked_conversation,
-    cut_words,
     formed_tools,
     sendable,
     sent_name,
@@ -78,14 +81,9 @@ _OF_ONE_MODEL = frozenset({"citations", "caller"})
 """Fields of blocks that name what a server tool has found, encrypted."""
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
-_DELTAS = {
-    "text_delta": "text",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-    "input_json_delta": "partial_json",
-    "citations_delta": "citation",
-}
-"""Which field of a delta has what it adds to its block."""
+_DELTAS = ("text_delta", "thinking_delta", "signature_delta")
+_LAST_COUNTS = ("signature", "encrypted_content")
+"""Fields that one delta has as a whole: the client of the API takes the last one."""
 
 
 def definitions(turn: Turn) -> list[Plain]:
@@ -111,7 +109,7 @@ def definitions(turn: Turn) -> list[Plain]:
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, `system`, `tools` and `max_tokens` of a request; see `Adapter.request`."""
-    sent = _sent_messages(checked_conversation(conversation))
+    sent = _sent_messages(_without_open_calls(checked_conversation(conversation)))
     made: Plain = {"max_tokens": DEFAULT_MAX_TOKENS, "messages": sent}
     if system := system_text(turn, instructions):
         made["system"] = system
@@ -162,6 +160,41 @@ def portable(conversation: Conversation) -> list[Plain]:
     return found
 
 
+def _without_open_calls(conversation: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages without calls of the provider's tools that will have no result.
+
+    A paused reply ends with such a call, whose result is in the reply that goes on with it. Where
+    something else follows, the API refuses the call.
+    """
+    sent: list[Mapping[str, Any]] = []
+    has_results_of: set[Any] = set()
+    is_open = True  # the reply may go on: nothing follows
+    for message in reversed(conversation):
+        content = message.get("content")
+        if message.get("role") != "assistant" or not isinstance(content, list):
+            is_open = False
+            has_results_of.clear()
+            sent.append(message)
+            continue
+        blocks = [block for block in content if isinstance(block, Mapping)]
+        has_results_of |= {str(block.get("tool_use_id")) for block in blocks}
+        kept = [
+            block
+            for block in content
+            if is_open or not _is_server_call(block) or str(block.get("id")) in has_results_of
+        ]
+        if kept == content:
+            sent.append(message)
+        elif kept:
+            sent.append({**message, "content": kept})
+    return sent[::-1]
+
+
+def _is_server_call(block: Any) -> bool:
+    kinds = ("server_tool_use", "mcp_tool_use")
+    return isinstance(block, Mapping) and block.get("type") in kinds
+
+
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     """Return a message of the user.
 
@@ -179,9 +212,8 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
 def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     """Return what the model asks for, in order; empty if this reply ends the loop.
 
-    A use in which the reply was cut has arguments that are no JSON: the turn makes a failed result
-    of it and never runs it with half of them. After the `stop_reason` `pause_turn`, which only
-    tools of the provider cause, there are no uses: append `messages` and ask again.
+    A use in which the reply was cut is invalid: the turn makes a failed result of it and never runs
+    it with half of its arguments.
 
     Raises `ModelError` for what is no reply, for a refusal, and for a reply that was cut before the
     model said anything.
@@ -206,8 +238,7 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     """Return how the reply ended. Raises `ModelError` for what is no reply."""
     kinds = {block["type"] for block, _ in _blocks(reply)}
     is_empty = kinds <= {"text", "thinking", "redacted_thinking"} and not text(reply).strip()
-    reason = _stop_reason(reply)
-    return Ending(reason, is_empty and reason != "pause_turn")
+    return Ending(_stop_reason(reply), is_empty)
 
 
 def usage(told: Mapping[str, Any]) -> TokenUsage:
@@ -235,7 +266,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     asked = [use for _, use in blocks if use is not None]
     takes = within(_MAX_FILE_BYTES, _takes)
     answers = [
-        _result_block(use, result, reason, takes)
+        _result_block(use, result, takes)
         for use, result in zip(asked, paired(asked, results), strict=True)
     ]
     made = [("assistant", said), ("user", answers)]
@@ -245,39 +276,51 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     """Put the raw events of a stream together; events of unknown types are passed over.
 
-    The input of a use that is not one JSON object stays the text that came: see `uses`.
+    Blocks are in the order in which they begin, also where several have one index. The input of a
+    use that is not one JSON object for certain stays the text that came: see `uses`. A stream with
+    a reason to stop is whole, also where a server leaves out the ends of blocks or of the message.
 
-    Raises `ModelError` for an `error`, for a stream that ends before `message_stop`, or without a
-    reason to stop or the end of a block, and for a delta of an unknown type, since a part of the
-    reply would be lost.
+    Raises `ModelError` for an `error`, and for a stream that ends without a reason to stop.
     """
-    message: Plain | None = None
-    blocks: dict[int, _StreamedBlock] = {}
     try:
-        for event in events:
-            match event["type"]:
-                case "message_start":
-                    message = dict(event["message"])
-                case "content_block_start":
-                    blocks[event["index"]] = _StreamedBlock(event["content_block"])
-                case "content_block_stop":
-                    blocks[event["index"]].is_whole = True
-                case "content_block_delta":
-                    blocks[event["index"]].add(event["delta"])
-                case "message_delta" if message is not None:
-                    # A null in it takes back no count of `message_start`.
-                    later = {
-                        name: n for name, n in (event.get("usage") or {}).items() if n is not None
-                    }
-                    usage = {**(message.get("usage") or {}), **later}
-                    message |= {**event["delta"], "usage": usage}
-                case "message_stop" if message is not None:
-                    return _ended(message, [blocks[index] for index in sorted(blocks)])
-                case "error":
-                    raise api_error(event)
+        message, blocks = _streamed(events)
+        # A proxy may close a stream that broke off: a use without its input would run.
+        if message.get("stop_reason"):
+            return message | {"content": [block.joined() for block in blocks]}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError("the stream has an event that is not of the messages API") from error
     raise broken_off()
+
+
+def _streamed(events: Iterable[Mapping[str, Any]]) -> tuple[Plain, list[_StreamedBlock]]:
+    """Return the message of a stream, and its blocks in the order in which they begin."""
+    message: Plain = {}
+    begun: list[_StreamedBlock] = []
+    blocks: dict[int, _StreamedBlock] = {}
+    for event in events:
+        match event["type"]:
+            case "message_start":
+                message = {**event["message"], "stop_reason": None}
+            case "content_block_start":
+                block = blocks[event["index"]] = _StreamedBlock(event["content_block"])
+                begun.append(block)
+            case "content_block_stop":
+                blocks[event["index"]].has_ended = True
+            case "content_block_delta":
+                blocks[event["index"]].add(event["delta"])
+            case "message_delta":
+                # A null in it takes back nothing.
+                usage = {**(message.get("usage") or {}), **_not_null(event.get("usage"))}
+                message |= {**_not_null(event["delta"]), "usage": usage}
+            case "message_stop":
+                break
+            case "error":
+                raise api_error(event)
+    return message, begun
+
+
+def _not_null(fields: Mapping[str, Any] | None) -> Plain:
+    return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
 def text_of(event: Mapping[str, Any]) -> str:
@@ -309,8 +352,8 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         for use_id, block in zip(ids, asked, strict=True)
     ]
     said = [block for block in content if block["type"] != "text" or block["text"].strip()]
-    if asked and asked[-1] is said[-1] and _stop_reason(found) in _CUT:
-        uses[-1] = replace(uses[-1], arguments=CUT_ARGUMENTS)
+    if asked and asked[-1] is said[-1] and (reason := _stop_reason(found)) in _CUT:
+        uses[-1] = replace(uses[-1], invalid=cut_words(reason))
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
 
@@ -345,7 +388,7 @@ def _sent(block: Plain, use: ToolUse | None) -> Plain:
     """Return a block of a reply as the API takes it back."""
     sent = dict(block)
     if use is not None:
-        sent |= {"id": use.id, "name": sent_name(use.name)}
+        sent |= {"id": use.id, "name": sent_name(use.name), "input": sent.get("input")}
     if not isinstance(sent.get("input", {}), Mapping):
         sent["input"] = _input(sent["input"], {})
     if sent.get("caller", block) is None:
@@ -364,10 +407,9 @@ def _without_file(citation: Any) -> Any:
     return {name: value for name, value in citation.items() if name != "file_id"}
 
 
-def _result_block(use: ToolUse, result: ToolResult, stop_reason: str, takes: Takes) -> Plain:
+def _result_block(use: ToolUse, result: ToolResult, takes: Takes) -> Plain:
     is_error = result.state != "ok"
     words, files = result_parts(result, _takes_nothing if is_error else takes)
-    words = cut_words(use, words, stop_reason)
     content: Any = words if words.strip() else "(only white space)"
     if files:
         content = [_user_block(content), *(_user_block(file) for file in files)]
@@ -406,39 +448,57 @@ def _input(written: Any, otherwise: Any) -> Any:
         return otherwise
 
 
-def _ended(message: Plain, blocks: Sequence[_StreamedBlock]) -> Plain:
-    # A proxy may close a stream that broke off: a use without its input would run.
-    if message.get("stop_reason") is None or not all(block.is_whole for block in blocks):
-        raise broken_off()
-    return message | {"content": [block.joined() for block in blocks]}
-
-
 class _StreamedBlock:
     """A block of a stream: what it began with, and what was added."""
 
     def __init__(self, start: Mapping[str, Any]) -> None:
-        self.is_whole = False
-        """Whether its end has come."""
+        self.has_ended = False
+        """Whether the event of its end has come."""
         self._start = dict(start)
         # Joined at the end: adding each delta to the text would copy all of it each time.
-        self._added: dict[str, list[Any]] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._written: list[Any] = []
+        self._citations: list[Any] = []
+        self._is_read = True
+        """Whether the type of each delta is known."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        field = _DELTAS.get(delta["type"])
-        if field is None:
-            raise ModelError(f"the stream has a part of unknown type: {told(delta['type'])}")
-        self._added.setdefault(field, []).append(delta[field])
+        """Add what a delta has. One of an unknown type is an addition that others do without."""
+        kind = delta["type"]
+        if kind == "input_json_delta":
+            self._written.append(delta["partial_json"])
+        elif kind == "citations_delta":
+            self._citations.append(delta["citation"])
+        elif kind in _DELTAS or kind == f"{self._start.get('type')}_delta":
+            for name, value in delta.items():
+                if isinstance(value, str) and name not in ("type", *_LAST_COUNTS):
+                    self._texts.setdefault(name, []).append(value)
+                elif value is not None and name != "type":
+                    self._start[name] = value
+        else:
+            self._is_read = False
 
     def joined(self) -> Plain:
+        """Return the whole block."""
         made = self._start
-        for field, added in self._added.items():
-            if field == "citation":
-                made["citations"] = [*(made.get("citations") or ()), *added]
-            elif field == "partial_json":
-                written = "".join(added)
-                made["input"] = _input(written, written)
-            elif field == "signature":
-                made["signature"] = added[-1]
-            else:
-                made[field] = (made.get(field) or "") + "".join(added)
+        for name, added in self._texts.items():
+            made[name] = (made.get(name) or "") + "".join(added)
+        for name in ("text", "thinking"):
+            if made.get("type") == name:
+                made[name] = made.get(name) or ""
+        if self._citations:
+            made["citations"] = [*(made.get("citations") or ()), *self._citations]
+        if "input" in made or self._written:
+            made["input"] = self._input(made.pop("input", None))
         return made
+
+    def _input(self, begun: Any) -> Any:
+        """Return the input: an object if it is certain, None if it never came, or else its text."""
+        # Most servers begin with an empty object, and some with the whole input.
+        pieces = [piece for piece in (begun, *self._written) if piece != {}]
+        written = joined_arguments(pieces) if pieces else begun
+        if not self._is_read:
+            return f"(of an unknown form) {written}"
+        if not self.has_ended and is_placeholder(written):
+            return None
+        return None if written is None else _input(written, written)

@@ -33,6 +33,15 @@ class Ending(NamedTuple):
     is_empty: bool
     """Whether the reply has no text, use or other content; reasoning is none."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the provider goes on with this reply when it is asked again.
+
+        Then the messages of the reply are appended, and the conversation is sent as it is. The text
+        of the answer begins in this reply. Anthropic does so while a tool of its own runs.
+        """
+        return self.reason == "pause_turn"
+
 
 def check_ending(ending: Ending, *, needs_answer: bool) -> None:
     """Raise `ModelError` for a reply that is not an answer.
@@ -43,6 +52,8 @@ def check_ending(ending: Ending, *, needs_answer: bool) -> None:
     """
     reason = ending.reason.lower()
     is_complete = reason in _COMPLETE
+    if ending.is_paused:
+        return
     if reason not in _FAILED and not (ending.is_empty and (needs_answer or not is_complete)):
         return
     shown = one_line(ending.reason, _MAX_REASON_CHARS) or "without a reason"

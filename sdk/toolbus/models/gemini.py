@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
@@ -26,16 +27,15 @@ from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
+from toolbus.models.call_arguments import call_use, cut_words, joined_arguments, whole_object
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
 from toolbus.models.shared_parts import (
-    CUT_ARGUMENTS,
     broken_off,
     call_ids,
     checked_conversation,
-    cut_words,
     formed_tools,
     sendable,
     system_text,
@@ -228,9 +228,8 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     takes = within(_MAX_FILE_BYTES, lambda file: media_type(file) in _RESULT_TYPES)
     responses: list[Plain] = []
     beside: list[Plain] = []
-    for (call, use), result in zip(asked, pairs, strict=True):
+    for (call, _), result in zip(asked, pairs, strict=True):
         words, files = result_parts(result, takes)
-        words = cut_words(use, words, "MAX_TOKENS")
         key = "output" if result.state == "ok" else "error"
         response: Plain = {"name": call["name"], "response": {key: words}}
         if isinstance(call.get("id"), str) and call["id"]:
@@ -257,13 +256,20 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     reply: Plain = {}
     candidate: Plain = {}
     parts: list[tuple[Plain, list[str]]] = []
+    places: dict[tuple[str, str], int] = {}
+    """Where in `parts` a call with an id is."""
     for event in events:
         if not isinstance(event, Mapping) or event.get("error") is not None:
             raise _no_reply(event)
         reply |= event
         chunk = _first(event)
-        candidate |= chunk
+        candidate |= {name: value for name, value in chunk.items() if value is not None}
         for part in _content_parts(chunk):
+            if (call := _call_key(part)) is not None:
+                if call in places:
+                    parts[places[call]] = (_one_call(parts[places[call]][0], part), [])
+                    continue
+                places[call] = len(parts)
             is_text = _is_plain_text(part)
             if is_text and parts and _is_plain_text(parts[-1][0], of=part):
                 parts[-1][1].append(part["text"])
@@ -277,6 +283,23 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     joined = [part | {"text": "".join(texts)} if texts else part for part, texts in parts]
     candidate["content"] = {"role": "model", "parts": joined}
     return reply | {"candidates": [candidate]}
+
+
+def _call_key(part: Plain) -> tuple[str, str] | None:
+    """Return id and name of a call; None for other parts, and for a call without an id."""
+    call = _field(part, "function_call")
+    call_id = None if call is None else call.get("id")
+    return (call_id, call["name"]) if isinstance(call_id, str) and call_id else None
+
+
+def _one_call(earlier: Plain, later: Plain) -> Plain:
+    """Return a call that came twice; if its arguments differ, they are a text that does not run."""
+    calls = [_field(part, "function_call") for part in (earlier, later)]
+    arguments = joined_arguments([call.get("args") for call in calls])
+    whole = whole_object(arguments)
+    name = "function_call" if "function_call" in later else "functionCall"
+    args = {"args": arguments if whole is None else whole}
+    return earlier | later | {name: calls[0] | calls[1] | args}
 
 
 def text_of(event: Mapping[str, Any]) -> str:
@@ -316,8 +339,11 @@ def _parts(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         if call is None:
             uses.append(None)
             continue
-        arguments = CUT_ARGUMENTS if is_cut and number == end else call.get("args")
-        uses.append(ToolUse(next(ids), call["name"], arguments))
+        # `args` are optional in this API, and a call comes whole: without them it has none.
+        use = call_use(next(ids), call["name"], call.get("args") or {})
+        if is_cut and number == end:
+            use = replace(use, invalid=cut_words("MAX_TOKENS"))
+        uses.append(use)
     return list(zip(parts, uses, strict=True))
 
 

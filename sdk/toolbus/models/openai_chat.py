@@ -18,11 +18,10 @@ What the API takes: developers.openai.com/api/reference/chat, and the types of t
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 from typing import Any
@@ -32,11 +31,17 @@ from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
+from toolbus.models.call_arguments import (
+    call_use,
+    is_placeholder,
+    joined_arguments,
+    settled_uses,
+    whole_object,
+)
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
-    call_arguments,
     checked_reply,
     file_name,
     is_picture,
@@ -82,7 +87,8 @@ _MAX_CALLS = 128
 _CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abort")
 """Why a reply may end within the arguments of a call: the first two by OpenAI; others by Mistral,
 vLLM, OpenRouter and gateways to other APIs."""
-_READ_ANEW = frozenset({"tool_calls", "function_call", "audio", "parsed"})
+_CALL_FIELDS = frozenset({"tool_calls", "function_call"})
+_READ_ANEW = _CALL_FIELDS | {"audio", "parsed"}
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
 _OF_ANY_MODEL = ("role", "content", "refusal", "name", "tool_calls")
 """Fields of a reply's message that each model takes. Others have thoughts, or what one server
@@ -285,28 +291,31 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     checked = checked_reply(reply, "choices")
     choice = _first_choice(checked)
     message = choice["message"]
-    found = message.get("tool_calls")
-    calls = [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
+    calls = _call_list(message.get("tool_calls"))
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [{"function": message["function_call"]}]
     ids = call_ids([call.get("id") for call in calls], checked)
-    is_cut = choice.get("finish_reason") in _CUT
+    reason = choice.get("finish_reason")
+    cut = reason if reason in _CUT else ""
     asked: list[ToolUse] = []
     sent: list[Plain] = []
     for call, call_id in zip(calls, ids, strict=True):
         is_custom = isinstance(call.get("custom"), dict) and not call.get("function")
         kind, field = ("custom", "input") if is_custom else ("function", "arguments")
         called = call[kind] if isinstance(call.get(kind), dict) else {}
-        given = called.get(field)
-        name = called.get("name")
-        asked.append(
-            ToolUse(call_id, name if isinstance(name, str) else "", call_arguments(given, is_cut))
-        )
-        back = str(given or "") if is_custom else sent_arguments(given)
-        called = {**called, "name": sent_name(name), field: back}
+        use = call_use(call_id, called.get("name"), called.get(field), cut)
+        asked.append(use)
+        back = str(use.arguments or "") if is_custom else sent_arguments(use.arguments)
+        called = {**called, "name": sent_name(called.get("name")), field: back}
         rest = {name: value for name, value in call.items() if value is not None}
         sent.append({**rest, "id": call_id, "type": kind, kind: called})
-    return _sent_message(message, sent), asked
+    return _sent_message(message, sent), settled_uses(asked)
+
+
+def _call_list(found: object) -> list[Plain]:
+    """Return the calls of a message; some servers send one without a list."""
+    calls = found if isinstance(found, list) else [found]
+    return [call for call in calls if isinstance(call, dict)]
 
 
 def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
@@ -358,7 +367,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     never, and some with one `index` for all of them, or none.
     """
     reply: Plain = {}
-    choices: dict[int, list[Plain]] = {}
+    pieces: list[tuple[int, Plain]] = []
     for event in events:
         if not isinstance(event, Mapping):
             raise ModelError("an event of the stream is no object", retryable=True)
@@ -367,13 +376,17 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         reply |= {name: value for name, value in event.items() if value is not None}
         for choice in _choices_of(event):
             index = choice.get("index")
-            choices.setdefault(index if isinstance(index, int) else 0, []).append(choice)
+            pieces.append((index if isinstance(index, int) else 0, choice))
+    choices: dict[int, list[Plain]] = {}
+    is_one = _is_one_choice(pieces)
+    for index, piece in pieces:
+        choices.setdefault(0 if is_one else index, []).append(piece)
     reply.pop("obfuscation", None)  # padding of the events
     try:
         reply["choices"] = [_joined_choice(index, choices[index]) for index in sorted(choices)]
     except RecursionError:
         raise ModelError("the reply is nested too deeply") from None
-    if not choices or reply["choices"][0].get("finish_reason") is None:
+    if not choices or not reply["choices"][0].get("finish_reason"):
         raise broken_off()
     return reply | {"object": "chat.completion"}
 
@@ -384,22 +397,31 @@ def _choices_of(event: Mapping[str, Any]) -> list[Plain]:
     return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
 
 
+def _is_one_choice(pieces: Sequence[tuple[int, Plain]]) -> bool:
+    """Whether the indexes of choices number the pieces of one choice.
+
+    Of several choices each has an end of its own, and their pieces come in turn.
+    """
+    ends = [bool(piece.get("finish_reason")) for _, piece in pieces]
+    said = [index for index, piece in pieces if piece.get("delta")]
+    return ends.count(True) == 1 and ends[-1] and said == sorted(said)
+
+
 def _joined_choice(index: int, pieces: Sequence[Plain]) -> Plain:
     deltas = [piece["delta"] for piece in pieces if isinstance(piece.get("delta"), dict)]
-    calls = [
-        call
-        for delta in deltas
-        if isinstance(delta.get("tool_calls"), list)
-        for call in delta["tool_calls"]
-        if isinstance(call, dict)
-    ]
-    texts = [{name: delta[name] for name in delta if name != "tool_calls"} for delta in deltas]
+    calls, former_calls = _Calls(), _Calls()
+    for delta in deltas:
+        for call in _call_list(delta.get("tool_calls")):
+            calls.add(call)
+        if isinstance(delta.get("function_call"), dict):
+            former_calls.add({"function": delta["function_call"]})
+    texts = [{key: delta[key] for key in delta if key not in _CALL_FIELDS} for delta in deltas]
     message: Plain = {"role": "assistant", "content": None} | _joined_objects(texts)
-    if calls:
-        message["tool_calls"] = [_joined_objects(call.pieces) for call in _calls(calls)]
+    if found := calls.found or former_calls.found:
+        message["tool_calls"] = [call.joined() for call in found]
     choice: Plain = {"logprobs": None, "finish_reason": None}
     for piece in pieces:
-        choice |= {name: value for name, value in piece.items() if value is not None}
+        choice |= {name: value for name, value in piece.items() if value not in (None, "")}
     logprobs = [piece["logprobs"] for piece in pieces if isinstance(piece.get("logprobs"), dict)]
     if logprobs:
         choice["logprobs"] = _joined_objects(logprobs)
@@ -411,66 +433,135 @@ def _joined_choice(index: int, pieces: Sequence[Plain]) -> Plain:
 class _Call:
     """A call whose pieces come."""
 
-    id: str
-    name: str
-    pieces: list[Plain]
+    index: object
+    id: str = ""
+    name: str = ""
+    arguments: list[Any] = field(default_factory=list)
+    pieces: list[Plain] = field(default_factory=list)
+    """What else they have."""
+    following: _Call | None = None
+    """The next call with its index, or with none as it has none."""
 
     def add(self, piece: Plain) -> None:
         """Add a piece, without its index: that is no part of a whole reply."""
+        name = _text(_function(piece), "name")
         self.id = self.id or _text(piece, "id")
-        self.name = self.name or _text(_function(piece), "name")
-        self.pieces.append({name: piece[name] for name in piece if name != "index"})
+        if name != self.name:  # else it is repeated
+            self.name += name
+        rest = {key: value for key, value in piece.items() if key != "index"}
+        if isinstance(function := piece.get("function"), dict):
+            self.arguments.append(function.get("arguments"))
+            named = ("name", "arguments")
+            rest["function"] = {key: function[key] for key in function if key not in named}
+        self.pieces.append(rest)
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether its arguments have begun."""
+        return any(each not in (None, "") for each in self.arguments)
 
     def is_ended_by(self, piece: Plain) -> bool:
-        """Whether a piece with the same index, or with none, begins another call."""
+        """Whether a piece with a name and the same index, or with none, begins another call."""
         call_id = _text(piece, "id")
-        if call_id and self.id:
-            return call_id != self.id
-        name = _text(_function(piece), "name")
-        if not name or not self.name:
-            return False
-        if name != self.name:
+        has_ids = bool(call_id and self.id)
+        if has_ids and call_id != self.id:
             return True
+        if not self.has_arguments:
+            return False  # the name comes in pieces, or again
+        if _text(_function(piece), "name") != self.name:
+            return bool(self.name) or not has_ids
+        if has_ids:
+            return False
         # The same name again, and no id to tell: another call if the only piece was a whole one.
-        begins = _text(_function(piece), "arguments").lstrip().startswith("{")
-        return begins and len(self.pieces) == 1 and _is_object(self.pieces[0])
+        further = _function(piece).get("arguments")
+        begins = isinstance(further, dict) or str(further or "").lstrip().startswith("{")
+        said = [each for each in self.arguments if each not in (None, "")]
+        return begins and len(said) == 1 and whole_object(said[0]) is not None
+
+    def joined(self) -> Plain:
+        """Return the whole call."""
+        call = _joined_objects(self.pieces)
+        arguments = joined_arguments(self.arguments)
+        if self._may_have_lost(arguments):
+            arguments = None
+        function = call.get("function")
+        if isinstance(function, dict):
+            function |= {"name": self.name} if self.name else {}
+            function |= {} if arguments is None else {"arguments": arguments}
+        return call
+
+    def _may_have_lost(self, arguments: Any) -> bool:
+        """Whether the arguments of the following call may be those of this one."""
+        other = self.following
+        if other is None or not is_placeholder(arguments):
+            return False
+        are_told_apart = self.id != other.id or self.name != other.name
+        return not self.has_arguments or not (
+            are_told_apart or is_placeholder(joined_arguments(other.arguments))
+        )
 
 
-def _is_object(piece: Plain) -> bool:
-    try:
-        return isinstance(json.loads(_text(_function(piece), "arguments")), dict)
-    except (ValueError, RecursionError):
-        return False
+class _Calls:
+    """The calls of a message whose pieces come, in the order in which they begin.
 
+    A piece with a name may begin a call. One without a name goes on with a call: it has the id of
+    that call, or its index, or neither, and then there is only one that it can be of. Where id and
+    index contradict each other, or are of no call, it becomes a call without a name.
+    """
 
-def _calls(pieces: Iterable[Plain]) -> list[_Call]:
-    """Return the calls whose pieces these are, in the order in which they began."""
-    calls: list[_Call] = []
-    by_index: dict[int, _Call] = {}
-    by_id: dict[str, _Call] = {}
-    for piece in pieces:
-        index = piece.get("index")
-        call_id = _text(piece, "id")
-        call: _Call | None
-        if isinstance(index, int):
-            call = by_index.get(index)
-        elif call_id:
-            call = by_id.get(call_id)
+    def __init__(self) -> None:
+        self.found: list[_Call] = []
+        self._by_index: dict[object, _Call] = {}
+        """The latest of each index; of those without an index by None."""
+        self._by_id: dict[str, _Call] = {}
+
+    def add(self, piece: Plain) -> None:
+        """Add a piece to its call."""
+        given = piece.get("index")
+        index = given if isinstance(given, int | str) else None
+        if _text(_function(piece), "name"):
+            call = self._latest(index, _text(piece, "id"))
+            if call is not None and call.is_ended_by(piece):
+                call = None
         else:
-            call = calls[-1] if calls else None
-        if call is None or call.is_ended_by(piece):
-            call = _Call("", "", [])
-            calls.append(call)
+            call = self._continued(index, _text(piece, "id"))
+        if call is None:
+            call = _Call(index)
+            self.found.append(call)
+            if index in self._by_index:
+                self._by_index[index].following = call
         call.add(piece)
-        if isinstance(index, int):
-            by_index[index] = call
+        self._by_index[index] = call
+        if call_id := _text(piece, "id"):
+            self._by_id.setdefault(call_id, call)
+
+    def _latest(self, index: int | str | None, call_id: str) -> _Call | None:
+        """Return the call that a piece with a name belongs to, unless that begins another one."""
+        if index is not None:
+            return self._by_index.get(index)
         if call_id:
-            by_id[call_id] = call
-    return calls
+            return self._by_id.get(call_id)
+        return self.found[-1] if self.found else None
+
+    def _continued(self, index: int | str | None, call_id: str) -> _Call | None:
+        """Return the call that a piece without a name belongs to; None if that is not certain."""
+        known = self._by_id.get(call_id)
+        at = None if index is None else self._by_index.get(index)
+        if at is not None:
+            if known is None or known is at or at.id == call_id:
+                return at
+            return known if known.index == index else None  # several calls have this index
+        if known is not None:
+            return known
+        latest = self.found[-1] if self.found else None
+        if index is None and not call_id:
+            return latest
+        is_only = len(self.found) == 1 and (index is None or self.found[0].index is None)
+        return latest if is_only else None
 
 
 def _function(piece: Plain) -> Plain:
-    function = piece.get("function")
+    function = piece.get("function") or piece.get("custom")
     return function if isinstance(function, dict) else {}
 
 
@@ -516,11 +607,15 @@ def _text_part(value: Any) -> Plain:
 
 
 def _joined_lists(lists: Sequence[list[Any]]) -> list[Any]:
-    """Join lists; items that are objects with an `index` are pieces of the item there."""
+    """Join lists; objects with an `index` are pieces of the item of that index and type."""
     items = list(chain.from_iterable(lists))
     if not all(isinstance(item, dict) and isinstance(item.get("index"), int) for item in items):
         return items
-    by_index: dict[int, list[Plain]] = {}
+    types: dict[int, str] = {}
+    """The latest of each index: that of a piece without a type."""
+    joined: dict[tuple[int, str], list[Plain]] = {}
     for item in items:
-        by_index.setdefault(item["index"], []).append(item)
-    return [_joined_objects(pieces) for pieces in by_index.values()]
+        index = item["index"]
+        types[index] = _text(item, "type") or types.get(index, "")
+        joined.setdefault((index, types[index]), []).append(item)
+    return [_joined_objects(pieces) for pieces in joined.values()]

@@ -20,7 +20,6 @@ from toolbus.models.shared_parts import sendable
 
 __all__ = [
     "MAX_FILE_BYTES",
-    "call_arguments",
     "checked_reply",
     "file_name",
     "is_picture",
@@ -63,21 +62,6 @@ def checked_reply(reply: object, field: str) -> Plain:
     if error := reply.get("error"):
         raise api_error(error)
     return {**reply, **sendable({field: reply.get(field)})}
-
-
-def call_arguments(arguments: Any, is_cut: bool) -> Mapping[str, Any] | str:
-    """Return the arguments of a call as a `ToolUse` takes them: an object, or its text.
-
-    Args:
-        arguments: What the model wrote: text, or the object itself from some servers.
-        is_cut: The reply ended early. Arguments that had not begun then are no empty arguments:
-            they become a text that is not JSON, so that the tool does not run.
-    """
-    if isinstance(arguments, Mapping):
-        return arguments
-    if arguments is not None and not isinstance(arguments, str):
-        return json.dumps(arguments)
-    return "{" if is_cut and not (arguments or "").strip() else arguments or ""
 
 
 def sent_arguments(arguments: Any) -> str:

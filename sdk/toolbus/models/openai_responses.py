@@ -24,6 +24,7 @@ What the API takes: developers.openai.com/api/reference/responses, and the types
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse
@@ -32,11 +33,17 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
+from toolbus.models.call_arguments import (
+    call_use,
+    cut_words,
+    is_placeholder,
+    joined_arguments,
+    settled_uses,
+)
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
-    call_arguments,
     checked_reply,
     file_name,
     is_picture,
@@ -45,11 +52,9 @@ from toolbus.models.openai_parts import (
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import (
-    CUT_ARGUMENTS,
     broken_off,
     call_ids,
     checked_conversation,
-    cut_words,
     formed_tools,
     sent_name,
     system_text,
@@ -83,6 +88,13 @@ _OF_ANY_MODEL = frozenset({"message", *_CALLS, *(f"{kind}_output" for kind in _C
 """Items that each model takes. Others are reasoning, or of tools that the provider runs itself."""
 _NOT_WHOLE = ("incomplete", "in_progress")
 _ENDED = ("response.completed", "response.incomplete")
+_PIECES = {
+    "response.function_call_arguments": "arguments",
+    "response.custom_tool_call_input": "input",
+    "response.output_text": "text",
+    "response.refusal": "refusal",
+}
+"""Events that have pieces of an item, and the field in which the last one has the whole."""
 _TEXTS = {"output_text": "text", "refusal": "refusal"}
 _TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
 _NOT_INPUT = frozenset({"created_by", "parsed", "parsed_arguments"})
@@ -224,10 +236,9 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     takes = within(MAX_FILE_BYTES, _takes)
     for (item, use), result in zip(calls, pairs, strict=True):
         parts = result_parts(result, takes)
-        words = cut_words(use, parts.text, "incomplete")
-        output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": words}
+        output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": parts.text}
         if parts.files:
-            output["output"] = [_part(words), *map(_part, parts.files)]
+            output["output"] = [_part(parts.text), *map(_part, parts.files)]
         if isinstance(item.get("caller"), dict):  # a program of the model, which waits for it
             output["caller"] = item["caller"]
         items.append(output)
@@ -254,23 +265,27 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
     items = [item for item in _items(checked) if not _is_only_named(item, checked)]
     calls = [item for item in items if str(item.get("type")) in _CALLS]
     ids = iter(call_ids([call.get("call_id") for call in calls], checked))
-    read: list[tuple[Plain, ToolUse | None]] = []
+    asked: list[ToolUse] = []
+    sent: list[Plain] = []
     for item in items:
-        sent = _sent_item(item)
-        use: ToolUse | None = None
+        back = _sent_item(item)
         if field := _CALLS.get(str(item.get("type"))):
-            given = item.get(field)
-            name = item.get("name")
             is_cut = checked.get("status") == "incomplete" or item.get("status") in _NOT_WHOLE
-            arguments = call_arguments(given, is_cut)
+            cut = "incomplete" if is_cut else ""
+            use = call_use(next(ids), item.get("name"), item.get(field), cut)
             if item.get("status") == "incomplete":
                 # The server says so of this very call: it may have closed the JSON itself.
-                arguments = CUT_ARGUMENTS
-            use = ToolUse(next(ids), name if isinstance(name, str) else "", arguments)
-            back = sent_arguments(given) if field == "arguments" else str(given or "")
-            sent |= {"call_id": use.id, "name": sent_name(name), field: back}
-        read.append((sent, use))
-    return read
+                use = replace(use, invalid=cut_words(cut))
+            asked.append(use)
+            given = use.arguments
+            written = sent_arguments(given) if field == "arguments" else str(given or "")
+            back |= {"call_id": use.id, "name": sent_name(item.get("name")), field: written}
+        sent.append(back)
+    uses = iter(settled_uses(asked))
+    return [
+        (back, next(uses) if str(item.get("type")) in _CALLS else None)
+        for item, back in zip(items, sent, strict=True)
+    ]
 
 
 def _is_only_named(item: Plain, reply: Plain) -> bool:
@@ -323,22 +338,143 @@ def text_of(event: Mapping[str, Any]) -> str:
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     """Return the response that ends a stream; see `Adapter`."""
-    items: dict[int, Any] = {}
+    streamed = _StreamedItems()
     for event in events:
         if not isinstance(event, Mapping):
             raise ModelError("an event of the stream is no object", retryable=True)
         kind = event.get("type")
         response = event.get("response")
-        if kind == "response.output_item.done":
-            index = event.get("output_index")
-            items[index if isinstance(index, int) else len(items)] = event.get("item")
-        elif kind in _ENDED and isinstance(response, Mapping):
-            # Some servers leave the items out of their last event.
-            output = response.get("output") or [items[index] for index in sorted(items)]
-            return {**response, "output": output}
-        elif kind == "response.failed":
+        if kind in _ENDED and isinstance(response, Mapping):
+            return {**response, "output": streamed.completed(response.get("output"))}
+        if kind == "response.failed":
             failed = response.get("error") if isinstance(response, Mapping) else None
             raise api_error(failed or "the response failed")
-        elif kind == "error" or event.get("error"):
+        if kind == "error" or event.get("error"):
             raise api_error(event.get("error") or event)
+        streamed.add(event)
     raise broken_off()
+
+
+@dataclass(slots=True)
+class _StreamedItem:
+    """What the events of a stream have of one item."""
+
+    item: Plain
+    pieces: list[Any] = field(default_factory=list)
+    """Of the arguments of a call, or of the text of a message."""
+    whole: Any = None
+    """The same at its end."""
+    has_ended: bool = False
+
+    def joined(self) -> Plain:
+        """Return the item with its arguments, or its text."""
+        if name := _CALLS.get(str(self.item.get("type"))):
+            written = _later(joined_arguments(self.pieces), self.whole)
+            arguments = _later(written, self.item.get(name))
+            if not self.has_ended and is_placeholder(arguments):
+                arguments = None  # they may have been lost
+            return self.item | {name: arguments}
+        text = self.whole or "".join(each for each in self.pieces if isinstance(each, str))
+        if not text or self.item.get("type") != "message" or any(_texts_of(self.item)):
+            return self.item
+        return self.item | {"content": [{"type": "output_text", "text": text, "annotations": []}]}
+
+
+class _StreamedItems:
+    """The items of a response as the events before its end have them.
+
+    The last event has the whole response. Some servers leave items out there, or the arguments of
+    calls, and some send no event at the end of an item.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[bool, int], _StreamedItem] = {}
+        """By the index of the output; those without one are at the end."""
+        self._by_id: dict[str, _StreamedItem] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Read an event of an item; others are passed over."""
+        kind, _, change = str(event.get("type")).rpartition(".")
+        item = event.get("item")
+        streamed = self._of(event)
+        if kind == "response.output_item" and isinstance(item, dict):
+            if change == "added" or streamed is None:
+                index = event.get("output_index")
+                has_index = isinstance(index, int)
+                key = (not has_index, index if isinstance(index, int) else len(self._items))
+                streamed = self._items[key] = _begun(item)
+                self._by_id[str(item.get("id"))] = streamed
+            if change == "done":
+                streamed.item = item
+                streamed.has_ended = True
+        elif streamed is not None and kind in _PIECES:
+            if change == "delta":
+                streamed.pieces.append(event.get("delta"))
+            elif change == "done":
+                streamed.whole = event.get(_PIECES[kind])
+                streamed.has_ended = True
+
+    def _of(self, event: Mapping[str, Any]) -> _StreamedItem | None:
+        """Return the item of an event: by index, by id, or else the only one."""
+        index = event.get("output_index")
+        if isinstance(index, int):
+            return self._items.get((False, index))
+        item = event.get("item")
+        item_id = item.get("id") if isinstance(item, dict) else event.get("item_id")
+        if item_id is not None:
+            return self._by_id.get(str(item_id))
+        is_only = len(self._items) == 1 and not isinstance(item, dict)
+        return next(iter(self._items.values())) if is_only else None
+
+    def completed(self, output: object) -> list[Any]:
+        """Return the items of the whole response.
+
+        Args:
+            output: Its items by the last event, which count, but for arguments that it has not.
+        """
+        streamed = [self._items[key].joined() for key in sorted(self._items)]
+        if not isinstance(output, list) or not output:
+            return streamed
+        calls = [item for item in streamed if _is_call(item)]
+        places = [place for place, item in enumerate(output) if _is_call(item)]
+        by_id = {str(item["call_id"]): item for item in calls if item.get("call_id")}
+        ids = {str(output[place].get("call_id")) for place in places}
+        completed = list(output)
+        for number, place in enumerate(places):
+            earlier = by_id.get(str(output[place].get("call_id")))
+            if earlier is None and len(calls) == len(places):
+                earlier = calls[number]
+            completed[place] = _filled(output[place], earlier or {})
+        if len(calls) > len(places):
+            # Which of them the model wants is not certain: as cut ones, the model reads of them.
+            lost = [item for call_id, item in by_id.items() if call_id not in ids]
+            completed += [item | {"status": "incomplete"} for item in lost]
+        return completed
+
+
+def _is_call(item: object) -> bool:
+    return isinstance(item, dict) and str(item.get("type")) in _CALLS
+
+
+def _filled(call: Plain, earlier: Plain) -> Plain:
+    """Return a call of the last event with the arguments that only earlier events have."""
+    name = _CALLS[call["type"]]
+    if any(call.get(each) != earlier.get(each) for each in ("type", "name")):
+        return call
+    return call | {name: _later(earlier.get(name), call.get(name))}
+
+
+def _begun(item: Plain) -> _StreamedItem:
+    """Return an item that begins; arguments that it has already are a piece of them."""
+    name = _CALLS.get(str(item.get("type")))
+    if name is None:
+        return _StreamedItem(item)
+    return _StreamedItem(item | {name: None}, [item.get(name)])
+
+
+def _later(earlier: Any, later: Any) -> Any:
+    """Return arguments that came twice: the later ones are whole, unless they may be none at all.
+
+    Then both have to be the same, or the earlier ones a placeholder.
+    """
+    return joined_arguments([earlier, later]) if is_placeholder(later) else later

@@ -14,7 +14,7 @@ from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import is_encodable, shown
-from toolbus.errors import Cancelled
+from toolbus.errors import Cancelled, InvalidArguments
 
 __all__ = [
     "MAX_RESULT_CHARS",
@@ -120,21 +120,24 @@ def within(most: int, takes: Takes) -> Takes:
 def paired(uses: Sequence[ToolUse], results: Iterable[ToolResult]) -> list[ToolResult]:
     """Return one result for each use, in the order of the uses.
 
-    A use without a result gets one that says it was interrupted, since providers refuse a use that
-    has none. Uses with one id get the results with that id in order.
+    A use without a result gets one that says it was interrupted, or is invalid, since providers
+    refuse a use that has none. Uses with one id get the results with that id in order.
 
     Raises `ValueError` for a result of no use: it belongs to another reply.
     """
     found: defaultdict[str, deque[ToolResult]] = defaultdict(deque)
     for result in results:
         found[result.id].append(result)
-    pairs = [found[use.id].popleft() if found[use.id] else _interrupted(use) for use in uses]
+    pairs = [found[use.id].popleft() if found[use.id] else _missing(use) for use in uses]
     if left := [result for same in found.values() for result in same]:
         raise ValueError(f"the reply has no use for the result {shown(left[0].id)}")
     return pairs
 
 
-def _interrupted(use: ToolUse) -> ToolResult:
+def _missing(use: ToolUse) -> ToolResult:
+    if use.invalid:
+        refusal = InvalidArguments(use.invalid)
+        return ToolResult(use.id, use.name, "failed", error=refusal, executed="no")
     error = Cancelled("no result was kept of this call", executed="maybe")
     return ToolResult(use.id, use.name, "interrupted", error=error, executed="maybe")
 

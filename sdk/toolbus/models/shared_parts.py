@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any
 
 from toolbus.agents.model_tools import ModelTool
-from toolbus.agents.tool_use import ToolUse
 from toolbus.agents.turn import Turn
 from toolbus.agents.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.bounded_logging import bounded_logger
@@ -25,11 +24,9 @@ from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
 from toolbus.untrusted_text import one_line
 
 __all__ = [
-    "CUT_ARGUMENTS",
     "broken_off",
     "call_ids",
     "checked_conversation",
-    "cut_words",
     "formed_tools",
     "sendable",
     "sent_name",
@@ -39,8 +36,6 @@ __all__ = [
 
 _logger = bounded_logger("toolbus.models")
 _MAX_REASON_CHARS = 500
-CUT_ARGUMENTS = "(cut off)"
-"""Arguments of a use that may be cut: no JSON, so that the turn makes a failed result of it."""
 
 
 def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaForm]]:
@@ -142,13 +137,6 @@ def sent_name(name: object) -> str:
     with other characters than its own definitions may have.
     """
     return re.sub(r"[^A-Za-z0-9_-]", "_", str(name or ""))[:MAX_PROVIDER_NAME_CHARS] or "unnamed"
-
-
-def cut_words(use: ToolUse, words: str, reason: str) -> str:
-    """Return the words of a result; if its use was cut, they say so, and for what reason."""
-    if use.arguments is not CUT_ARGUMENTS:
-        return words
-    return f"{words}\nThe reply was cut here ({reason}). Write less at a time."
 
 
 def broken_off() -> ModelError:
