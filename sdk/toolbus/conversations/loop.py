@@ -74,17 +74,9 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         call = ModelCall(model, request, turn, step, needs_answer=not text)
         events: list[Mapping[str, Any]] = []
         shown: list[str] = []
-        async with aclosing(model_events(call, middlewares)) as replied:
-            async for event in replied:
-                if event is RESTART:
-                    events.clear()
-                    shown.clear()
-                    yield {"type": "restart"}
-                    continue
-                events.append(event)
-                for piece in text_events(adapter.text_of(event)):
-                    shown.append(piece["text"])
-                    yield piece
+        async with aclosing(_asked(call, middlewares, events, shown)) as asked:
+            async for event in asked:
+                yield event
         reply = adapter.collect(events)
         await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
         words = adapter.text(reply)
@@ -121,6 +113,26 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                 reason = "max_tokens"
                 break
     yield end_event(reason, text, step, tokens)
+
+
+async def _asked(
+    call: ModelCall,
+    middlewares: Sequence[ModelMiddleware],
+    events: list[Mapping[str, Any]],
+    shown: list[str],
+) -> AsyncGenerator[AgentEvent, None]:
+    """Ask the model; yield its text as it comes, and fill lists with its events and this text."""
+    async with aclosing(model_events(call, middlewares)) as replied:
+        async for event in replied:
+            if event is RESTART:
+                events.clear()
+                shown.clear()
+                yield {"type": "restart"}
+                continue
+            events.append(event)
+            for piece in text_events(call.model.adapter.text_of(event)):
+                shown.append(piece["text"])
+                yield piece
 
 
 def _messages(call: ModelCall, reply: Plain, results: Sequence[ToolResult]) -> list[Plain]:
