@@ -12,6 +12,8 @@ from support.shell.deciding import TOOL, Judge
 from support.shell.folder import make_project
 from toolbus import Permissions, Rule
 from toolbus.permissions.modes import MODES
+from toolbus_toolkits.shell.commands import shell_builtins
+from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL
 
 GROUPS: list[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("cases.toml").read_text(encoding="utf-8")
@@ -46,3 +48,18 @@ def test_each_line_gets_its_decision_in_each_mode(judge: Judge, group: dict[str,
                 said = judge.assess(line)
                 wrong.append(f"{verdict}: {line!r}: {'/'.join(found)}, ruled {ruled}; {said}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("option", ["--no-such-option", "--no-such-option=x", "-@", "-\u20ac"])
+def test_no_described_program_only_reads_with_an_option_that_is_not_listed(
+    judge: Judge, option: str
+) -> None:
+    # What a builtin does ends with the line: `echo -@` is text.
+    builtins = {row.name for row in shell_builtins.ROWS}
+    lines = [
+        line
+        for name in sorted({*ROWS, *SPECIAL} - builtins)
+        for line in (f"{name} {option}", f"{name} {option} x")
+    ]
+    assert len(lines) > 500
+    assert [line for line in lines if judge.assess(line).read_only] == []

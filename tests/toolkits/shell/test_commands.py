@@ -84,11 +84,10 @@ kill -0 "$pid" && kill -0 $!
 ip -br addr show
 ip a
 ss -ltnp
-top -b -n 1
 lsof -i:80
 dmesg -T
 man -k x
-man ls
+man -w ls
 python3 --version
 node -v
 cd src

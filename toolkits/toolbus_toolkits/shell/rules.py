@@ -30,7 +30,7 @@ from functools import lru_cache
 from toolbus.permissions import Rule
 from toolbus.permissions.plain import MAX_SUGGESTIONS
 from toolbus_toolkits.shell.commands.interpreters import interpreter
-from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS
+from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, reaches_further
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["covers", "matches_any", "suggested"]
@@ -121,7 +121,13 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
     text = " ".join(_SPACE.sub(_INNER_SPACE, word) for word in words)
     if command.takes_more:
         text += f" {_HOLE}"
-    return _is_glob(chunks, text) or (found.may_end and _is_glob((*_more(chunks), ""), text))
+    if _is_glob(chunks, text):
+        return True
+    if not found.may_end or not _is_glob((*_more(chunks), ""), text):
+        return False
+    # `git fetch:*` does not cover `git fetch --upload-pack=./x`: what runs another program, or
+    # works in another place, is covered where the pattern itself has that option.
+    return not reaches_further(command, " ".join(chunks).split())
 
 
 def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = False) -> bool:
@@ -363,10 +369,14 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
     if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
             return _exact(command, name)
-        return f"{_escaped(name)} {second} {third}:*"
-    if _WORD.fullmatch(second) and not words[1].is_pattern:
-        return f"{_escaped(name)} {second}:*"
-    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
+        pattern = f"{_escaped(name)} {second} {third}:*"
+    elif _WORD.fullmatch(second) and not words[1].is_pattern:
+        pattern = f"{_escaped(name)} {second}:*"
+    elif name in _SEVERAL_TOOLS:
+        return _exact(command, name)
+    else:
+        pattern = f"{_escaped(name)}:*"
+    return pattern if covers(pattern, command) else _exact(command, name)
 
 
 def _exact(command: SimpleCommand, name: str) -> str:

@@ -6,9 +6,10 @@ Source: their manual pages, util-linux 2.38, shadow 4.13, systemd 252, iptables 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Command, asking
+from toolbus_toolkits.shell.commands.table import Command, asking, unknown_command
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["ROWS", "SPECIAL"]
@@ -18,6 +19,19 @@ _DISKS = asking("changes a disk", immune=True)
 _ENDS = asking("ends or restarts the machine", immune=True)
 _USERS = asking("changes the users of the machine", immune=True)
 _FIREWALL = asking("changes the firewall", immune=True, unless="-L -S --list --list-rules")
+
+
+def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
+    """Return the function for a command that keeps lines of its input, or of a file, for later."""
+    asks = asking("sets what runs later", immune=True, unless=unless)
+
+    def effect(command: SimpleCommand) -> Effect:
+        found = asks(command)
+        runs = () if found.read_only else (unknown_command(command.source),)
+        return replace(found, runs=runs)
+
+    return effect
+
 
 ROWS: tuple[Command, ...] = ()
 
@@ -48,9 +62,9 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
         ("nft", "ufw", "firewall-cmd", "iptables-restore", "ip6tables-restore"),
         asking("changes the firewall", immune=True),
     ),
-    "crontab": asking("sets what runs later", immune=True, unless="-l"),
-    "at": asking("sets what runs later", immune=True, unless="-l -V"),
-    "batch": asking("sets what runs later", immune=True),
+    "crontab": _later("-l"),
+    "at": _later("-l -V"),
+    "batch": _later(""),
     "atrm": asking("changes what runs later", immune=True),
     **dict.fromkeys(
         ("insmod", "modprobe", "rmmod", "kexec"), asking("changes the kernel", immune=True)

@@ -701,7 +701,8 @@ def _with_options(arguments: Arguments) -> Effect:
             effect = replace(effect, same=(unknown_command(word.source),))
     if arguments.has("--config-env"):
         effect = replace(effect, same=(unknown_command("--config-env"),))
-    if arguments.has(_ELSEWHERE):
+    reads = all(run.words[0].value == "git" and _git(run).read_only for run in effect.runs)
+    if arguments.has(_ELSEWHERE) or (directories and not reads):
         why = "its options name another repository or other settings"
     if why and not effect.why:
         effect = replace(effect, read_only=False, why=why, is_transparent=False)

@@ -5,6 +5,7 @@ Source: their manual pages and `--help`; each row has its version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from toolbus_toolkits.shell.commands.effects import Effect
@@ -28,7 +29,7 @@ def _ip(arguments: Arguments) -> Effect:
     is_shown = len(values) < 2 or values[1] in _IP_SHOWS
     if not values or (values[0] in _IP_OBJECTS and is_shown and arguments.count_is_known()):
         return Effect(read_only=True, reads=())
-    return Effect(why="it changes the network")
+    return Effect(why="it changes the network", runs_words="exec" in values)
 
 
 def _are_processes(words: Sequence[Word]) -> bool:
@@ -74,27 +75,131 @@ def _man(arguments: Arguments) -> Effect:
     for word in arguments.operands:
         if word.value is None or "/" in word.value or word.is_pattern:
             return Effect(why=f"`{word.source}` may be a file that is no manual page")
+    if not arguments.has("-f --whatis -k --apropos -w --where --path --location -? --help -V"):
+        return Effect(why="it formats a page, and may store the result in its cache")
     return Effect(read_only=True, reads=())
 
 
+_OF_SHELL = ("$$", "$!", "$PPID", '"$$"', '"$!"', '"$PPID"')
+"""The number of a process, whatever the line does before."""
+_COLUMN = (
+    r"(?:%?cpu|%?mem|pcpu|pmem|args|cmd|command|comm|ucmd|pid|ppid|pgid|pgrp|sid|sess|tid|lwp|nlwp"
+    r"|thcount|uid|user|euser|ruser|gid|group|s|stat|state|tt|tty|tname|time|etimes?|lstart|start"
+    r"|start_time|stime|rss|rssize|vsz|vsize|sz|nice|ni|pri|psr|cgroup|unit|wchan)"
+)
+_COLUMNS = rf"{_COLUMN}(?:=[^,\s]*)?(?:,{_COLUMN}(?:=[^,\s]*)?)*"
+_SORT = rf"--sort=[+-]?{_COLUMN}(?:,[+-]?{_COLUMN})*"
+# With the letter `e` ps of BSD shows the variables of processes, with or without a `-` before it.
+# ps of procps reads its words as UNIX does, where `-e` is every process, and once more as BSD does
+# if they fail: `ps -ef -o cmd -p 1`. So an `e` may stand in words that cannot fail, and in columns
+# behind words of which none takes a value in either reading. (parser.c of procps-ng 4.0)
+_PS_OF_ALL = re.compile(
+    rf"(?: -[AadfFjlLHwy]*e[AadfFjlLHwy]*| -[Aaw]*e[Aaw]*(?:o| -o) ?{_COLUMNS})"
+    rf"(?: -w+| --no-headers?| --forest| {_SORT})*"
+)
+_PS_LONG = r" --(?:no-headers?|forest|deselect|help|version|(?:sort|format|pid|ppid|user)=\S*)"
+_PS_WORDS = re.compile(
+    rf"(?: -?[aAdfFjlLHTwyx]+| [aucfghjlmnrsvwxHLSTX]+| -?[aAdfFjlLHTwy]*p [0-9]+(?:,[0-9]+)*"
+    rf"| -u (?:root|[0-9]+)|{_PS_LONG})*(?: -[aAdfFjlLHTwyx]*o ?{_COLUMNS}| [auxwf]*o ?{_COLUMNS})?"
+    r"(?: -[aAcCdfFgGhHjklLmMnNoOpPqrsStTuUvVwxXyZ]+[0-9,]*| [A-DF-Za-df-z0-9_.,:%=+/]+"
+    rf"|{_PS_LONG})*"
+)
+
+
+def _ps(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    texts = ["1" if word.source in _OF_SHELL else word.value or " " for word in words]
+    line = "".join(f" {text}" for text in texts)
+    is_certain = not any(
+        word.is_pattern or re.search(r"\s", text) for word, text in zip(words, texts, strict=True)
+    )
+    if is_certain and not command.takes_more:
+        if _PS_OF_ALL.fullmatch(line) or _PS_WORDS.fullmatch(line):
+            return Effect(read_only=True, reads=())
+    return Effect(why="its options may show the variables of other processes")
+
+
+# Each only shows, whatever its options; an option that is not here is asked about all the same.
+_SHOWS = (
+    ("uptime", f"uptime(1), {_PROCPS}", "-p --pretty -s --since -h --help -V --version", ""),
+    (
+        "free",
+        f"free(1), {_PROCPS}",
+        "-b --bytes --kilo --mega --giga --tera --peta -k --kibi -m --mebi -g --gibi --tebi --pebi"
+        " -h --human --si -l --lohi -L --line -t --total -v --committed -w --wide --help -V"
+        " --version",
+        "-s --seconds -c --count",
+    ),
+    (
+        "vmstat",
+        f"vmstat(8), {_PROCPS}",
+        "-a --active -f --forks -m --slabs -n --one-header -s --stats -d --disk -D --disk-sum -t"
+        " --timestamp -w --wide -y --no-first -h --help -V --version",
+        "-p --partition -S --unit",
+    ),
+    (
+        "pidof",
+        f"pidof(1), {_PROCPS}",
+        "-s --single-shot -c --check-root -q -w --with-workers -x -h --help -V --version",
+        "-o --omit-pid -S --separator",
+    ),
+    (
+        "w",
+        f"w(1), {_PROCPS}",
+        "-h --no-header -u --no-current -s --short -f --from -o --old-style -i --ip-addr -p --pids"
+        " --help -V --version",
+        "",
+    ),
+    (
+        "pstree",
+        "pstree(1), psmisc 23.6",
+        "-a --arguments -A --ascii -c --compact-not -g --show-pgids -G --vt100 -h --highlight-all"
+        " -l --long -n --numeric-sort -p --show-pids -s --show-parents -S --ns-changes -t"
+        " --thread-names -T --hide-threads -u --uid-changes -U --unicode -V --version -Z"
+        " --security-context",
+        "-C --color -H --highlight-pid -N --ns-sort",
+    ),
+    ("getconf", "getconf(1), GNU libc 2.36", "-a", "-v"),
+    ("which", "which(1), debianutils 5.7", "-a -s", ""),
+    (
+        "whereis",
+        f"whereis(1), {_UTIL_LINUX}",
+        "-b -m -s -u -l -g -f -h --help -V --version",
+        "-B -M -S",
+    ),
+    (
+        "cal",
+        f"cal(1), {_UTIL_LINUX}",
+        "-1 --one -3 --three -s --sunday -m --monday -j --julian -y --year -Y --twelve -w --week -v"
+        " --vertical -h --help -V --version",
+        "-n --months -c --columns --reform",
+    ),
+    ("clear", "clear(1), ncurses 6.4", "-x -V", "-T"),
+)
+
 ROWS: tuple[Command, ...] = (
     *(
-        Command(name=name, source=source, any_words=True)
-        for name, source in (
-            ("ps", f"ps(1), {_PROCPS}"),
-            ("uptime", f"uptime(1), {_PROCPS}"),
-            ("free", f"free(1), {_PROCPS}"),
-            ("vmstat", f"vmstat(8), {_PROCPS}"),
-            ("pgrep", f"pgrep(1), {_PROCPS}"),
-            ("pidof", f"pidof(1), {_PROCPS}"),
-            ("w", f"w(1), {_PROCPS}"),
-            ("pstree", "pstree(1), psmisc 23.6"),
-            ("getconf", "getconf(1), GNU libc 2.36"),
-            ("which", "which(1), debianutils 5.7"),
-            ("whereis", f"whereis(1), {_UTIL_LINUX}"),
-            ("cal", f"cal(1), {_UTIL_LINUX}"),
-            ("clear", "clear(1), ncurses 6.4"),
+        Command(
+            name=name,
+            source=source,
+            flags=flags,
+            valued=valued,
+            operands="words",
+            any_option=True,
         )
+        for name, source, flags, valued in _SHOWS
+    ),
+    Command(
+        name="pgrep",
+        source=f"pgrep(1), {_PROCPS}",
+        flags="-c --count -l --list-name -a --list-full -v --inverse -w --lightweight -f --full -i"
+        " --ignore-case -x --exact -n --newest -o --oldest -L --logpidfile -A --ignore-ancestors"
+        " -h --help -V --version",
+        valued="-d --delimiter -g --pgroup -G --group -O --older -P --parent -s --session -t"
+        " --terminal -u --euid -U --uid -r --runstates --cgroup --ns --nslist",
+        files="-F --pidfile",
+        asks={"--env": "shows which processes have a variable"},
+        operands="words",
     ),
     *(
         Command(
@@ -133,17 +238,6 @@ ROWS: tuple[Command, ...] = (
         valued="-s --service",
         operands="words",
         effect=_getent,
-    ),
-    Command(
-        name="top",
-        source=f"top(1), {_PROCPS}",
-        flags="-b --batch-mode -c --cmdline-toggle -H --threads-show -i --idle-toggle -O"
-        " --list-fields -S --accum-time-toggle -s --secure-mode -1 --single-cpu-toggle -h --help"
-        " -V --version",
-        valued="-d --delay -E --scale-summary-mem -e --scale-task-mem -n --iterations -o"
-        " --sort-override -p --pid -U --filter-any-user -u --filter-only-euser",
-        optional="-w --width",
-        at_most=0,
     ),
     Command(
         name="lsof",
@@ -256,6 +350,8 @@ ROWS: tuple[Command, ...] = (
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "ps": _ps,
+    "top": asking("makes a folder for its settings in the home"),
     "kill": _kill,
     "pkill": _pkill,
     "killall": _pkill,

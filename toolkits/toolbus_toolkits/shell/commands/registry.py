@@ -29,10 +29,22 @@ from toolbus_toolkits.shell.commands import (
     wrappers,
 )
 from toolbus_toolkits.shell.commands.effects import Effect
+from toolbus_toolkits.shell.commands.program_options import (
+    may_get_program_options,
+    program_options,
+)
 from toolbus_toolkits.shell.commands.table import Command, row_effect
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["MODULES", "ROWS", "SPECIAL", "STANDARD_FOLDERS", "command_name", "effect_of"]
+__all__ = [
+    "MODULES",
+    "ROWS",
+    "SPECIAL",
+    "STANDARD_FOLDERS",
+    "command_name",
+    "effect_of",
+    "reaches_further",
+]
 
 MODULES: tuple[ModuleType, ...] = (
     administration,
@@ -99,6 +111,25 @@ def command_name(command: SimpleCommand) -> str | None:
 
 def effect_of(command: SimpleCommand) -> Effect:
     """Return what a command does. It has at least one word."""
+    effect = _effect_by_name(command)
+    programs = [run for option in program_options(command, ROWS) for run in option.programs]
+    return replace(effect, same=(*effect.same, *programs)) if programs else effect
+
+
+def reaches_further(command: SimpleCommand, described: Sequence[str]) -> bool:
+    """Whether an option of a command may run a program or lead elsewhere, apart from some.
+
+    Args:
+        command: The command.
+        described: The words that a person has seen: an option among them counts nothing.
+    """
+    return may_get_program_options(command, ROWS) or not all(
+        any(word == option.word.known or word.startswith(option.name) for word in described)
+        for option in program_options(command, ROWS)
+    )
+
+
+def _effect_by_name(command: SimpleCommand) -> Effect:
     name = command_name(command)
     if name is None:
         return Effect(

@@ -9,6 +9,7 @@ wget, OpenSSH and rsync.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -55,6 +56,20 @@ _IMAGES = Command(
     operands="words",
     any_option=True,
 )
+# A container has the variables of its process: a template may show other parts of it.
+_TEMPLATE = re.compile(
+    r"(?:[^{}]|\{\{ ?(?:json )?\.(?:Created|Id|Image|Mounts|Name|NetworkSettings|RestartCount"
+    r"|State)(?:\.\w+)* ?\}\})*"
+)
+
+
+def _container(arguments: Arguments) -> Effect:
+    templates = arguments.values("-f --format")[-1:]
+    if not any(_TEMPLATE.fullmatch(word.value or "{") for word in templates):
+        return Effect(why="it may show the variables of a container")
+    return Effect(read_only=True, reads=())
+
+
 _INSPECT = Command(
     name="docker inspect",
     source=_DOCKER,
@@ -72,13 +87,12 @@ _LOGS = Command(
     any_option=True,
 )
 _TOP = Command(
-    # Options of ps may follow the container.
     name="docker top",
     source=_DOCKER,
     flags="--help",
     operands="words",
-    any_option=True,
-    permutes=False,
+    at_most=1,
+    beyond="options of `ps` may show the variables of a container",
 )
 _STATS = Command(
     name="docker stats",
@@ -117,8 +131,12 @@ _DOCKER_ROWS = (
     replace(_PS, name="docker container list"),
     *(replace(_IMAGES, name=f"docker {name}") for name in ("images", "image ls", "image list")),
     *(
-        replace(_INSPECT, name=f"docker {name}inspect")
-        for name in ("", "container ", "image ", "volume ", "network ", "context ")
+        replace(_INSPECT, name=f"docker {name}inspect", any_option=False, effect=_container)
+        for name in ("", "container ")
+    ),
+    *(
+        replace(_INSPECT, name=f"docker {name} inspect")
+        for name in ("image", "volume", "network", "context")
     ),
     *(replace(_LOGS, name=f"docker {name}logs") for name in ("", "container ")),
     *(replace(_TOP, name=f"docker {name}top") for name in ("", "container ")),
@@ -139,6 +157,8 @@ _DOCKER_WHYS = {
     "docker compose": "it reads the variables and the projects that its file names, or starts"
     " containers",
     "docker compose down": "it ends and removes containers",
+    "docker container exec": RUNS,
+    "docker container run": RUNS,
     "docker cp": "it copies files into or out of a container",
     "docker exec": RUNS,
     "docker kill": "it ends containers",
@@ -154,6 +174,13 @@ _DOCKER_WHYS = {
     "docker system prune": "it removes containers, networks and images that are not used",
     "docker volume rm": "it removes what is stored in volumes",
     "docker volume prune": "it removes what is stored in volumes",
+}
+
+_PODMAN_WHYS = {
+    # Without root, podman makes its storage and keeps a process of its own, also to list.
+    "podman": "it may set up its storage, and starts a process that stays",
+    **dict.fromkeys(("podman exec", "podman run"), RUNS),
+    **dict.fromkeys(("podman container exec", "podman container run"), RUNS),
 }
 
 _KUBECTL_OPTIONS = "-n --namespace --context --cluster --request-timeout"
@@ -268,10 +295,11 @@ _KUBECTL_WHYS = {
     "kubectl apply": "it changes a cluster",
     "kubectl config": SETTINGS,
     "kubectl cp": "it copies files into or out of a container",
+    "kubectl debug": RUNS,
     "kubectl delete": "it deletes resources of a cluster",
     "kubectl exec": RUNS,
     "kubectl port-forward": "it opens a port of this machine",
-    "kubectl run": "it starts a container in a cluster",
+    "kubectl run": RUNS,
 }
 
 _GH_TOP = Command(name="gh", source=_GH, flags="--version --help", permutes=False)
@@ -341,17 +369,24 @@ _GH_WHYS = {
     "gh workflow run": "it runs a workflow on GitHub",
 }
 
-_DOCKER_EFFECT = with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS)
+_CONTAINERS = {
+    "docker": with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS),
+    "podman": with_subcommands(replace(_DOCKER_TOP, name="podman", flags=""), {}, _PODMAN_WHYS),
+}
 
 
-def _docker(command: SimpleCommand) -> Effect:
-    effect = _DOCKER_EFFECT(command)
-    values = [word.value for word in command.words[1:3]]
+def _containers(command: SimpleCommand) -> Effect:
+    program = (command.words[0].value or "").rpartition("/")[2]
+    effect = _CONTAINERS[program](command)
+    values = [word.value for word in command.words[1:]]
+    if values[:1] == ["compose"] and {"exec", "run", None} & set(values):
+        # Options may stand before its sub-command.
+        return replace(effect, runs_words=True)
     if len(values) < 2 or values[0] not in ("container", "image", "builder"):
         return effect
     # `docker container run` is `docker run`, and `docker image rm` is `docker rmi`.
-    name = "rmi" if values in (["image", "rm"], ["image", "remove"]) else values[1]
-    return replace(effect, same=renamed(command, 3, f"docker {name}")) if name else effect
+    name = "rmi" if values[:2] in (["image", "rm"], ["image", "remove"]) else values[1]
+    return replace(effect, same=renamed(command, 3, f"{program} {name}")) if name else effect
 
 
 ROWS: tuple[Command, ...] = (*_DOCKER_ROWS, *_KUBECTL_ROWS, *_GH_ROWS)
@@ -360,7 +395,7 @@ _SENDS = asking("it may send to any machine, and write files")
 _CLOUD = asking("it asks a service, and may change what it has")
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    "docker": _docker,
+    **dict.fromkeys(_CONTAINERS, _containers),
     "kubectl": with_subcommands(_KUBECTL_TOP, by_name(_KUBECTL_ROWS), _KUBECTL_WHYS),
     "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
     **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),
@@ -373,8 +408,6 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
         ("psql", "mysql", "mariadb", "sqlite3", "mongosh", "redis-cli"),
         asking("it may change data, and run programs"),
     ),
-    # Without root, podman makes its storage and keeps a process of its own, also to list.
-    "podman": asking("it may set up its storage, and starts a process that stays"),
     "openssl": asking("it may write files, and read private keys"),
     "ssh-keygen": asking("it writes keys, or reads them"),
 }

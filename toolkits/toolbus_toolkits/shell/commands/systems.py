@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.subcommands import by_name, with_subcommands
-from toolbus_toolkits.shell.commands.table import Command
+from toolbus_toolkits.shell.commands.table import Arguments, Command
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["ROWS", "SPECIAL"]
@@ -35,14 +35,23 @@ _SYSTEMCTL = Command(
     asks=_OTHERS,
     operands="words",
 )
+
+
+def _show(arguments: Arguments) -> Effect:
+    properties = arguments.values("-p --property -P")
+    if not properties or any("env" in (word.value or "env").lower() for word in properties):
+        return Effect(why="it may show the variables of services")
+    return Effect(read_only=True, reads=())
+
+
 _SYSTEMCTL_ROWS = (
     replace(_SYSTEMCTL, at_most=0),
+    replace(_SYSTEMCTL, name="systemctl show", effect=_show),
     *(
         replace(_SYSTEMCTL, name=f"systemctl {name}")
         for name in (
             *(
                 "status",
-                "show",
                 "cat",
                 "is-active",
                 "is-enabled",
@@ -133,7 +142,6 @@ ROWS: tuple[Command, ...] = (
         " -T --target",
         files="-F --tab-file",
         operands="words",
-        any_option=True,
     ),
     Command(
         name="lspci",
