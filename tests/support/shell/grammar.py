@@ -22,7 +22,7 @@ BUILTINS = frozenset({"echo", "printf", "test", "[", "pwd", "cd", "type", "true"
 _FILES = (
     *("a.txt", "b.txt", "README.md", "data.json", "data.csv", "src/main.py", "list.txt"),
     *("./a.txt", "archive.tar", "linked.txt", "link/kept.txt", '"my file.txt"', "commands.txt"),
-    *("src", ".", "tests", "link", "src/deep", "missing.txt", "patch.diff"),
+    *("src", ".", "tests", "link", "src/deep", "missing.txt", "patch.diff", "/proc/1/environ"),
 )
 _PATTERNS = ("*.txt", "src/*", "src/*.py", "odd/*", "[ab].txt", "?.txt", "*", "{a,b}.txt")
 _UNKNOWN = ("$X", '"$X"', "$HOME", '"$PWD"', "$(echo a.txt)", "${X:-a.txt}", "~", "$((1+1))")
@@ -47,6 +47,11 @@ _OTHERS = (
 )
 # Of commands whose words follow rules of their own: pieces that are put together at random.
 _PIECES = {
+    "ps": (
+        *("aux", "-ef", "e", "ax", "-e", "-A", "ww", "eww", "-w", "-f", "u", "-u", "root", "-E"),
+        *("-o cmd", "-eo pid,cmd", "o cmd", "-C", "o", "user", "-p 1", "-p $PPID", "p 2", "1"),
+        *("--forest", "--sort=-rss", "-auxe", "axe", "-H", "-L", "-j", "--no-headers", "-T", "t"),
+    ),
     "find": (
         *(".", "src", "link", "-name '*.py'", "-type f", "-print", "-print0", "-maxdepth 1", "!"),
         *("-o", r"\( -name a -o -name b \)", "-newer a.txt", "-size +1c", "-ls", "-prune"),

@@ -1,12 +1,15 @@
 """A sandbox that runs command lines and says what each of them changed, wherever that is.
 
 All of the system is below an overlay, in namespaces of its own (`unshare`): what a line writes is
-seen, and is gone afterwards. It needs a Linux that lets this user make such namespaces.
+seen, and is gone afterwards. The process that starts the lines, and one beside it, have a variable
+that no line gets: who shows it has looked into another process. It needs a Linux that lets this
+user make such namespaces.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +40,8 @@ class Outcome:
     """What it wrote to stdout and stderr, cut at 100,000 bytes."""
     changed: tuple[str, ...]
     """Files and folders that were made, deleted or changed: content, mode, owner or time."""
+    shows_secret: bool
+    """Whether a variable of another process stood in its output."""
     left: tuple[str, ...]
     """The names of processes that went on after its end, outside of its process group."""
     timed_out: bool
@@ -46,6 +51,8 @@ class Outcome:
         """What a line that only reads must not have done; empty if it did nothing of it."""
         faults = [f"changed {path}" for path in self.changed if path not in _TEMPORARY]
         faults += [f"left {name} behind" for name in self.left]
+        if self.shows_secret:
+            faults.append("showed the variables of a process")
         return ", ".join(faults)
 
 
@@ -84,6 +91,7 @@ class Sandbox:
                 exit=outcome["exit"],
                 output=outcome["output"],
                 changed=tuple(outcome["changed"]),
+                shows_secret=outcome["shows_secret"],
                 left=tuple(outcome["left"]),
                 timed_out=outcome["timed_out"],
             )
@@ -114,8 +122,9 @@ def sandbox(directory: Path, environment: Mapping[str, str]) -> Iterator[Sandbox
     except (OSError, subprocess.CalledProcessError) as error:
         not_verified(what, f"unshare: {error}")
     command = [*_UNSHARE.split(), sys.executable, "-I", sandbox_process.__file__, str(directory)]
+    host = {**os.environ, "HOST_KEY": sandbox_process.SECRET.decode()}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=host
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

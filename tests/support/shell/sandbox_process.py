@@ -44,6 +44,8 @@ FRESH = frozenset({"dev", "proc", "run", "sys", "lost+found"})
 PLACE = "run"
 """Where it mounts its own files: no folder that it shows is around it."""
 MAX_OUTPUT = 100_000
+SECRET = b"the-key-of-the-host"
+"""A variable of this process and of the witness has this value; no line gets it."""
 LEFT_S = 0.5
 """So long may processes go on when their line has ended, as those of `<(...)`."""
 
@@ -73,6 +75,20 @@ def make_read_only(target: str) -> None:
     if _libc.syscall(SYS_MOUNT_SETATTR, *arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mount_setattr {target}: {os.strerror(number)}")
+
+
+class _Search:
+    """Looks for bytes in a stream, also in what its output is cut by."""
+
+    def __init__(self, wanted: bytes) -> None:
+        self.found = False
+        self._wanted = wanted
+        self._end = b""
+
+    def look_at(self, data: bytes) -> None:
+        text = self._end + data
+        self.found = self.found or self._wanted in text
+        self._end = text[-len(self._wanted) :]
 
 
 class Layer:
@@ -228,7 +244,9 @@ class Inside:
         """Start a process that no line may end or stop: it answers each byte with a byte."""
         asked, self._ask = os.pipe()
         self._answer, answered = os.pipe()
-        self._witness = self._spawn(["cat"], {"PATH": os.defpath}, (asked, answered, 2))
+        self._witness = self._spawn(
+            ["cat"], {"PATH": os.defpath, "HOST_KEY": SECRET.decode()}, (asked, answered, 2)
+        )
         os.close(asked)
         os.close(answered)
 
@@ -338,6 +356,7 @@ class Inside:
             os.close(file)
         ended = os.pidfd_open(child)
         output = bytearray()
+        shown = _Search(SECRET)
         deadline = time.monotonic() + float(task["timeout_s"])
         is_timed_out = False
         waiting = [reading, ended]
@@ -352,6 +371,7 @@ class Inside:
             if reading in ready:
                 data = os.read(reading, 65536)
                 output += data[: MAX_OUTPUT - len(output)]
+                shown.look_at(data)
                 if not data:
                     waiting.remove(reading)
         status = None
@@ -359,10 +379,17 @@ class Inside:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             while select.select([reading], [], [], 0)[0] and (data := os.read(reading, 65536)):
                 output += data[: MAX_OUTPUT - len(output)]
+                shown.look_at(data)
         os.close(reading)
         os.close(ended)
         text = output.decode(errors="replace")
-        return {"exit": status, "output": text, "timed_out": is_timed_out, "group": child}
+        return {
+            "exit": status,
+            "output": text,
+            "shows_secret": shown.found,
+            "timed_out": is_timed_out,
+            "group": child,
+        }
 
     def _end_processes(self, group: int) -> list[str]:
         """End what the line left behind; return the names of those that have left its group.

@@ -1,4 +1,6 @@
-"""What is allowed as read-only changes nothing: such lines run in a sandbox that sees each change.
+"""What is allowed as read-only changes nothing, and shows no variables of other processes.
+
+Such lines run in a sandbox that sees each change and marks the variables of processes.
 
 The lines are those of `cases.toml`, and what a grammar builds of the descriptions of commands.
 """
@@ -19,7 +21,7 @@ from support.shell.deciding import Judge
 from support.shell.folder import make_project
 from support.shell.grammar import BuiltLine, CommandLines, names_to_try
 from support.shell.sandbox import Sandbox, sandbox
-from toolbus_toolkits.shell.commands import registry
+from toolbus_toolkits.shell.commands import Effect, registry
 from toolbus_toolkits.shell.commands.table import Command
 
 BATCH = 5
@@ -43,7 +45,7 @@ class Proof:
         """How often each command was in a line that ran."""
 
     def examine(self, lines: Iterable[BuiltLine]) -> None:
-        """Fail if a line is read-only, and changes something."""
+        """Fail if a line is read-only, and changes something or shows what it must not."""
         allowed = []
         for line in lines:
             self.built += 1
@@ -131,4 +133,15 @@ def test_a_wrong_description_is_found(
     monkeypatch.setattr(registry, "SPECIAL", special)
     lines = [BuiltLine(line, frozenset()) for line in ("ls", "tee < a.txt", "ls | tee found")]
     with pytest.raises(AssertionError, match=r"'ls | tee found': changed .*/work/found"):
+        Proof(judge, inside).examine(lines)
+
+
+def test_a_description_that_shows_other_processes_is_found(
+    judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        registry, "SPECIAL", {**registry.SPECIAL, "ps": lambda _: Effect(read_only=True, reads=())}
+    )
+    lines = [BuiltLine(line, frozenset()) for line in ("ps aux", "ps auxeww")]
+    with pytest.raises(AssertionError, match=r"^'ps auxeww': showed the variables of a process"):
         Proof(judge, inside).examine(lines)

@@ -11,6 +11,10 @@ from support.shell.folder import make_project
 from support.shell.sandbox import sandbox
 
 SEEN = {
+    "ps eww -p 1": "showed the variables of a process",
+    "ps eww -p 2 1>&2": "showed the variables of a process",
+    "cat /proc/2/environ": "showed the variables of a process",
+    "yes | head -c 200000; xargs -0 < /proc/$PPID/environ": "showed the variables of a process",
     "touch x": "changed {work}, changed {work}/x",
     "rm a.txt": "changed {work}, changed {work}/a.txt",
     "touch x; rm x": "changed {work}",
@@ -39,6 +43,8 @@ UNSEEN = (
     "cat <(ls) a.txt",
     "git log --oneline",
     "cat < /dev/zero | head -c9",
+    "env",
+    "ps auxww",
 )
 
 
