@@ -364,19 +364,16 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
     second = words[1].value or "" if len(words) > 1 else ""
     third = words[2].value or "" if len(words) > 2 else ""
     is_exact = is_exact or name in _ONLY_EXACT or interpreter(name) is not None
+    is_exact = is_exact or reaches_further(command, ())
     if is_exact or second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS:
         return _exact(command, name)
     if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
             return _exact(command, name)
-        pattern = f"{_escaped(name)} {second} {third}:*"
-    elif _WORD.fullmatch(second) and not words[1].is_pattern:
-        pattern = f"{_escaped(name)} {second}:*"
-    elif name in _SEVERAL_TOOLS:
-        return _exact(command, name)
-    else:
-        pattern = f"{_escaped(name)}:*"
-    return pattern if covers(pattern, command) else _exact(command, name)
+        return f"{_escaped(name)} {second} {third}:*"
+    if _WORD.fullmatch(second) and not words[1].is_pattern:
+        return f"{_escaped(name)} {second}:*"
+    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
 
 
 def _exact(command: SimpleCommand, name: str) -> str:
