@@ -29,7 +29,7 @@ def _ip(arguments: Arguments) -> Effect:
     is_shown = len(values) < 2 or values[1] in _IP_SHOWS
     if not values or (values[0] in _IP_OBJECTS and is_shown and arguments.count_is_known()):
         return Effect(read_only=True, reads=())
-    return Effect(why="it changes the network", runs_words="exec" in values)
+    return Effect(why="it changes the network", runs_words=values[0] not in _IP_OBJECTS)
 
 
 def _are_processes(words: Sequence[Word]) -> bool:

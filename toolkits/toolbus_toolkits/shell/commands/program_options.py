@@ -28,8 +28,8 @@ _PROGRAMS: Mapping[str, str] = {
     "git clone": f"-u -c --config --template {_UPLOAD}",
     **dict.fromkeys(("git fetch", "git pull", "git ls-remote", "git fetch-pack"), _UPLOAD),
     **dict.fromkeys(("git push", "git send-pack"), "--receive-pack --exec ext::"),
-    "git archive": "--exec",
-    "git remote": "ext::",
+    "git archive": "--exec --remote",
+    **dict.fromkeys(("git remote", "git submodule"), "ext::"),
     "git init": "--template",
     "git rebase": "-x --exec",
     "git difftool": "-x --extcmd",
@@ -46,7 +46,11 @@ _PROGRAMS: Mapping[str, str] = {
     "go": "-exec -toolexec -vettool *-extld",
     "cargo": "--config",
     "rustc": "*linker=",
-    "cmake": "-E -P",
+    "cmake": "-E -P *COMPILER= *LAUNCHER= *CMAKE_MAKE_PROGRAM=",
+    "java": "*OnError= *OnOutOfMemoryError=",
+    "just": "--shell --shell-arg",
+    "systemd-run": "-p --property",
+    "start-stop-daemon": "-x --exec -a --startas",
     "ctest": "-S -SP --build-and-test",
     "bazel, bazelisk": "--run_under",
     "npm, npx, pnpm, pnpx, yarn": "--script-shell --shell --git --editor --viewer --browser"
@@ -61,7 +65,7 @@ _PROGRAMS: Mapping[str, str] = {
     "ansible": "-a --args",
     "docker run, docker compose, podman run": "--entrypoint",
     "nc, ncat, netcat": "-e -c --exec --sh-exec --lua-exec",
-    "socat": "EXEC: SYSTEM: SHELL:",
+    "socat": "*EXEC: *SYSTEM: *SHELL:",
     "rsync": "-e --rsh --rsync-path",
     "ssh": "-o",
     "scp, sftp": "-o -S -D -s",
@@ -95,7 +99,7 @@ _PLACES: Mapping[str, str] = {
     "git": "-C --git-dir --work-tree --namespace --super-prefix --attr-source",
     "git clone": "--separate-git-dir --bundle-uri --reference",
     "git init": "--separate-git-dir",
-    "git archive": "--remote -o --output",
+    "git archive": "-o --output",
     "git format-patch": "-o --output-directory",
     "git apply": "--unsafe-paths --directory",
     "git am": "--directory",
@@ -110,8 +114,13 @@ _PLACES: Mapping[str, str] = {
     "mvn": "-f --file -s --settings --global-settings -t --toolchains",
     "gradle, gradlew": "-p --project-dir -I --init-script -b --build-file -c --settings-file -g"
     " --gradle-user-home --include-build",
-    "npm, npx, pnpm, pnpx, yarn": "--prefix -C --dir --cwd --userconfig --globalconfig --cache"
-    " --registry --modules-folder --use-yarnrc",
+    "npm, npx, pnpm, pnpx, yarn": "--prefix -C --dir --cwd -g --global --location --userconfig"
+    " --globalconfig --cache --registry --modules-folder --use-yarnrc",
+    "conda, mamba": "-p --prefix -c --channel",
+    "composer": "-d --working-dir",
+    "bundle": "--gemfile",
+    "gem": "-i --install-dir -s --source",
+    "pdm": "-p --project -c --config -g --global",
     "bun": "--cwd --config",
     "pip, pip3": "-t --target --prefix --root --src -i --index-url --extra-index-url -f"
     " --find-links",
@@ -132,7 +141,7 @@ _PLACES: Mapping[str, str] = {
     "dnf, yum": "-c --config --installroot",
     "pacman": "-r --root --config -b --dbpath --hookdir --sysroot",
     "docker, podman, nerdctl": "-H --host -c --context --config --url --connection -l --log-level",
-    "docker": "--tlscacert",
+    "docker compose, podman compose": "--file --project-directory --env-file",
     "kubectl, helm": "--kubeconfig --context --kube-context --cluster -s --server",
     "gh, glab": "-R --repo",
     "terraform": "-chdir",
@@ -258,11 +267,11 @@ def _value(entry: str, word: Word, following: Word | None, *, letters: bool) -> 
     """Return the value of an option if a word is that option, else None."""
     text = word.known
     rest: str | None = None
-    if entry[0] == "*":
-        _, found, after = text.partition(entry[1:])
-        rest = after if found else None
-    elif entry[0] != "-":
-        rest = text[len(entry) :] if text.lower().startswith(entry.lower()) else None
+    if entry[0] != "-":
+        # `make` takes `SHELL:=x` too.
+        pattern = re.escape(entry.lstrip("*")).replace("=", "[:+?!]*=")
+        found = (re.search if entry[0] == "*" else re.match)(pattern, text, re.IGNORECASE)
+        rest = text[found.end() :] if found else None
     elif len(entry) == 2 and text[:2] != "--":
         known = re.match(r"-[A-Za-z0-9]*", text)
         at = known[0].find(entry[1], 1) if known else -1
@@ -272,8 +281,9 @@ def _value(entry: str, word: Word, following: Word | None, *, letters: bool) -> 
         is_cut = name[:2] == entry[:2] == "--" and len(name) > 2 and entry.startswith(name)
         if is_cut or (name[:1] == "-" and name.lstrip("-") == entry.lstrip("-")):
             rest = after if equals else ""
-        elif entry[1] != "-" and text.startswith(entry):
-            rest = text[len(entry) :]  # `-TTrm`
+        elif entry[1] != "-" and text[:2] != "--" and (letters or text.startswith(entry)):
+            before, found_letters, after = text.partition(entry[1:])
+            rest = after if found_letters and before[:1] == "-" else None  # `-TTrm`
     if rest is None:
         return None
     if rest or word.value is None:
