@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolbus import Assessment
-from toolbus_toolkits.shell import assessing, places
+from toolbus_toolkits.shell import matching, places
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
@@ -305,6 +305,6 @@ def test_rules_are_suggested_for_what_is_asked_about(work: Path) -> None:
 def test_a_limit_of_commands_counts_those_that_others_start(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assessing, "_MAX_COMMANDS", 3)
+    monkeypatch.setattr(matching, "MAX_COMMANDS", 3)
     assert kind("nice ls", work) == "read"
     assert kind("nice ls; nice ls", work) == "immune"

@@ -66,6 +66,9 @@ READ = {
     "echo if then { } in ! time": "echo if then { } in ! time",
     "echo a=b =c ^ @ % : , -": "echo a=b =c ^ @ % : , -",
     "git show HEAD@{1} HEAD~2^{tree}": "git show HEAD@{1} HEAD~2^{tree}",
+    "a 👩\u200d💻 'b\u00adc \u200b\u00a0d' 🏴\U000e0067\U000e007f \U0001fae8": (
+        "a 👩\u200d💻 <b\u00adc \u200b\u00a0d> 🏴\U000e0067\U000e007f \U0001fae8"
+    ),
     # Patterns, braces, the home directory.
     "ls *.py a? [ab]c [!a]*": "ls *.py% a?% [ab]c% [!a]*%",
     r"""ls \* "*" '[a]' a[ ]""": "ls * * [a] a[ ]",
@@ -97,6 +100,8 @@ READ = {
     "A+=1": "A=?",
     "A=$y": "A=?",
     # Lists, pipelines, groups.
+    "a\n\\b": "a / b",
+    "( a\n \\b\n)": "a / b",
     "a; b & c && d || e | f |& g\nh": "a / b / c / d / e / f / g / h",
     "a;b&c&&d||e|f|&g": "a / b / c / d / e / f / g",
     "a &&\n  b |\n c": "a / b / c",
@@ -130,7 +135,9 @@ READ = {
     "a <<'E' | b\n$(c) `d` \\\nE\ne": "a <<<$(c) `d` \\\n> / b / e",
     'a <<-"E"\n\tb\n\tE\n': "a <<-<b\n>",
     "a <<A <<B; c\n1\nA\n2\nB\nd": "a <<<1\n> <<<2\n> / c / d",
-    "a <<E\n$X ${y} \\$ \\` $5\nE": "a <<?",
+    "a <<E\n$X ${y} \\$ \\` $5\nE": "a <<x1 ?",
+    'a <<E\n"\\"\' $X $(b ")" "$X") `c` $y\nE\nd': ('a <<"\\"\' x1 ? / b ) x1 / c / d'),
+    "a <<E\n$(b # )\n) $(case c in d) e;; esac)\nE": "a <<? / b / e",
     "a <<E\nE": "a <<<>",
     "while a; do b; done <<E\nc\nE": "a / b / <<<c\n>",
     'git commit -m "$(cat <<\'E\'\nIt\'s `a` "b"\nE\n)" && b': (
@@ -251,8 +258,9 @@ FAULTS = [
     "a >",
     "a <<E",
     "a <<E\nb",
-    "a <<E\n$(b)\nE",
-    "a <<E\n`b`\nE",
+    "a <<E\n$(b\nE",
+    "a <<E\n$(( $(b) ))\nE",
+    "a <<E\n`b \\`c\\``\nE",
     "a <<E\n${y:-$(b)}\nE",
     "a <<E\nb\\\nE\nE",
     "a <<$y\n$y",
@@ -272,6 +280,9 @@ FAULTS = [
     "a\u00a0b",
     "a \u202eb",
     "a \u200bb",
+    "a \\\u00a0b",
+    "a 'b\u202ec'",
+    "a '\U000e0061'",
     "a \ud800",
     "export LC_ALL=zh_CN.GBK\na é",
     "a $'\\cA'",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from support.patience import PATIENCE_S
@@ -107,7 +107,7 @@ def simple_commands(draw: st.DrawFn, commands: st.SearchStrategy[str]) -> str:
     assignment = st.sampled_from(["A=1 ", "B='2 3' ", "A=$X:~ ", "C= ", "D+=$y "])
     redirection = st.sampled_from([">out", "2>&1", "<in", "> out", "&>>out", "2>&-", "<<<'a b'"])
     parts = draw(st.lists(st.one_of(words(commands), words(commands), redirection), max_size=4))
-    name = draw(st.sampled_from(["NAME", "N''AME", '"NAME"', "\\NAME", "!NAME"]))
+    name = draw(st.sampled_from(["NAME", "NAME''", '"NAME"', "\\NAME", "!NAME"]))
     blank = draw(st.sampled_from([" ", "  ", "\t", " \\\n "]))
     # A file that it reads must be there.
     prefix = draw(st.sampled_from(["", "", "", ">in ", "time ", "2>&1 "]))
@@ -119,7 +119,13 @@ def compound(commands: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     one = simple_commands(commands)
     separator = st.sampled_from([";", "\n", " & ", " ; ", "\n\n# a 'comment\n", ";# b\n"])
     here_document = st.sampled_from(
-        ["NAME <<E\na $X 'b\nE\n", "NAME <<'E' | NAME a\n$(b) `\nE\n", "NAME <<-E\n\ta\n\tE\n"]
+        [
+            "NAME <<E\na $X 'b\nE\n",
+            "NAME <<'E' | NAME a\n$(b) `\nE\n",
+            "NAME <<-E\n\ta\n\tE\n",
+            'NAME <<E\n"a$(NAME ")" \')\' $X)\\" `NAME "b"` $(NAME # )\n)\nE\n',
+            "NAME <<E\n\\$(b) $(case c in d) ;; *) NAME;; esac)\nE\n",
+        ]
     )
     return st.one_of(
         one,
@@ -170,6 +176,7 @@ SEEDS = [
     "c1 # c2\nc3 \\\n a; time -p c4; ! c5",
     "c1 \"$(c2 <<'E'\nq `x` $(y)\nE\n)\" {a,b}c ~/x A=~",
     "[[ a == b ]] && c1; [ -n a ] || c2",
+    "c1 <<E\n\"$(c2 \")\" 'x' $X) `c3 a`' \\$(c4)\nE\nc5",
 ]
 
 
@@ -220,8 +227,11 @@ def checked(examples: int, *, same: bool = False) -> settings:
     )
 
 
+# The same lines each time, but for other texts where hypothesis sees other modules loaded.
 @checked(300, same=True)
 @given(line=LINES.map(with_names))
+@example(line="( c0\n\\c1\n)")
+@example(line="c0 1$( c1)")
 def test_bash_runs_exactly_the_commands_that_are_read(line: str, tmp_path: Path) -> None:
     check_same_commands(line, tmp_path)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from toolbus import Assessment, Rule
-from toolbus.permissions.plain import MAX_PARTS
+from toolbus.permissions.plain import MAX_SUGGESTIONS
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.shell.commands import Effect, effect_of
+from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.judging import (
     Verdict,
     base_name,
@@ -17,17 +18,24 @@ from toolbus_toolkits.shell.judging import (
     is_moved_by,
     judged,
 )
+from toolbus_toolkits.shell.matching import (
+    MAX_COMMANDS,
+    MAX_DEPTH,
+    LineCommand,
+    all_commands,
+    commands_inside,
+    matching,
+    reads_input,
+)
 from toolbus_toolkits.shell.places import Places, TooManyWords
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
-from toolbus_toolkits.shell.rules import covers, matches_any, suggested
+from toolbus_toolkits.shell.rules import covers, exact_line, matches_any, suggestion
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
-__all__ = ["assess_line"]
+__all__ = ["assess_line", "reads_lines"]
 
-_MAX_COMMANDS = MAX_PARTS
-"""The most commands of one line, with those that others start."""
-_MAX_DEPTH = 8
-"""How deep commands may start others: `sudo env nice bash -c '...'` is four."""
+_MAX_INSIDE = 1_024
+"""So many further commands the words of a line may be: each is compared with each pattern."""
 _MAX_SHOWN = 4
 """How many commands a message tells about; the preview has more."""
 _MAX_SOURCE_CHARS = 80
@@ -62,39 +70,79 @@ def assess_line(
         return _unreadable("; ".join(reading.faults), patterns)
     places = Places(directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive)
     commands = []
-    for found in _all_commands(reading.commands):
+    for found in all_commands(reading.commands):
         if found is None:
-            limit = f"more than {_MAX_COMMANDS} commands, or {_MAX_DEPTH} inside of each other"
+            limit = f"more than {MAX_COMMANDS} commands, or {MAX_DEPTH} inside of each other"
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
     try:
         verdicts = _verdicts(line, commands, places, environment)
+        matches = _matches(commands, verdicts, patterns)
     except TooManyWords:
         return _unreadable("it has too many words", patterns)
-    return _combined(verdicts, patterns, environment)
+    return _combined(line, verdicts, matches, patterns, environment)
+
+
+def reads_lines(line: str, environment: Mapping[str, str]) -> bool:
+    """Whether a line runs what it gets as input: `bash`, `sudo -i`, `docker exec -i c sh`."""
+    commands = all_commands(read_line(line, environment).commands)
+    return any(found is None or reads_input(found) for found in commands)
+
+
+def _matches(
+    commands: Sequence[LineCommand], verdicts: Sequence[Verdict], patterns: Sequence[str]
+) -> dict[str, bool]:
+    """Return the patterns that a command of a line may match, or a file that one writes.
+
+    Each with whether it certainly does. Raises `TooManyWords` if the words of the line may be too
+    many further commands.
+    """
+    found: dict[str, bool] = {}
+    if not patterns:
+        return found
+    left = _MAX_INSIDE
+    for command, verdict in zip(commands, verdicts, strict=True):
+        inside = list(islice(commands_inside(command), left))
+        left -= len(inside)
+        if not left:
+            raise TooManyWords
+        written = [*map(_writing, verdict.written)]
+        found.update(
+            (pattern, False)
+            for pattern in matching(patterns, command, inside)
+            if pattern not in found
+        )
+        known = (command.command, *(other.command for other in inside), *written)
+        for pattern in patterns:
+            if any(matches_any(pattern, other) for other in written):
+                found.setdefault(pattern, False)
+            if pattern in found and any(_certainly_matches(pattern, other) for other in known):
+                found[pattern] = True
+    return found
 
 
 def _verdicts(
     line: str,
-    commands: Sequence[tuple[SimpleCommand, Effect]],
+    commands: Sequence[LineCommand],
     places: Places,
     environment: Mapping[str, str],
 ) -> list[Verdict]:
     """Judge the commands of a line, each in all directories where it may run."""
     # What `trap` is given runs at the end, wherever the line is then.
-    has_trap = any(base_name(command) == "trap" for command, _ in commands)
+    has_trap = any(base_name(found.command) == "trap" for found in commands)
     repeats = has_trap or _REPEATS.search(line) is not None
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
             before = places.directories
-            for command, effect in commands:
-                _change_directory(command, effect, places, environment)
+            for found in commands:
+                _change_directory(found.command, found.effect, places, environment)
             if places.directories == before or None in places.directories:
                 break
     leading = 0 if repeats else _leading_changes(line, commands)
     verdicts = []
-    for number, (command, effect) in enumerate(commands):
+    for number, found in enumerate(commands):
+        command, effect = found.command, found.effect
         verdicts.append(judged(command, effect, places, environment))
         is_certain = number < leading
         _change_directory(command, effect, places, environment, is_certain=is_certain)
@@ -120,24 +168,7 @@ def _unreadable(why: str, patterns: Sequence[str]) -> Assessment:
     )
 
 
-def _all_commands(
-    commands: Sequence[SimpleCommand],
-) -> Iterator[tuple[SimpleCommand, Effect] | None]:
-    """Yield each command of a line with its effect, and those that it starts; None at a limit."""
-    left = [(command, 0) for command in reversed(commands)]
-    count = 0
-    while left:
-        command, depth = left.pop()
-        count += 1
-        if count > _MAX_COMMANDS or depth > _MAX_DEPTH:
-            yield None
-            return
-        effect = effect_of(command) if command.words else Effect(read_only=True, reads=())
-        yield command, effect
-        left += ((started, depth + 1) for started in reversed(effect.runs))
-
-
-def _leading_changes(line: str, commands: Sequence[tuple[SimpleCommand, Effect]]) -> int:
+def _leading_changes(line: str, commands: Sequence[LineCommand]) -> int:
     """Return how many changes of directory a line begins with, each followed by `&&`.
 
     What follows runs only if they succeed, unless the list ends before the line does. That is
@@ -145,9 +176,9 @@ def _leading_changes(line: str, commands: Sequence[tuple[SimpleCommand, Effect]]
     """
     count = 0
     rest = line.strip()
-    for command, _ in commands:
-        after = rest.removeprefix(command.source).lstrip()
-        if base_name(command) != "cd" or after == rest or not after.startswith("&&"):
+    for found in commands:
+        after = rest.removeprefix(found.command.source).lstrip()
+        if base_name(found.command) != "cd" or after == rest or not after.startswith("&&"):
             break
         rest = after[2:].lstrip()
         count += 1
@@ -179,21 +210,22 @@ def _change_directory(
 
 
 def _combined(
-    verdicts: Sequence[Verdict], patterns: Sequence[str], environment: Mapping[str, str]
+    line: str,
+    verdicts: Sequence[Verdict],
+    matches: Mapping[str, bool],
+    patterns: Sequence[str],
+    environment: Mapping[str, str],
 ) -> Assessment:
-    found = {pattern for verdict in verdicts for pattern in _matching(patterns, verdict)}
-    matches = tuple(pattern for pattern in patterns if pattern in found)
-    uncertain = tuple(
-        pattern
-        for pattern in matches
-        if not any(_certainly_matches(pattern, verdict) for verdict in verdicts)
-    )
+    whole = exact_line(line)
+    found = tuple(pattern for pattern in patterns if pattern in matches or pattern == whole)
+    uncertain = tuple(pattern for pattern in found if not matches.get(pattern, pattern == whole))
     if all(verdict.is_read_only for verdict in verdicts):
-        return Assessment("pass", read_only=True, matches=matches, uncertain=uncertain)
+        return Assessment("pass", read_only=True, matches=found, uncertain=uncertain)
     parts = []
     for verdict in verdicts:
         for command in _asked_about(verdict, environment):
-            parts.append(tuple(pattern for pattern in patterns if covers(pattern, command)))
+            covering = (p for p in patterns if p == whole or covers(p, command))
+            parts.append(tuple(covering))
     immune = any(verdict.immune for verdict in verdicts)
     return Assessment(
         "ask",
@@ -201,48 +233,19 @@ def _combined(
         immune=immune,
         message=_message(verdicts),
         preview=_preview(verdicts),
-        suggestions=() if immune else _suggestions(verdicts, environment),
-        matches=matches,
+        suggestions=() if immune else _suggestions(whole, verdicts, environment),
+        matches=found,
         parts=tuple(dict.fromkeys(parts)) or ((),),
         uncertain=uncertain,
     )
 
 
-def _certainly_matches(pattern: str, verdict: Verdict) -> bool:
-    """Whether a pattern matches a command by what is known of it, or a file that it writes."""
-    started = (*verdict.effect.same, *map(_writing, verdict.written))
-    for command in (verdict.command, *started):
-        is_known = not command.takes_more and not any(
-            word.value is None or word.is_pattern for word in command.words
-        )
-        if covers(pattern, command) or (is_known and matches_any(pattern, command)):
-            return True
-    return False
-
-
-def _matching(patterns: Sequence[str], verdict: Verdict) -> Iterator[str]:
-    """Yield the patterns that a command may match, or a file that it writes."""
-    command = verdict.command
-    effect = verdict.effect
-    # What cannot be told before it runs, as `eval "$X"`, may run anything too.
-    everywhere = effect.runs_words or bool(effect.immune)
-    started = [*effect.same, *map(_writing, verdict.written)]
-    if command.assignments or not (effect.read_only or effect.changes is not None):
-        started += _programs_of_settings(command)
-    for pattern in patterns:
-        if matches_any(pattern, command, everywhere=everywhere) or any(
-            matches_any(pattern, other) for other in started
-        ):
-            yield pattern
-
-
-def _programs_of_settings(command: SimpleCommand) -> Iterator[SimpleCommand]:
-    """Yield what settings of a command may run: `git -c alias.x='!rm y' x`, `PAGER=rm man ls`."""
-    texts = [word.known.partition("=")[2].lstrip("!") for word in command.words[1:]]
-    texts += (assignment.value.known for assignment in command.assignments)
-    for text in texts:
-        if words := text.split():
-            yield SimpleCommand(tuple(Word(part, part) for part in words))
+def _certainly_matches(pattern: str, command: SimpleCommand) -> bool:
+    """Whether a pattern matches a command by what is known of it."""
+    is_known = not command.takes_more and not any(
+        word.value is None or word.is_pattern for word in command.words
+    )
+    return covers(pattern, command) or (is_known and matches_any(pattern, command))
 
 
 def _asked_about(verdict: Verdict, environment: Mapping[str, str]) -> Iterator[SimpleCommand]:
@@ -261,15 +264,22 @@ def _writing(word: Word) -> SimpleCommand:
     return SimpleCommand((Word(">", ">"), word), source=f"> {word.source}")
 
 
-def _suggestions(verdicts: Sequence[Verdict], environment: Mapping[str, str]) -> tuple[Rule, ...]:
-    found = []
+def _suggestions(
+    whole: str, verdicts: Sequence[Verdict], environment: Mapping[str, str]
+) -> tuple[Rule, ...]:
+    """Return rules that together allow a line: one for each command, or one for the whole line."""
+    found: dict[str, None] = {}
     for verdict in verdicts:
         effect = verdict.effect
         # What deletes or changes files by its words is not allowed for all files at once.
         by_words = effect.changes is not None or effect.deletes or effect.runs or verdict.doubts
         for command in _asked_about(verdict, environment):
-            found.append((command, bool(by_words)))
-    return suggested(found)
+            found[suggestion(command, is_exact=bool(by_words))] = None
+    patterns = list(found)
+    if "" in patterns or len(patterns) > MAX_SUGGESTIONS:
+        # Some of the rules would not be enough: the line would be asked about again.
+        patterns = [whole] if whole else patterns[:MAX_SUGGESTIONS]
+    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns if pattern)
 
 
 def _reasons(verdict: Verdict) -> list[str]:

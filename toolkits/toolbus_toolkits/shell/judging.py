@@ -19,8 +19,14 @@ from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_o
 __all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judged"]
 
 _OWN_VARIABLE = re.compile("[a-z_][a-z0-9_]*")
-"""A variable of the line itself: those of bash and of programs are upper-case, but for proxies."""
+"""A variable that no program looks for: those of programs are upper-case, but for proxies."""
 _MEANING_IN_LOWER_CASE = re.compile(r"(?:[a-z]+_proxy|histchars|auto_resume|_)")
+_READ_BY_BASH = frozenset(
+    "CHILD_MAX EDITOR EMACS FCEDIT FIGNORE HOME HOSTFILE HOSTNAME IFS IGNOREEOF INPUTRC LINENO MAIL"
+    " MAILCHECK MAILPATH OLDPWD OPTARG PATH PROMPT_DIRTRIM PWD SHELL SHLVL TERM TMOUT TMPDIR"
+    " VISUAL".split()
+)
+"""Variables that bash reads itself. Any other reaches a program only if it is exported."""
 _NAMES_ONLY = frozenset(
     (
         *("ls", "dir", "vdir", "stat", "test", "[", "[[", "du", "df", "find", "fd", "tree", "file"),
@@ -105,10 +111,11 @@ def changes_meaning(
     found = []
     for assignment in command.assignments:
         name = assignment.name
-        # A variable of the line is no program's, unless it stands before one or is exported already
-        is_own = not command.words and name not in environment and _OWN_VARIABLE.fullmatch(name)
-        if is_own and not _MEANING_IN_LOWER_CASE.fullmatch(name):
-            continue
+        # A variable of the line is no program's, unless it stands before one or is exported.
+        is_own = not command.words and name not in environment and name not in _READ_BY_BASH
+        if is_own and (_OWN_VARIABLE.fullmatch(name) or not assignment.is_exported):
+            if not _MEANING_IN_LOWER_CASE.fullmatch(name):
+                continue
         # `IFS= read -r x` splits what is read, and nothing else.
         is_of_read = name == "IFS" and command.words and command.words[0].value == "read"
         if not is_harmless(name) and not is_of_read:

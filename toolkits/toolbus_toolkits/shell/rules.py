@@ -23,17 +23,15 @@ count wherever they stand, `-rf` also as `-fr` and `-f -r`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from toolbus.permissions import Rule
-from toolbus.permissions.plain import MAX_SUGGESTIONS
 from toolbus_toolkits.shell.commands.interpreters import interpreter
 from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, reaches_further
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
-__all__ = ["covers", "matches_any", "suggested"]
+__all__ = ["covers", "exact_line", "matches_any", "suggestion"]
 
 _HOLE = "\0"
 """What is known only when the line runs; no word and no pattern has a NUL."""
@@ -43,8 +41,10 @@ _SPACE = re.compile(r"\s")
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
 _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
-_MAX_EXACT_CHARS = 200
-"""The longest text that is suggested as it is: a person has to judge it at a glance."""
+_SPECIAL = "\\*'\" "
+"""The letters of a word that mean something else in a pattern."""
+_MAX_EXACT_CHARS = 1_000
+"""The longest text that is suggested as it is: a person has to judge it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,13 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
     words = [_assignment_text(assignment) for assignment in command.assignments]
     if command.words:
         words.append(_sure_name(_text_of(command.words[0])))
+    words = [_SPACE.sub(_INNER_SPACE, word) for word in words]
     if found.name and (not words or words[0].rpartition("/")[2] != found.name):
         return False
-    words += map(_text_of, command.words[1:])
+    words += (_SPACE.sub(_INNER_SPACE, _text_of(word)) for word in command.words[1:])
     name, space, rest = found.chunks[0].partition(" ")
     chunks = (f"{_sure_name(name)}{space}{rest}", *found.chunks[1:])
-    text = " ".join(_SPACE.sub(_INNER_SPACE, word) for word in words)
+    text = " ".join(words)
     if command.takes_more:
         text += f" {_HOLE}"
     if _is_glob(chunks, text):
@@ -130,22 +131,26 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
     return not reaches_further(command, " ".join(chunks).split())
 
 
-def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = False) -> bool:
+def matches_any(
+    pattern: str, command: SimpleCommand, *, everywhere: bool = False, first_operand: int = 0
+) -> bool:
     """Whether a pattern matches what a command may be: for rules that deny it or ask about it.
 
     Args:
         pattern: The pattern.
         command: The command.
         everywhere: Whether it may run any of its words as a command, as one that is not known may.
+        first_operand: Where its sub-command stands, if that is known; the word before it is then no
+            option whose value it would be.
     """
     if not command.words:
         return False
     found = _parsed(pattern)
-    if _may_be(found, command.words, takes_more=command.takes_more):
+    if _may_be(found, command.words, command.takes_more, first_operand):
         return True
-    if command.assignments:
+    if command.assignments and (not found.name or "=" in found.name):
         assigned = [Word("", text) for text in map(_assignment_text, command.assignments)]
-        if _may_be(found, (*assigned, *command.words), takes_more=command.takes_more):
+        if _may_be(found, (*assigned, *command.words), command.takes_more):
             return True
     if not everywhere:
         return False
@@ -154,12 +159,14 @@ def matches_any(pattern: str, command: SimpleCommand, *, everywhere: bool = Fals
         is_other = word.value is not None and not word.value.endswith(found.name)
         if is_other and not word.is_pattern and not _MAY_BE_MORE.search(word.value or ""):
             continue
-        if _may_be(found, command.words[at:], takes_more=command.takes_more):
+        if _may_be(found, command.words[at:], command.takes_more):
             return True
     return False
 
 
-def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool:
+def _may_be(
+    found: _Pattern, words: Sequence[Word], takes_more: bool, first_operand: int = 0
+) -> bool:
     if words[0].value is None or words[0].is_pattern:
         return True
     base = words[0].value.rpartition("/")[2]
@@ -178,7 +185,7 @@ def _may_be(found: _Pattern, words: Sequence[Word], *, takes_more: bool) -> bool
     if not found.may_end:
         return False
     return _may_be_glob((*_more(chunks), ""), text) or (
-        len(chunks) == 1 and _begins_with(chunks[0].split(" "), texts)
+        len(chunks) == 1 and _begins_with(chunks[0].split(" "), texts, first_operand)
     )
 
 
@@ -187,15 +194,16 @@ def _more(chunks: tuple[str, ...]) -> tuple[str, ...]:
     return (*chunks[:-1], f"{chunks[-1]} ")
 
 
-def _begins_with(wanted: list[str], texts: list[str]) -> bool:
+def _begins_with(wanted: list[str], texts: list[str], first_operand: int) -> bool:
     """Whether a command begins with words, its options left out; theirs have to be anywhere."""
     if texts[0] != wanted[0] or not _has_options(wanted[1:], texts[1:]):
         return False
     left = [word for word in wanted[1:] if not word.startswith("-")]
     may_be_value = False
-    for text in texts[1:]:
+    for at, text in enumerate(texts[1:], 1):
         if not left or _HOLE in text:
             return True
+        may_be_value = may_be_value and at != first_operand
         if text == left[0]:
             left.pop(0)
             may_be_value = False
@@ -344,19 +352,16 @@ _WORD = re.compile("[A-Za-z][A-Za-z0-9:_-]*")
 """A second word that says what is done; no option, and no path with a dot or a slash."""
 
 
-def suggested(commands: Iterable[tuple[SimpleCommand, bool]]) -> tuple[Rule, ...]:
-    """Return up to five rules that would allow commands.
+def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
+    """Return a pattern for commands of the same kind; the text itself where that is too much.
 
     Args:
-        commands: Each with whether no more than its own text may be suggested.
+        command: The command.
+        is_exact: Whether no more than its own text may be suggested.
+
+    Returns:
+        The pattern; empty where no pattern is sure to cover the command.
     """
-    found = dict.fromkeys(_suggestion(command, is_exact) for command, is_exact in commands)
-    patterns = [pattern for pattern in found if pattern]
-    return tuple(Rule(behavior="allow", match=pattern) for pattern in patterns[:MAX_SUGGESTIONS])
-
-
-def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
-    """Return a pattern for commands of the same kind; the text itself where that is too much."""
     words = command.words
     if not words or words[0].value is None or words[0].is_pattern or command.assignments:
         return ""
@@ -370,10 +375,10 @@ def _suggestion(command: SimpleCommand, is_exact: bool) -> str:
     if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
             return _exact(command, name)
-        return f"{_escaped(name)} {second} {third}:*"
+        return f"{_escaped(name, _SPECIAL)} {second} {third}:*"
     if _WORD.fullmatch(second) and not words[1].is_pattern:
-        return f"{_escaped(name)} {second}:*"
-    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
+        return f"{_escaped(name, _SPECIAL)} {second}:*"
+    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name, _SPECIAL)}:*"
 
 
 def _exact(command: SimpleCommand, name: str) -> str:
@@ -385,9 +390,20 @@ def _exact(command: SimpleCommand, name: str) -> str:
         if not word.value or word.is_pattern:
             return ""
         texts.append(word.value)
-    exact = " ".join(map(_escaped, texts))
+    exact = " ".join(_escaped(text, _SPECIAL) for text in texts)
     return exact if len(exact) <= _MAX_EXACT_CHARS and exact.isprintable() else ""
 
 
-def _escaped(word: str) -> str:
-    return "".join(f"\\{char}" if char in "\\*'\" " else char for char in word)
+def exact_line(line: str) -> str:
+    """Return the pattern that covers a whole line and no other; empty for one that is too long.
+
+    It is compared as a text with the pattern of a line. As a pattern of one command it covers at
+    most what has the same words.
+    """
+    exact = _escaped(line.strip(), "\\*'\"\n\t")
+    is_shown = exact.replace("\n", "").replace("\t", "").isprintable()
+    return exact if len(exact) <= _MAX_EXACT_CHARS and is_shown else ""
+
+
+def _escaped(text: str, special: str) -> str:
+    return "".join(f"\\{char}" if char in special else char for char in text)

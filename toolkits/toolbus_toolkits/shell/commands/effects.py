@@ -34,8 +34,10 @@ class Effect:
     """The commands that it starts with its own words, as `env` and `xargs` do. Each is judged as a
     command of the line."""
     same: tuple[SimpleCommand, ...] = ()
-    """The same command by the name that rules know it by, as `npm install` for `npm i`: what denies
-    one denies the other."""
+    """Commands that rules about denials see beside it: the same one by the name that rules know it
+    by, as `npm install` for `npm i`, and those that it runs on another machine, as `ssh` does."""
+    reads_lines: bool = False
+    """Whether it runs each line that it reads as a command line: a shell without a script."""
     runs_words: bool = False
     """Whether it may run what other words of it name, as a program or a text, here or elsewhere:
     what denies such a command denies this one."""

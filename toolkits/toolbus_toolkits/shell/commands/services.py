@@ -400,9 +400,6 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
     **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),
     **dict.fromkeys(("scp", "sftp"), asking("it copies files to or from another machine")),
-    "ssh": asking(
-        "it runs commands on another machine, and programs that its options name", runs_words=True
-    ),
     **dict.fromkeys(("aws", "gcloud", "az", "doctl", "flyctl", "heroku", "vercel"), _CLOUD),
     **dict.fromkeys(
         ("psql", "mysql", "mariadb", "sqlite3", "mongosh", "redis-cli"),

@@ -27,7 +27,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=|\Z)")
 _PRINTF_COUNT = re.compile(r"%[^A-Za-z%]*[hlLqjzt]*n")
 
 
-def _assigns(names: Sequence[Word]) -> Effect:
+def _assigns(names: Sequence[Word], *, is_exported: bool = False) -> Effect:
     """Set the variables of `NAME` and `NAME=value` words."""
     assignments: list[Assignment] = []
     for word in names:
@@ -38,7 +38,7 @@ def _assigns(names: Sequence[Word]) -> Effect:
         value = Word(word.source, None)
         if word.value is not None and match[0].endswith("="):
             value = replace(word, value=word.value[match.end() :])
-        assignments.append(Assignment(match[1], value))
+        assignments.append(Assignment(match[1], value, is_exported))
     if not assignments:
         return Effect(read_only=True, reads=())
     runs = (SimpleCommand((), tuple(assignments)),)
@@ -112,7 +112,10 @@ ROWS: tuple[Command, ...] = (
             flags="-p -r -x",
             operands="words",
             permutes=False,
-            effect=lambda arguments: _assigns(arguments.operands),
+            effect=lambda arguments: _assigns(
+                arguments.operands,
+                is_exported=arguments.row.name == "export" or arguments.has("-x"),
+            ),
         )
         for name in ("export", "readonly", "local")
     ),

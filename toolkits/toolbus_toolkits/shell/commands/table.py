@@ -230,15 +230,15 @@ def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
         effect = row.effect(arguments)
     if not arguments.fault:
         return effect
-    # What it deletes and runs is kept: a deny rule and the roots are looked at in any case. The
-    # option that is not understood may run the word behind it: `rg --pre rm`.
+    # What it deletes and runs is kept: a deny rule and the roots are looked at in any case. An
+    # option that is not understood may run the word behind it, `rg --pre rm`; an operand does not.
     return replace(
         effect,
         read_only=False,
         why=arguments.fault,
         reads=None,
         changes=None,
-        runs_words=True,
+        runs_words=arguments.fault != row.beyond,
     )
 
 

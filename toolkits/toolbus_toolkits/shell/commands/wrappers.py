@@ -30,6 +30,8 @@ _MAX_TAILS = 40
 that is not known stands for all."""
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_IN_LINE = re.compile(r"[\s;&|]")
+"""What a word has that is a line with more than one word, or more than one command."""
 
 
 def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
@@ -108,6 +110,22 @@ def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
         return replace(inner, read_only=False, why=why, reads=None, is_transparent=False)
 
     return effect
+
+
+def _sudo(arguments: Arguments) -> Effect:
+    why = "it runs a command as another user"
+    if not arguments.has("-s --shell -i --login"):
+        return _runs_as_other(why)(arguments)
+    command = arguments.command
+    runs = _texts_and_tails(command)
+    is_shell = not arguments.operands
+    immune = "it runs a shell as another user, which runs what it reads" if is_shell else ""
+    return Effect(why=why, immune=immune, runs=runs, reads_lines=is_shell)
+
+
+def _chroot(arguments: Arguments) -> Effect:
+    effect = _runs_as_other("it runs a command in another root folder")(arguments)
+    return replace(effect, reads_lines=len(arguments.operands) < 2)
 
 
 def _env(arguments: Arguments) -> Effect:
@@ -235,6 +253,9 @@ _LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
 _INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/(?:self|[0-9]+))/fd/[0-9]+")
 """What names no script, but what a shell reads: `curl ... | sh -`."""
 
+_LINES_OPTIONS = frozenset("--rcfile --init-file --emulate --debugger".split())
+"""Long options of shells whose value is the next word."""
+
 _SHELL = Command(
     name="bash",
     source="bash(1), GNU bash 5.2",
@@ -257,21 +278,50 @@ def _shell(arguments: Arguments) -> Effect:
     words = arguments.operands
     if arguments.has("--help --version"):
         return Effect(read_only=True, reads=())
+    reads_lines = _reads_lines(command)
+    why = f"`{name}` runs what it reads"
+    if arguments.fault and reads_lines:
+        return Effect(why=arguments.fault, immune=why, reads_lines=True)
     if arguments.fault:
         # The text of `-c` may be any word.
         return Effect(why=arguments.fault, runs=_texts_and_tails(command))
     if arguments.has("-c") and words:
         inner = replace(command, takes_more=False)
         return _joined(inner, words[:1], f"{name} -c", is_bash=name == "bash")
-    is_script = words and not _INPUT.fullmatch(words[0].value or "")
-    if is_script and not arguments.has("-s") and not command.takes_more:
-        return Effect(why=f"`{name}` runs a script")
-    why = f"`{name}` runs what it reads"
-    return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+    if command.takes_more:
+        return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+    if reads_lines:
+        return Effect(why=why, immune=why, reads_lines=True)
+    return Effect(why=f"`{name}` runs a script")
+
+
+def _reads_lines(command: SimpleCommand) -> bool:
+    """Whether a shell gets no script and no text, or may get none, so that it runs its input."""
+    letters = ""
+    words = list(command.words[1:])
+    while words and words[0].known[:1] in ("-", "+") and words[0].value not in ("-", "--"):
+        option = words.pop(0).known
+        if option.startswith("--"):
+            taken = 1 if option in _LINES_OPTIONS else 0
+        else:
+            letters += option[1:] if option[0] == "-" else ""
+            # `-o pipefail`, `+O extglob`: each of these letters has a word of its own.
+            taken = sum(letter in "oO" for letter in option)
+        del words[:taken]
+    if words and words[0].value in ("-", "--"):
+        del words[0]
+    if "c" in letters and words:
+        return False
+    if "s" in letters or not words:
+        return True
+    script = words[0]
+    return script.value is None or _INPUT.fullmatch(script.value) is not None
 
 
 def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
-    texts = [word for word in command.words[1:] if word.value is None or " " in word.value]
+    texts = [
+        word for word in command.words[1:] if word.value is None or _IN_LINE.search(word.value)
+    ]
     runs = list(tails(command))
     for word in texts[:_MAX_TAILS]:
         if word.value is None:
@@ -285,15 +335,35 @@ def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
 
 def _other_shell(command: SimpleCommand) -> Effect:
     why = f"`{command.words[0].source}` runs code of a language that is not read"
-    unknown = [word for word in command.words[1:] if word.value is None]
-    if len(command.words) == 1 or unknown or command.takes_more:
+    if command.takes_more or any(word.value is None for word in command.words[1:]):
         return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+    if _reads_lines(command):
+        return Effect(why=why, immune=why, reads_lines=True)
     return Effect(why=why, runs=_texts_and_tails(command))
 
 
 def _unread(command: SimpleCommand) -> Effect:
     """Look at every word of a wrapper whose options are not described."""
     return Effect(why="it runs other commands", runs=_texts_and_tails(command))
+
+
+def _unread_or_shell(command: SimpleCommand) -> Effect:
+    """Do the same for one that starts a shell where its words name no command: `su`, `script`."""
+    has_text = any((word.value or "").startswith(("-c", "--command")) for word in command.words[1:])
+    return replace(_unread(command), reads_lines=not has_text)
+
+
+def _ssh(arguments: Arguments) -> Effect:
+    """Join the words behind the host, which the shell of the other machine reads as one line."""
+    command = arguments.command
+    why = "it runs commands on another machine, and programs that its options name"
+    words = [word.value for word in arguments.operands[1:]]
+    if not words:
+        return Effect(why=why, runs_words=True, reads_lines=not arguments.has("-N -V -G -Q -O -W"))
+    if None in words or command.takes_more:
+        return Effect(why=why, runs_words=True, same=(unknown_command(command.source),))
+    line = " ".join(word for word in words if word is not None)
+    return Effect(why=why, runs_words=True, same=run_text(line, command.source)[0])
 
 
 def _parallel(command: SimpleCommand) -> Effect:
@@ -460,7 +530,7 @@ ROWS: tuple[Command, ...] = (
             },
             operands="words",
             permutes=False,
-            effect=_runs_as_other("it runs a command as another user"),
+            effect=_sudo,
         )
         for name in ("sudo", "doas")
     ),
@@ -472,7 +542,7 @@ ROWS: tuple[Command, ...] = (
         operands="words",
         leading=1,
         permutes=False,
-        effect=_runs_as_other("it runs a command in another root folder"),
+        effect=_chroot,
     ),
     Command(
         name="watch",
@@ -484,6 +554,15 @@ ROWS: tuple[Command, ...] = (
         operands="words",
         permutes=False,
         effect=_watch,
+    ),
+    Command(
+        name="ssh",
+        source="ssh(1), OpenSSH 9.2",
+        flags="-4 -6 -A -a -C -f -G -g -K -k -M -N -n -q -s -T -t -V -v -X -x -Y -y",
+        valued="-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w",
+        operands="words",
+        permutes=False,
+        effect=_ssh,
     ),
     _SHELL,
     *(
@@ -501,14 +580,20 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     **dict.fromkeys(("zsh", "ksh", "mksh", "fish", "csh", "tcsh", "rbash", "pwsh"), _other_shell),
     **dict.fromkeys(
         (
-            *("su", "runuser", "pkexec", "setpriv", "sg", "newgrp", "flock", "strace", "ltrace"),
-            *("busybox", "toybox", "unshare", "nsenter", "taskset", "chrt", "numactl", "prlimit"),
-            *("systemd-run", "script", "expect", "unbuffer", "entr", "xvfb-run", "fakeroot"),
-            *("valgrind", "gdb", "perf", "bwrap", "firejail", "proot", "start-stop-daemon"),
-            *("run-parts", "caffeinate", "hyperfine", "setarch", "linux64", "linux32", "coproc"),
-            *("catchsegv", "dbus-run-session", "ld.so", "chpst", "cpulimit", "tmux", "screen"),
-            *("rlwrap", "socat", "ssh-agent", "logsave", "sem", "chronic", "ifne", "ts"),
+            *("flock", "strace", "ltrace", "busybox", "toybox", "taskset", "chrt", "numactl"),
+            *("prlimit", "systemd-run", "expect", "unbuffer", "entr", "xvfb-run", "valgrind"),
+            *("gdb", "perf", "start-stop-daemon", "run-parts", "caffeinate", "hyperfine"),
+            *("coproc", "catchsegv", "dbus-run-session", "ld.so", "chpst", "cpulimit", "rlwrap"),
+            *("socat", "ssh-agent", "logsave", "sem", "chronic", "ifne", "ts"),
         ),
         _unread,
+    ),
+    **dict.fromkeys(
+        (
+            *("su", "runuser", "pkexec", "setpriv", "sg", "newgrp", "script", "unshare", "nsenter"),
+            *("fakeroot", "proot", "bwrap", "firejail", "setarch", "linux64", "linux32", "tmux"),
+            *("screen", "schroot", "systemd-nspawn", "machinectl", "toolbox", "distrobox"),
+        ),
+        _unread_or_shell,
     ),
 }

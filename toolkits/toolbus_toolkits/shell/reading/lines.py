@@ -31,7 +31,7 @@ from toolbus_toolkits.shell.reading.parts import (
     UnreadableError,
     Word,
 )
-from toolbus_toolkits.shell.reading.words import PLAIN_HERE_DOCUMENT, WordReader
+from toolbus_toolkits.shell.reading.words import WordReader
 
 __all__ = ["read_line"]
 
@@ -42,8 +42,18 @@ MAX_MARKS = 4_096
 MAX_COMMANDS = 256
 # Each level takes some ten frames of Python, of 1,000.
 MAX_DEPTH = 20
+# Of the parentheses of a here-document that may end a substitution. Each costs a parse.
+MAX_ENDS = 64
 
+_MISREAD_BY_GRAMMAR = re.compile(r"\$'|\n[ \t]*\\")
 _MARK = re.compile(r"[ \t]+|[^A-Za-z0-9_./,:=-]")
+# Control characters, surrogates, ends of lines that bash does not know, letters that change the
+# direction of text, and tags: a person would see another line, also where they are quoted. Only the
+# flags of some regions are written with tags.
+_UNREADABLE_LETTER = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0001]"
+    "|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007f]"
+)
 _LETTERS_ABOVE_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -72,6 +82,7 @@ _RESERVED = frozenset(
 _OPERATORS = frozenset(["&&", "||", ";", "&", "|", "|&", "(", ")"])
 # What bash would take with each operator as another one.
 _LONGER = {"&": "&>", "|": "|&", ";": ";&", "(": "("}
+_PIPES = frozenset(["|", "|&"])
 _KEYWORDS = frozenset(
     "if then else elif fi case esac for select while until do done in { } !".split()
 )
@@ -101,8 +112,9 @@ def _structure(source: str) -> Node:
         UnreadableError: The grammar does not understand it.
     """
     parser, _ = _grammar()
-    # The grammar ends some of `$'...'` too late, and does not know some words that bash knows.
-    if "$'" not in source:
+    # The grammar ends some of `$'...'` too late, takes a line that begins with a backslash for a
+    # word of the line before, and does not know some words that bash knows.
+    if not _MISREAD_BY_GRAMMAR.search(source):
         root = parser.parse(source.encode()).root_node
         if not root.has_error:
             return root
@@ -163,6 +175,8 @@ class _LineReader:
             raise self._disagreement()
         if self._here_documents:
             raise UnreadableError("a here-document is not understood")
+        if any(map(_redirects_all, self.commands)):
+            self._mark_piped(0)
 
     def _disagreement(self) -> UnreadableError:
         shown = self._text[self._index : self._index + 20]
@@ -198,9 +212,16 @@ class _LineReader:
             index = document.body_end
         return index
 
+    def _mark_piped(self, start: int) -> None:
+        """Note that the commands from a number on read a pipe, or a redirection around them."""
+        commands = self.commands[start:]
+        self.commands[start:] = [replace(command, is_piped=True) for command in commands]
+
     def _take(self, node: Node) -> None:
         """Read an operator or a reserved word."""
         kind = node.type
+        if kind == "\n" and self._operator in _PIPES:
+            return
         self._operator = kind
         if kind == "\n":
             return
@@ -238,6 +259,8 @@ class _LineReader:
         self._skip_blanks()
         if node.start_byte != self._index:
             raise self._disagreement()
+        number = len(self.commands)
+        is_piped = self._operator in _PIPES
         if kind in _SIMPLE or (kind == "test_command" and node.children[0].type == "["):
             self._read_simple_command()
         else:
@@ -249,7 +272,9 @@ class _LineReader:
                 raise UnreadableError(f"a {kind.replace('_', ' ')} is not read")
             read(self, node)
             self._depth -= 1
-            self._read_redirections()
+            is_piped = self._read_redirections() or is_piped
+        if is_piped:
+            self._mark_piped(number)
         if self._index < node.end_byte:
             # Clauses end after their last newline.
             self._skip_blanks()
@@ -384,6 +409,7 @@ class _LineReader:
         if text in self.functions:
             raise UnreadableError(f"the function `{text}` is defined twice")
         self.functions[text] = (number, len(self.commands))
+        self._mark_piped(number)  # a call may stand in a pipeline
 
     # Simple commands.
 
@@ -466,8 +492,12 @@ class _LineReader:
         if len(self.commands) > MAX_COMMANDS:
             raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
 
-    def _read_redirections(self) -> None:
-        """Read the redirections behind a compound command, as a command of their own."""
+    def _read_redirections(self) -> bool:
+        """Read the redirections behind a compound command, as a command of their own.
+
+        Returns:
+            Whether its commands read their input from one of them.
+        """
         redirections: list[Redirection] = []
         self._skip_blanks(newlines=False)
         start = self._index
@@ -483,6 +513,7 @@ class _LineReader:
         if redirections:
             source = self._text[start:end]
             self._add(SimpleCommand((), (), tuple(redirections), source), number)
+        return any(redirection.is_input for redirection in redirections)
 
     def _read_redirection(self) -> Redirection | None:
         match = _REDIRECTION.match(self._text, self._index)
@@ -491,22 +522,24 @@ class _LineReader:
         if match[4]:
             raise UnreadableError("a redirection to a variable is not read")
         operator = match[2] or match[3]
+        descriptor = match[1] or ""
         if operator in {"<<", "<<-"}:
-            return self._read_here_document(match.end(1), operator)
+            body = self._read_here_document(match.end(1))
+            return Redirection(operator, None, body, descriptor)
         self._index = match.end()
         if operator in {"<&-", ">&-"}:
             if self._text[self._index : self._index + 1] not in _ENDS_WORD:
                 raise UnreadableError(f"a word directly behind `{operator}` is not read")
-            return Redirection(operator, None)
+            return Redirection(operator, None, descriptor=descriptor)
         self._skip_blanks(newlines=False)
         word, self._index = self._words.read(self._index)
         if operator == "<<<":
-            return Redirection(operator, None, word)
+            return Redirection(operator, None, word, descriptor)
         if operator in {"<&", ">&"} and _DESCRIPTOR.fullmatch(word.source):
-            return Redirection(operator, None)
-        return Redirection(operator, word)
+            return Redirection(operator, None, descriptor=descriptor)
+        return Redirection(operator, word, descriptor=descriptor)
 
-    def _read_here_document(self, start: int, operator: str) -> Redirection:
+    def _read_here_document(self, start: int) -> Word:
         document = self._here_documents.pop(start, None)
         if document is None:
             raise UnreadableError("a here-document is not understood")
@@ -514,10 +547,38 @@ class _LineReader:
         self._index = document.end
         body = document.body
         if document.is_quoted or not any(mark in body for mark in "$`\\"):
-            return Redirection(operator, None, Word(body, body))
-        if not PLAIN_HERE_DOCUMENT.fullmatch(body):
-            raise UnreadableError("a here-document may run commands")
-        return Redirection(operator, None, Word(body, None))
+            return Word(body, body)
+        if "\\\n" in body:
+            raise UnreadableError("a here-document joins lines")
+        reader = WordReader(
+            body,
+            self._environment,
+            read_commands=lambda index: self._read_in_body(body, index),
+            read_backticks=self._read_backticks,
+        )
+        word = reader.read_here_document()
+        self.used_names |= reader.used_names
+        return word
+
+    def _read_in_body(self, body: str, start: int) -> int:
+        """Read the substitution that begins at an index of a here-document.
+
+        The grammar does not see the body. The substitution ends where it is complete for the first
+        time, as bash reads it from left to right.
+        """
+        end = start
+        for _ in range(MAX_ENDS):
+            end = body.find(")", end) + 1
+            if not end:
+                break
+            try:
+                inner = _LineReader(f": {body[start:end]}", self._environment, self._depth + 1)
+                inner.read()
+            except UnreadableError:
+                continue
+            self._adopt(inner, inner.commands[1:])
+            return end
+        raise UnreadableError("a substitution of a here-document is not understood")
 
     # Substitutions.
 
@@ -528,6 +589,7 @@ class _LineReader:
                 f"it is not understood from `{self._text[start : start + 20]}` on"
             )
         outer = (self._index, self._substitution, self._operator)
+        number = len(self.commands)
         self._operator = ""
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -541,16 +603,22 @@ class _LineReader:
             raise self._disagreement()
         self._index, self._substitution, self._operator = outer
         self._depth -= 1
+        if self._text[start] == ">":
+            self._mark_piped(number)
         return end + 1
 
     def _read_backticks(self, text: str) -> None:
         inner = _LineReader(text, self._environment, self._depth + 1)
         inner.read()
-        for command in inner.commands:
+        self._adopt(inner, inner.commands)
+
+    def _adopt(self, inner: _LineReader, commands: Sequence[SimpleCommand]) -> None:
+        """Add what was read of a text inside of this one."""
+        for command in commands:
             self._add(command, len(self.commands))
         self.faults += inner.faults
         if inner.functions:
-            raise UnreadableError("a function in backticks is not read")
+            raise UnreadableError("a function in this place is not read")
         self.assigned_names |= inner.assigned_names
         self.used_names |= inner.used_names
 
@@ -566,6 +634,12 @@ _READERS: dict[str, Callable[[_LineReader, Node], None]] = {
 }
 
 
+def _redirects_all(command: SimpleCommand) -> bool:
+    """Whether all that follows reads from another place: `exec < file`."""
+    is_exec = any(word.value == "exec" for word in command.words)
+    return is_exec and any(redirection.is_input for redirection in command.redirections)
+
+
 def _changes_reading(name: str) -> bool:
     """Whether bash reads in another way if it starts with a variable: aliases, functions, modes."""
     return name in _CHANGING_NAMES or name.startswith("BASH_FUNC_")
@@ -574,9 +648,7 @@ def _changes_reading(name: str) -> bool:
 def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     if len(line) > MAX_LINE_LENGTH:
         return f"it is longer than {MAX_LINE_LENGTH} characters"
-    # Blanks other than the space, control characters, surrogates, letters without a width and
-    # those that change the direction of text are not printable.
-    if not line.replace("\n", "").replace("\t", "").isprintable():
+    if _UNREADABLE_LETTER.search(line):
         return "it has an invisible character"
     changed = next(filter(_changes_reading, environment), None)
     if changed is not None:

@@ -38,6 +38,8 @@ class Assignment:
 
     name: str
     value: Word
+    is_exported: bool = False
+    """Whether it is set by `export`, so that every program gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,18 @@ class Redirection:
     """The file; None for a number of a file descriptor, a here-document and a here-string."""
     text: Word | None = None
     """What a here-document or a here-string gives to the command."""
+    descriptor: str = ""
+    """The number before the operator; empty if there is none."""
 
     @property
     def writes(self) -> bool:
         """Whether it creates or changes its file."""
         return self.target is not None and ">" in self.operator
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the command reads its standard input from it."""
+        return "<" in self.operator and self.descriptor in ("", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class SimpleCommand:
     """As it is written."""
     takes_more: bool = False
     """Whether further words follow that are known only when it runs, as those of xargs."""
+    is_piped: bool = False
+    """Whether it may read its input from a pipe, or from a redirection around it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ from toolbus_toolkits.shell.reading.evaluating import is_special_name
 from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
 from toolbus_toolkits.shell.reading.quoting import decode_ansi_c
 
-__all__ = ["PLAIN_HERE_DOCUMENT", "WordReader"]
+__all__ = ["WordReader"]
 
 # A word of these characters alone means itself. What follows must end it.
 _PLAIN_WORD = re.compile(
@@ -42,12 +43,8 @@ _TILDE = re.compile(r"^~")
 _ASSIGNED_TILDE = re.compile(r"(^|:)~")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
-# The body of a here-document whose delimiter is not quoted, if nothing in it runs.
-PLAIN_HERE_DOCUMENT = re.compile(
-    rf"(?:[^\\$`]|\\[^\n]|{_VARIABLE.pattern}|{_NUMBER.pattern}|{_SPECIAL.pattern}|{_PLAIN_OPERATION.pattern}"
-    r"|\$(?=[ \t\n.,;:)/%]|\Z))*"
-)
-
+# bash takes these as letters in every place. Emoji and words of some languages need them.
+_JOINERS = re.compile("[\u00ad\u200c\u200d\U000e0020-\U000e007f]")
 # bash gives them a value of its own, whatever it starts with.
 _SET_BY_BASH = frozenset(["_", "SHLVL", "OLDPWD", "IFS", "SHELL"])
 
@@ -145,6 +142,7 @@ class WordReader:
         while index < len(text):
             match = _UNQUOTED.match(text, index)
             if match is not None:
+                _check_visible(match[0])
                 self._pieces.append((match[0], False))
                 index = match.end()
                 continue
@@ -166,30 +164,46 @@ class WordReader:
         self._pieces.append((self._text[index + 1 : end], True))
         return end + 1
 
+    def read_here_document(self) -> Word:
+        """Read all of the text as the body of a here-document: quotes are letters there.
+
+        Raises:
+            UnreadableError: It has something that is not read.
+        """
+        index = 0
+        while index < len(self._text):
+            index = self._read_expanded(index, escapes="$`\\")
+        return self._finish(self._text, is_assigned=True)
+
     def _read_double_quoted(self, index: int) -> int:
-        text = self._text
         index += 1
         self._pieces.append(("", True))
-        while index < len(text):
-            match = _DOUBLE_QUOTED.match(text, index)
-            if match is not None:
-                self._pieces.append((match[0], True))
-                index = match.end()
-                continue
-            mark = text[index]
-            if mark == '"':
+        while index < len(self._text):
+            if self._text[index] == '"':
                 return index + 1
-            if mark == "\\":
-                escaped = text[index + 1 : index + 2]
-                if escaped != "\n":
-                    piece = escaped if escaped and escaped in '$`"\\' else "\\" + escaped
-                    self._pieces.append((piece, True))
-                index += 2
-            elif mark == "`":
-                index = self._read_backtick(index, is_quoted=True)
-            else:
-                index = self._read_dollar(index, is_quoted=True)
+            index = self._read_expanded(index, escapes='$`"\\')
         raise UnreadableError("a quote is not closed")
+
+    def _read_expanded(self, index: int, *, escapes: str) -> int:
+        """Read a piece of a quoted text in which bash expands `$`, backticks and `escapes`."""
+        text = self._text
+        match = _DOUBLE_QUOTED.match(text, index)
+        if match is not None:
+            self._pieces.append((match[0], True))
+            return match.end()
+        mark = text[index]
+        if mark == '"':
+            self._pieces.append((mark, True))
+            return index + 1
+        if mark == "\\":
+            escaped = text[index + 1 : index + 2]
+            if escaped != "\n":
+                piece = escaped if escaped and escaped in escapes else "\\" + escaped
+                self._pieces.append((piece, True))
+            return index + 2
+        if mark == "`":
+            return self._read_backtick(index, is_quoted=True)
+        return self._read_dollar(index, is_quoted=True)
 
     def _read_backslash(self, index: int) -> int:
         escaped = self._text[index + 1 : index + 2]
@@ -201,6 +215,7 @@ class WordReader:
             if self._text[index + 2 : index + 3] not in {" ", "\t"}:
                 raise UnreadableError("a word goes on in the next line")
         else:
+            _check_visible(escaped)
             self._pieces.append((escaped, True))
         return index + 2
 
@@ -310,3 +325,15 @@ class WordReader:
             is_first = number == 0 or is_assigned
             if looks_assigned or (is_first and begins_at.search(text)):
                 self._pieces[number] = (None, True)
+
+
+def _check_visible(text: str) -> None:
+    """Raise `UnreadableError` for blanks other than the space, and letters without a width.
+
+    In quotes they are letters of a text. Outside of them a person takes `rm\u00a0x` for two words.
+    """
+    if text.isascii():
+        return
+    hidden = (unicodedata.category(letter) for letter in _JOINERS.sub("", text))
+    if any(category in ("Zs", "Cf") for category in hidden):
+        raise UnreadableError("it has an invisible character outside of quotes")

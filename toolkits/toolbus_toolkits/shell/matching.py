@@ -1,0 +1,234 @@
+"""Which patterns of rules a command may match: by its words, and by what these may run.
+
+A command that is known to run the commands of its words has them in `Effect.runs` and
+`Effect.same`. Of others some words may be lines, such as the value of `core.pager=`. They are
+looked at here, for rules that deny or ask alone; what cannot be read of them counts as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from toolbus.permissions.plain import MAX_PARTS
+from toolbus_toolkits.shell.commands import Effect, effect_of
+from toolbus_toolkits.shell.commands.interpreters import interpreter
+from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
+from toolbus_toolkits.shell.commands.table import command_of, unknown_command
+from toolbus_toolkits.shell.commands.wrappers import run_text
+from toolbus_toolkits.shell.reading import SimpleCommand, read_line
+from toolbus_toolkits.shell.rules import matches_any
+
+__all__ = [
+    "MAX_COMMANDS",
+    "MAX_DEPTH",
+    "LineCommand",
+    "all_commands",
+    "commands_inside",
+    "matching",
+    "reads_input",
+]
+
+MAX_COMMANDS = MAX_PARTS
+"""The most commands of one line, with those that others start."""
+MAX_DEPTH = 8
+"""How deep commands may start others: `sudo env nice bash -c '...'` is four."""
+_RUN_BY_PROGRAMS = re.compile(r".*(?:PAGER|EDITOR|OPEN|SSH|RSH|SHELL|COMMAND|BROWSER)", re.DOTALL)
+"""Variables whose value a program runs, as git runs `GIT_SSH_COMMAND` and less `LESSOPEN`."""
+_TEXT_OPTION = re.compile("-[A-Za-z]*m|-k|-d|--(?:message|title|body|grep|author|data(?:-[a-z]+)?)")
+"""Options whose value is a text for people, or a pattern."""
+_TAKE_TEXT = frozenset(
+    "psql mysql mariadb sqlite3 mongosh redis-cli sed awk gawk mawk nawk find fd".split()
+)
+"""Commands whose words are patterns, or code of a language that is not read."""
+_BEFORE_LINE = re.compile(r"[\s+!|-]*(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE)
+"""What stands before a line in a word: `+!rm x` for less, `exec=rm x` for tar, `EXEC:rm x`."""
+_SPACE = re.compile(r"\s")
+
+
+@dataclass(frozen=True, slots=True)
+class LineCommand:
+    """A command of a line, or one that another of its commands starts."""
+
+    command: SimpleCommand
+    effect: Effect
+    input: str | None
+    """What it reads, as far as the line gives it; empty for the input of the line itself, and None
+    where it is known only when the line runs."""
+
+
+def all_commands(
+    commands: Sequence[SimpleCommand], outer: str | None = ""
+) -> Iterator[LineCommand | None]:
+    """Yield each command of a line, and those that it starts; None at a limit.
+
+    Args:
+        commands: The commands of the line.
+        outer: What the line reads.
+    """
+    left = [(command, outer, 0) for command in reversed(commands)]
+    count = 0
+    while left:
+        command, given, depth = left.pop()
+        count += 1
+        if count > MAX_COMMANDS or depth > MAX_DEPTH:
+            yield None
+            return
+        effect = effect_of(command) if command.words else Effect(read_only=True, reads=())
+        found = LineCommand(command, effect, _input_of(command, given))
+        yield found
+        started = (*effect.runs, *_lines_that_it_reads(found))
+        left += ((inner, found.input, depth + 1) for inner in reversed(started))
+
+
+def _input_of(command: SimpleCommand, outer: str | None) -> str | None:
+    given = [redirection for redirection in command.redirections if redirection.is_input]
+    if not given:
+        return None if command.is_piped else outer
+    if len(given) == 1 and (text := given[0].text) is not None:
+        return text.value
+    is_empty = all(entry.target and entry.target.value == "/dev/null" for entry in given)
+    return "" if is_empty else None
+
+
+def _lines_that_it_reads(found: LineCommand) -> tuple[SimpleCommand, ...]:
+    """Return the commands that a shell without a script reads, and runs."""
+    effect = found.effect
+    # Of `nsenter -m wc` it is `wc` that reads.
+    if not effect.reads_lines or found.input == "" or any(map(_is_described, effect.runs)):
+        return ()
+    if found.input is None:
+        return (unknown_command(found.command.source),)
+    return run_text(found.input, found.command.source)[0]
+
+
+def _is_described(command: SimpleCommand) -> bool:
+    name = command_name(command) if command.words else None
+    return name is not None and (name in ROWS or name in SPECIAL)
+
+
+def reads_input(found: LineCommand) -> bool:
+    """Whether a command runs what the line itself gets as input: `bash`, `docker exec -i c sh`."""
+    return any(
+        other.effect.reads_lines and other.input == "" for other in (found, *commands_inside(found))
+    )
+
+
+def matching(
+    patterns: Sequence[str], found: LineCommand, inside: Sequence[LineCommand]
+) -> Iterator[str]:
+    """Yield the patterns that a command may match, without those of the commands in `runs`.
+
+    Args:
+        patterns: The patterns.
+        found: The command.
+        inside: Its `commands_inside`.
+    """
+    command, effect = found.command, found.effect
+    first_operand = _first_operand(command, effect)
+    # What cannot be told before it runs, as `eval "$X"`, may run anything too.
+    everywhere = effect.runs_words or bool(effect.immune)
+    for pattern in patterns:
+        if matches_any(pattern, command, everywhere=everywhere, first_operand=first_operand) or any(
+            matches_any(pattern, other.command, everywhere=other.effect.runs_words)
+            for other in inside
+        ):
+            yield pattern
+
+
+def _first_operand(command: SimpleCommand, effect: Effect) -> int:
+    """Return where the sub-command stands: `git --no-pager stash push` is no `git push`."""
+    if len(effect.runs) != 1 or effect.runs[0].words[:1] != command.words[:1]:
+        return 0
+    return len(command.words) - len(effect.runs[0].words) + 1
+
+
+def commands_inside(found: LineCommand, depth: int = 0) -> Iterator[LineCommand]:
+    """Yield the commands that a command may run, beside those of `runs`.
+
+    Args:
+        found: The command.
+        depth: How many commands it is inside of.
+    """
+    if depth > MAX_DEPTH:
+        return
+    others = chain(_in_same(found), _in_tails(found), _in_texts(found))
+    for other in others:
+        yield other
+        yield from commands_inside(other, depth + 1)
+
+
+def _in_same(found: LineCommand) -> Iterator[LineCommand]:
+    for command in found.effect.same:
+        for other in all_commands((command,)):
+            if other is not None:
+                yield other
+            else:
+                unknown = unknown_command(command.source)
+                yield LineCommand(unknown, effect_of(unknown), None)
+
+
+def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
+    """Yield what the words of a command start, from one on that names a command: `... sudo rm x`.
+
+    By its own words that tail is compared in `matches_any`.
+    """
+    command = found.command
+    if not found.effect.runs_words:
+        return
+    tails = [command_of(command, command.words[at:]) for at in range(1, len(command.words))]
+    described = [tail for tail in tails if _is_described(tail)]
+    for tail in described[:MAX_DEPTH]:
+        for other in all_commands((tail,), found.input):
+            # Without an input that is not known, `tool parallel` is no question of what it runs.
+            if other is not None and (_is_known(other.command) or other.input is None):
+                yield replace(other, effect=replace(other.effect, runs_words=False))
+    if not described and found.input and _is_described(command):
+        yield from _in_text(found.input)  # the image of `docker run -i image` may be a shell
+
+
+def _in_texts(found: LineCommand) -> Iterator[LineCommand]:
+    """Yield the commands of texts that programs may run, by their settings and options."""
+    command, effect = found.command, found.effect
+    for assignment in command.assignments:
+        if _RUN_BY_PROGRAMS.fullmatch(assignment.name):
+            yield from _in_text(assignment.value.known)
+    if effect.read_only or effect.changes is not None or _takes_text(command, effect):
+        return
+    before = ""
+    for word in command.words[1:]:
+        option, equals, _ = word.known.partition("=")
+        is_text = _TEXT_OPTION.fullmatch(option if equals else before)
+        if _SPACE.search(word.known) and not is_text:
+            for text in dict.fromkeys((word.known, *_parts_of(word.known))):
+                yield from _in_text(text)
+        before = word.known
+
+
+def _parts_of(text: str) -> Iterator[str]:
+    """Yield what follows each mark that a line may stand behind."""
+    for match in re.finditer("[=|]", text):
+        yield text[match.end() :]
+
+
+def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
+    """Whether the words of a command are known to be texts, code or names of files."""
+    name = command_name(command) or ""
+    if name in _TAKE_TEXT or interpreter(name) is not None:
+        return True
+    return name in ROWS and not effect.runs_words
+
+
+def _in_text(text: str) -> Iterator[LineCommand]:
+    """Yield the commands of a text that may be a line; what cannot be read of it is left out."""
+    match = _BEFORE_LINE.match(text)
+    line = text[match.end() if match else 0 :]
+    for other in all_commands(read_line(line, {}).commands):
+        if other is not None and _is_known(other.command):
+            yield replace(other, effect=replace(other.effect, runs_words=False))
+
+
+def _is_known(command: SimpleCommand) -> bool:
+    return not command.words or command.words[0].value is not None
