@@ -39,13 +39,17 @@ def work(tmp_path: Path) -> Path:
 
 
 def assess(line: str, work: Path, **variables: str) -> Assessment:
+    return assess_line_with(line, work, *PATTERNS, **variables)
+
+
+def assess_line_with(line: str, work: Path, *patterns: str, **variables: str) -> Assessment:
     return assess_line(
         line,
         directory=str(work),
         environment={"HOME": str(work.parent / HOME), "PATH": "/usr/bin:/bin", **variables},
         roots=Roots([work]),
         sensitive=SensitivePaths(),
-        patterns=PATTERNS,
+        patterns=patterns,
     )
 
 
@@ -66,6 +70,12 @@ KINDS = {
         cat a.txt 2> /dev/fd/2
         x=1
         x=$(cat a.txt); echo "$x"
+        F=a.txt; wc "$F"
+        DIR=$(pwd); ls "$DIR"
+        for FILE in a.txt src/b.py; do wc -l "$FILE"; done
+        while read -r LINE; do echo "$LINE"; done < a.txt
+        readonly F=a.txt; stat "$F"
+        f=a.txt; export f; ls
         LC_ALL=C sort a.txt
         cd src && cat b.py
         grep -r x src
@@ -108,6 +118,10 @@ KINDS = {
         http_proxy=x
         FOO=1 ls
         X=1 ls
+        export F=1; ls
+        F=1; export F; ls
+        local -x F=1; ls
+        LANGUAGES=1; TMPDIR=src; ls
         cd src; rm ../a.txt
         cd src && ls; rm ../a.txt
         cd src && ls || rm ../a.txt
@@ -266,6 +280,7 @@ def test_rules_see_each_command_and_each_file_that_is_written(work: Path) -> Non
         "ls " + "a " * 500_000,
         "touch " + "a " * 30_000,
         "env " * 20 + "ls",
+        "no-such-command " + "'a; b; c' " * 400,
         "(" * 5_000,
         "'",
         "ls \0",
@@ -300,6 +315,17 @@ def test_rules_are_suggested_for_what_is_asked_about(work: Path) -> None:
     patterns = [rule.match for rule in found.suggestions]
     assert patterns == ["make test:*", "no-such-command:*", r"rm b\ c", r"> log"]
     assert assess("make; cat .env", work).suggestions == ()
+    # Where these would not be enough, the line itself is.
+    for line in (
+        "FOO=1 make",
+        "export A=1; make test",
+        'make "$X"\ntouch "$X"',
+        "a; b; c; d; e; f",
+    ):
+        (rule,) = assess(line, work).suggestions
+        assert rule.match is not None
+        assert assess_line_with(line, work, rule.match).parts == ((rule.match,),), rule
+    assert len(assess("a; b; c; d; e", work).suggestions) == 5
 
 
 def test_a_limit_of_commands_counts_those_that_others_start(

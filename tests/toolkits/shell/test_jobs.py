@@ -12,7 +12,7 @@ import pytest
 
 from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
-from toolbus import Participant, ToolContext, ToolFailed, Turn
+from toolbus import Participant, Permissions, Rule, ToolContext, ToolFailed, ToolUse, Turn
 from toolbus_toolkits.shell import Shell, jobs
 
 ANN = Participant(id="1", name="ann")
@@ -174,15 +174,55 @@ async def test_an_endless_job_goes_on_slowly_and_is_bounded(
         ("jobs", {}, "pass", ""),
         ("read", {"job": "1"}, "pass", ""),
         ("stop", {"job": "1"}, "allow", "ends your job 1"),
-        ("write", {"job": "1", "text": "rm x\n"}, "ask", "gives text to the job 1: bash"),
+        ("write", {"job": "1", "text": "rm x\n"}, "ask", "gives text to the job 1: cat"),
         ("write", {"job": "9", "text": "rm x\n"}, "ask", "you have no job 9"),
     ],
 )
 async def test_only_text_for_a_job_is_asked_about(
     shell: _Jobs, tool: str, arguments: dict[str, Any], behavior: str, words: str
 ) -> None:
-    await shell.begin("bash")
+    await shell.begin("cat")
     said = await shell.toolkit.assess(ToolContext(caller=ANN), tool, arguments, ["rm:*"])
     assert (said.behavior, said.immune, said.matches) == (behavior, False, ())
     assert said.read_only is (tool in ("jobs", "read"))
     assert words in said.message
+
+
+JOBS_THAT_READ_LINES = ("bash", "bash -i", "cd . && sh -s", "bash -c bash", "nice bash +x 2>&1")
+
+
+@pytest.mark.parametrize("command", JOBS_THAT_READ_LINES)
+async def test_text_for_a_shell_is_judged_as_its_lines(tmp_path: Path, command: str) -> None:
+    victim = tmp_path / "victim"
+    victim.touch()
+    rules = [Rule(behavior="deny", tool="shell.run", match="rm:*")]
+    permissions = Permissions("bypass", rules=rules)
+    async with Turn(None, always=[Shell(tmp_path)], permissions=permissions) as turn:
+
+        async def write(text: str) -> str:
+            uses = [ToolUse("1", "shell.write", {"job": "1", "text": text})]
+            (result,) = await turn.run(uses)
+            return result.state
+
+        await turn.call("shell.run", command=command, background=True)
+        assert await write("rm victim\n") == "denied"
+        # What goes on in the next text is judged with it.
+        assert await write("x=1; r") == "ok"
+        assert await write("m victim\n") == "denied"
+        assert await write("; echo 'rm'\n") == "ok"
+        assert await write("echo 'a\n") == "denied"  # the rest of it is not known
+        assert await write("cat <<E\nrm\nE\necho ready; exit\n") == "ok"
+        while (page := await turn.call("shell.read", job="1"))["running"]:
+            await turn.call("shell.run", command="true")
+    assert "ready" in page["text"]
+    assert victim.exists()
+
+
+async def test_texts_for_a_shell_that_are_judged_at_once_do_not_join(shell: _Jobs) -> None:
+    job = await shell.begin("bash")
+    context = ToolContext(caller=ANN)
+    for text in ("r", "m x\n"):
+        await shell.toolkit.assess(context, "write", {"job": job, "text": text}, ["rm:*"])
+    await shell.call("write", job=job, text="r")
+    with pytest.raises(ToolFailed, match="nothing was written, call it again"):
+        await shell.call("write", job=job, text="m x\n")

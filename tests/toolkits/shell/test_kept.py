@@ -19,6 +19,7 @@ class _Kept:
     """A shell that keeps, and what it says."""
 
     def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
         self.toolkit = Shell(workdir, keep=True)
 
     async def run(self, command: str, context: ToolContext = ANN, **options: Any) -> Any:
@@ -56,7 +57,15 @@ LOOK = 'echo "${PWD##*/}" "$MODE" "$LANG"'
         ("cd sub; export MODE=a; set -o noclobber -o posix -o xtrace", "sub a C.UTF-8"),
         ("cd sub; export MODE=a; BASH_XTRACEFD=1; set -x", None),
         ("cd sub; export MODE=a; kill -9 $$", None),
-        ("cd sub; export MODE=a; trap 'echo' EXIT", None),
+        ("cd sub; export MODE=a; trap 'echo' EXIT", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a; trap 'echo' EXIT ERR; set -e; f-1.2() { false; }; f-1.2", None),
+        ("cd sub; export MODE=a; trap 'echo' ERR; IFS=1; false", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a; trap - EXIT; exit 3", None),
+        ("cd sub; export MODE=a; builtin() { :; }", None),
+        ("cd sub; export MODE=a; eval() { :; }; exit() { :; }; exit 3", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a\necho 'b", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a; true \\", "sub a C.UTF-8"),
+        ("cd sub; export MODE=a; cat <<E\nb", "sub a C.UTF-8"),
         ("cd sub; export MODE=a; sleep 60", None),
         ("cd sub; export MODE=a; rm $(trap -p | grep -o '/[^ ]*toolbus-shell-[a-z0-9_]*')", None),
         ("export BASH_ENV=/dev/stdin POSIXLY_CORRECT=1 SHELLOPTS; set -n", None),
@@ -67,11 +76,24 @@ async def test_the_next_command_starts_with_what_a_command_ended_with(
     kept: _Kept, command: str, seen: str | None
 ) -> None:
     before = " ".join((await kept.out(LOOK)).split())
-    await kept.run(command, timeout_s=0.3 if "sleep" in command else 60)
+    result = await kept.run(command, timeout_s=0.3 if "sleep" in command else 60)
     if "ls()" in command:
         assert await kept.out("type -t ls") == "file\n"
         return
     assert " ".join((await kept.out(LOOK)).split()) == (seen or before)
+    is_read = "(exit 1" not in command
+    assert ("are as before this command" in result["stderr"]) is (seen is None and is_read)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["exit 3", "false", "trap 'echo bye' EXIT; false", "(exit 7", 'echo $# "$@" $0', "set -u; $1"],
+)
+async def test_a_command_ends_as_it_does_without_keeping(kept: _Kept, command: str) -> None:
+    plain = await Shell(kept.workdir).execute(ANN, "run", {"command": command})
+    result: Any = plain.value
+    found = await kept.run(command)
+    assert (found["exit"], found["stdout"]) == (result["exit"], result["stdout"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
-from toolbus_toolkits.shell.rules import covers, matches_any, suggested
+from toolbus_toolkits.shell.rules import covers, exact_line, matches_any, suggestion
 
 
 def command(line: str) -> SimpleCommand:
@@ -162,22 +162,28 @@ SUGGESTED = [
 
 
 def test_two_words_are_suggested_or_the_text_itself() -> None:
-    found = {}
-    for line, _ in SUGGESTED:
-        rules = suggested([(command(line), False)])
-        found[line] = rules[0].match if rules else ""
+    found = {line: suggestion(command(line), is_exact=False) for line, _ in SUGGESTED}
     assert found == dict(SUGGESTED)
 
 
 def test_a_suggestion_covers_its_command_and_no_files_of_others() -> None:
-    for line in ("rm 'a b'", "rm '*'", r"mv 'a\b' '\"c\"'", 'touch "it\'s" x'):
-        (rule,) = suggested([(command(line), True)])
-        assert rule.match is not None
-        assert covers(rule.match, command(line)), rule.match
-        assert not covers(rule.match, command("rm x")), rule.match
-        assert rule.behavior == "allow"
+    for line in (
+        "rm 'b c'",
+        "rm '*'",
+        r"mv 'a\b' '\"c\"'",
+        'touch "it\'s" x',
+        "'./a b' c",
+        "'a b'",
+    ):
+        for is_exact in (True, False):
+            pattern = suggestion(command(line), is_exact=is_exact)
+            assert covers(pattern, command(line)), pattern
+            assert not covers(pattern, command("rm x")), pattern
 
 
-def test_at_most_five_rules_are_suggested() -> None:
-    commands = [command(f"tool{number} run") for number in range(9)]
-    assert len(suggested((found, False) for found in commands)) == 5
+def test_the_pattern_of_a_line_covers_no_other_line() -> None:
+    lines = ["a; b", "a\nb", "a b", "a *", "a '*'", "a '\\*'", "a \tb", "a \\\tb"]
+    assert len({exact_line(line) for line in lines}) == len(lines)
+    assert exact_line("a" * 1_001) == exact_line("a '\u200b'") == ""
+    for line in ("rm\nx", "rm *; ls"):
+        assert not covers(exact_line(line), command("rm x")), line

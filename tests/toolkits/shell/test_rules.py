@@ -10,12 +10,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.shell.deciding import Judge
+from support.shell.deciding import TOOL, Judge
 from support.shell.folder import make_project
+from toolbus import Permissions, Rule
 
-GROUPS: list[dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
-)["group"]
+
+def groups(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]]
+    found = tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))["group"]
+    return found
+
+
+GROUPS = groups("rules.toml")
+DENIALS = groups("denials.toml")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +38,17 @@ def test_rules_decide_about_each_command_of_a_line(judge: Judge, group: dict[str
             found = judge.decide_by_rules(line, *group["rules"])
             if found != behavior:
                 wrong.append(f"{behavior}: {line!r}: {found}; {judge.assess(line)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("group", DENIALS, ids=lambda group: group["reason"])
+def test_a_denial_sees_what_a_line_runs_and_no_texts(judge: Judge, group: dict[str, Any]) -> None:
+    permissions = Permissions("bypass", [Rule(behavior="deny", tool=TOOL, match="rm:*")])
+    wrong = []
+    for behavior in ("allow", "deny"):
+        for line in group.get(behavior, ()):
+            if judge.decide(line, permissions) != behavior:
+                wrong.append(f"{behavior}: {line!r}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -63,6 +81,9 @@ CONTEXTS = (
     "X=$({}) ls",
     "ls > /dev/null 2>&1; {}",
     "cat <<EOF\n$({})\nEOF\n",
+    'cat <<EOF\na `echo b` "$({}) c\nEOF\n',
+    "bash -l <<'EOF'\n{}\nEOF\n",
+    "ssh host <<'EOF'\n{}\nEOF\n",
     'cat <<< "$({})"',
     "cd src && {}",
 )

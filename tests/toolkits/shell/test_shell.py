@@ -18,11 +18,14 @@ from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
 from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import (
+    Answer,
     InvalidArguments,
     Permissions,
+    Question,
     Rule,
     ToolContext,
     ToolFailed,
+    ToolUse,
     Turn,
     builder_of,
 )
@@ -338,3 +341,73 @@ def test_a_missing_extra_is_named(package: str) -> None:
     assert ended.stderr.strip().splitlines()[-1] == (
         "ModuleNotFoundError: the toolkit shell needs more packages: pip install 'toolbus[shell]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("git commit --allow-empty", "empty commit message"),
+        ("git commit --allow-empty -qm a && git tag -a v1", "no tag message"),
+        ("git -c core.editor=vi commit --allow-empty", "empty commit message"),
+        ("git commit --allow-empty -qm a && git commit --amend --allow-empty", "a"),
+        ("git commit --allow-empty -qm a && git rebase -i --root", "Successfully rebased"),
+        ('$EDITOR a; $VISUAL a; echo "$TERM"; a=$(GIT_PAGER= git var GIT_PAGER)', "dumb"),
+    ],
+)
+async def test_no_editor_waits_for_a_person(tmp_path: Path, command: str, words: str) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("vi", "vim", "nano", "editor"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexec sleep 600\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    names = {
+        f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), **names}
+    toolkit = Shell(tmp_path, env=env)
+    result: Any = (
+        await toolkit.execute(ToolContext(), "run", {"command": f"git init -q; {command}"})
+    ).value
+    assert not result["timed_out"]
+    assert words in result["stdout"] + result["stderr"]
+
+
+async def test_an_editor_that_the_operator_names_is_used(tmp_path: Path) -> None:
+    toolkit = Shell(tmp_path, env={"EDITOR": "ed", "TERM": "xterm"})
+    command = 'echo "$EDITOR $TERM $VISUAL"'
+    result: Any = (await toolkit.execute(ToolContext(), "run", {"command": command})).value
+    assert result["stdout"] == "ed xterm true\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '"./my script.sh" x',
+        "./my\\ script.sh",
+        "export A=1; npm test",
+        "A=1 npm test",
+        'npm test "$X" && touch "$X"',
+        "npm ci\nnpm test > out.txt\n",
+        "npm ci && make a && cargo b && go c && tox && ruff check && mypy",
+        "for X in a b; do npm run $X; done",
+        "git commit -m 'a\n\nb' && FOO='x y' make",
+        "LIST=$(npm ls); make",
+    ],
+)
+async def test_a_line_that_is_always_allowed_is_not_asked_about_again(
+    tmp_path: Path, command: str
+) -> None:
+    questions: list[Question] = []
+
+    async def person(question: Question) -> Answer:
+        questions.append(question)
+        return Answer.allow("state", rule=question.permit.suggestions)
+
+    (tmp_path / "bin").mkdir()
+    for name in ("npm", "make", "cargo", "go", "tox", "ruff", "mypy", "git"):
+        (tmp_path / "bin" / name).symlink_to("/bin/true")
+    toolkit = Shell(tmp_path, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    async with Turn(None, always=[toolkit], permissions=Permissions(), ask=person) as turn:
+        for _ in range(2):
+            await turn.run([ToolUse("1", "shell.run", {"command": command})])
+    assert len(questions) == 1
+    assert questions[0].permit.suggestions

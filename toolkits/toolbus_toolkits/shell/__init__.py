@@ -99,7 +99,7 @@ class Shell(Toolkit):
         lost = "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
         super().__init__(
             name,
-            ShellTools(config).all,
+            ShellTools(config, name).all,
             title="Shell",
             description="Runs command lines with bash, in the foreground or as jobs.",
             rules=[

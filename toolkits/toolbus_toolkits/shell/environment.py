@@ -28,6 +28,15 @@ _HARMLESS = frozenset(
     }
 )
 
+_WITHOUT_A_PERSON = {
+    # Of git and others: the text that they would open in an editor stays as it is.
+    **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR"), "true"),
+    **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"), "cat"),
+    "GIT_TERMINAL_PROMPT": "0",
+    "TERM": "dumb",
+}
+"""What keeps programs from waiting for a person, who could not type anything."""
+
 _GIT_CONFIG = {
     # The hook of a hostile repository runs with `git status`, as soon as its config names one.
     "core.fsmonitor": "false",
@@ -62,15 +71,16 @@ def shell_environment(
     folders = variables.get("PATH", os.defpath).split(os.pathsep)
     variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
     variables["GIT_OPTIONAL_LOCKS"] = "0"
-    variables["GIT_TERMINAL_PROMPT"] = "0"  # nobody could answer
+    given = further.keys() | (added or {}).keys()
+    variables |= {name: _WITHOUT_A_PERSON[name] for name in _WITHOUT_A_PERSON.keys() - given}
     # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
     variables.setdefault("npm_config_logs_max", "0")
     variables.setdefault("npm_config_update_notifier", "false")
     variables.setdefault("CHECKPOINT_DISABLE", "1")  # `terraform version` would do the same
     # To ask for its new version `pip list` starts `rustc`, whose toolchain a folder may name.
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    given = variables.get("GIT_CONFIG_COUNT", "")
-    first = int(given) if given.isdecimal() else 0
+    count = variables.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
     for number, (key, value) in enumerate(_GIT_CONFIG.items(), first):
         variables[f"GIT_CONFIG_KEY_{number}"] = key
         variables[f"GIT_CONFIG_VALUE_{number}"] = value

@@ -18,8 +18,9 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker
 from toolbus_toolkits.launcher import RunningCommand
 from toolbus_toolkits.shell.output import Excerpt, Output
+from toolbus_toolkits.shell.reading import read_line
 
-__all__ = ["Job", "Jobs"]
+__all__ = ["Job", "Jobs", "WrittenLines"]
 
 _BURST_BYTES = 4 * 1024 * 1024
 _PAUSE_S = 0.1
@@ -34,8 +35,41 @@ _MAX_ENDED_CHARS = 64 * 1024 * 1024
 are left out."""
 _END_S = 1.0
 _WRITE_S = 5.0
+_MAX_JUDGED = 64
+"""Texts for one job that are judged at a time. Beyond that they have to be judged again."""
 _MAX_ASKERS = 1_000
 """Whose jobs are remembered; beyond that, those without a job start again with the id 1."""
+
+
+class WrittenLines:
+    """The lines that a shell without a script has been given as its input."""
+
+    def __init__(self) -> None:
+        self._unfinished = ""
+        """What was written and may go on in the next text: `r`, or a quote that is open."""
+        self._judged = dict[str, str]()
+        self._are_judged = False
+
+    def judged(self, text: str) -> str:
+        """Return the lines that a text ends, which is judged now."""
+        self._are_judged = True
+        if len(self._judged) >= _MAX_JUDGED:
+            self._judged.clear()
+        self._judged[text] = self._unfinished
+        return self._unfinished + text
+
+    def write(self, text: str) -> None:
+        """Note that a text is written.
+
+        Raises `ToolFailed` if another one was written since this one was judged, so that it ends
+        another line.
+        """
+        if self._are_judged and self._judged.get(text) != self._unfinished:
+            message = "another text was written to this job since this one was judged: nothing was"
+            raise ToolFailed(f"{message} written, call it again", details={"reason": "changed"})
+        lines = self._unfinished + text
+        is_whole = lines.endswith("\n") and not read_line(lines, {}).faults
+        self._unfinished = "" if is_whole else lines
 
 
 class Job:
@@ -62,6 +96,8 @@ class Job:
         """Called when it has written something."""
         self.process: RunningCommand | None = None
         """Set once it is started."""
+        self.lines: WrittenLines | None = None
+        """Set if it runs what it reads as command lines."""
         self._max_bytes = max_bytes
         self._burst = 0
         self._writing: asyncio.Task[None] | None = None

@@ -1,8 +1,9 @@
 """The directory and the exported variables of a caller, where they are kept between commands.
 
-A command tells them at its end, in a trap of bash, into a file that is there for that. What ends
-without its trap changes nothing: one that was killed, has run `exec`, or has set a trap of its own.
-Functions, aliases and options of the shell are not kept.
+A command writes them at its end into a file that is there for that: after its last line, and in a
+trap of bash where `exit` or an error ends it before. What ends without both changes nothing, and
+the result says so: one that was killed, has run `exec`, or exits with a trap of its own. Functions,
+aliases and options of the shell are not kept.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Kept:
 class Told(NamedTuple):
     """How a command tells with what it ends."""
 
-    line: str
-    """What bash is given in place of the command."""
+    script: str
+    """What bash runs; the command is its first parameter."""
     descriptor: int
     """Of the file that has it then. By its path, a command may have put another one there."""
 
@@ -124,31 +125,37 @@ class KeptStates:
             return state
 
     @contextmanager
-    def telling(self, command: str) -> Iterator[Told]:
+    def telling(self) -> Iterator[Told]:
         """Let a command tell with what it ends, into a file that is there while the block runs."""
         descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
         # Only builtins: `env` would cost as much as all the rest of a short command. They are named
         # so, and the file is written by `>|`, whatever functions and options the command has set.
         words = ("pwd -P", "printf '\\0'", "export -p", "printf '\\0'")
-        told = f"{{ {' && '.join(f'builtin {each}' for each in words)}; }} >|{quote(path)} 2>&-"
+        telling = " && ".join(f"builtin {word}" for word in words)
+        into = f">|{quote(path)} 2>&-"
+        trap = f"{{ {telling}; }} {into}"
+        # It keeps the status of the command. All stands in one line, which bash has read before the
+        # command runs, and the command in `eval`, where a quote that is open takes nothing of this.
+        status = 'case $_toolbus_status in 0) ;; *) (builtin exit "$_toolbus_status");; esac'
+        end = f"{{ _toolbus_status=$?; {telling}; {status}; }} {into}"
         try:
-            # The first line is read and run before the command is looked at.
-            yield Told(f"trap {quote(told)} EXIT\n{command}", descriptor)
+            yield Told(f'trap {quote(trap)} EXIT; eval "shift; $1\n"; {end}', descriptor)
         finally:
             os.close(descriptor)
             with suppress(OSError):  # the command has removed it
                 os.unlink(path)
 
     def keep(self, asker: Asker, told: Told) -> list[str]:
-        """Keep what a command told that has ended by itself.
+        """Keep what a command told at its end.
 
         Returns:
-            Why its variables are not kept, if it told of too many.
+            What is not kept, and why.
         """
         data = os.pread(told.descriptor, 2 * _MAX_BYTES, 0)
         directory, mark, variables = data.partition(b"\n\0")
         if not mark or not directory.startswith(b"/"):  # it ended without its trap, or nowhere
-            return []
+            text = "the directory and the exported variables are as before this command: it ended"
+            return [f"{text} killed, in `exec`, by `exit` with a trap of its own, or in no folder"]
         where = os.fsdecode(directory)
         is_whole = variables.endswith(b"\0") and len(variables) <= _MAX_BYTES
         with self._lock:

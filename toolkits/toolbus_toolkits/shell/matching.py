@@ -19,7 +19,7 @@ from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
 from toolbus_toolkits.shell.commands.table import command_of, unknown_command
 from toolbus_toolkits.shell.commands.wrappers import run_text
 from toolbus_toolkits.shell.reading import SimpleCommand, read_line
-from toolbus_toolkits.shell.rules import matches_any
+from toolbus_toolkits.shell.rules import TEXT_OPTION, matches_any
 
 __all__ = [
     "MAX_COMMANDS",
@@ -37,8 +37,6 @@ MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
 _RUN_BY_PROGRAMS = re.compile(r".*(?:PAGER|EDITOR|OPEN|SSH|RSH|SHELL|COMMAND|BROWSER)", re.DOTALL)
 """Variables whose value a program runs, as git runs `GIT_SSH_COMMAND` and less `LESSOPEN`."""
-_TEXT_OPTION = re.compile("-[A-Za-z]*m|-k|-d|--(?:message|title|body|grep|author|data(?:-[a-z]+)?)")
-"""Options whose value is a text for people, or a pattern."""
 _TAKE_TEXT = frozenset(
     "psql mysql mariadb sqlite3 mongosh redis-cli sed awk gawk mawk nawk find fd".split()
 )
@@ -200,7 +198,7 @@ def _in_texts(found: LineCommand) -> Iterator[LineCommand]:
     before = ""
     for word in command.words[1:]:
         option, equals, _ = word.known.partition("=")
-        is_text = _TEXT_OPTION.fullmatch(option if equals else before)
+        is_text = TEXT_OPTION.fullmatch(option if equals else before)
         if _SPACE.search(word.known) and not is_text:
             for text in dict.fromkeys((word.known, *_parts_of(word.known))):
                 yield from _in_text(text)

@@ -31,7 +31,7 @@ from toolbus_toolkits.shell.commands.interpreters import interpreter
 from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, reaches_further
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
-__all__ = ["covers", "exact_line", "matches_any", "suggestion"]
+__all__ = ["TEXT_OPTION", "covers", "exact_line", "matches_any", "suggestion"]
 
 _HOLE = "\0"
 """What is known only when the line runs; no word and no pattern has a NUL."""
@@ -43,6 +43,8 @@ _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
 _SPECIAL = "\\*'\" "
 """The letters of a word that mean something else in a pattern."""
+TEXT_OPTION = re.compile("-[A-Za-z]*m|-k|-d|--(?:message|title|body|grep|author|data(?:-[a-z]+)?)")
+"""Options whose value is a text for people, or a pattern."""
 _MAX_EXACT_CHARS = 1_000
 """The longest text that is suggested as it is: a person has to judge it."""
 
@@ -157,7 +159,10 @@ def matches_any(
     for at, word in enumerate(command.words[1:], 1):
         # This comes first because each word is compared with each pattern.
         is_other = word.value is not None and not word.value.endswith(found.name)
-        if is_other and not word.is_pattern and not _MAY_BE_MORE.search(word.value or ""):
+        has_more = _MAY_BE_MORE.search(word.value or "")
+        if is_other and not word.is_pattern and not has_more:
+            continue
+        if has_more and TEXT_OPTION.fullmatch(command.words[at - 1].known):
             continue
         if _may_be(found, command.words[at:], command.takes_more):
             return True
@@ -168,7 +173,10 @@ def _may_be(
     found: _Pattern, words: Sequence[Word], takes_more: bool, first_operand: int = 0
 ) -> bool:
     if words[0].value is None or words[0].is_pattern:
-        return True
+        _, slash, end = words[0].suffix.rpartition("/")
+        # What ends in `/w` is not `rm`: `docker run -v "$X:/w"`.
+        is_other = slash and not words[0].is_split and not words[0].is_pattern
+        return not (is_other and found.name and found.name != end)
     base = words[0].value.rpartition("/")[2]
     if found.name and found.name != base and not _MAY_BE_MORE.search(words[0].value):
         return False

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
@@ -16,10 +17,10 @@ from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
-from toolbus_toolkits.shell.assessing import assess_line
+from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.shell.environment import is_harmless, shell_environment
-from toolbus_toolkits.shell.jobs import Job, Jobs
+from toolbus_toolkits.shell.jobs import Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.kept import Kept, KeptStates
 from toolbus_toolkits.shell.output import MAX_CHARS
 from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
@@ -29,7 +30,7 @@ __all__ = ["JobInfo", "JobPage", "RunResult", "ShellTool", "ShellTools", "WriteR
 _MAX_TIMEOUT_S = 600
 _MAX_COMMAND_CHARS = 64 * 1024
 _MAX_COMMAND_BYTES = 120 * 1024
-"""Linux takes at most 128 KiB as one argument, with a NUL and with what `keep` puts before it."""
+"""Linux takes at most 128 KiB as one argument, with a NUL."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Of a command in the foreground, 50 times what is kept of it: it writes by mistake. A job has no
 such limit, since a server may write for months."""
@@ -109,11 +110,13 @@ class ShellTools:
 
     Args:
         config: The config.
+        name: The name of the toolkit.
 
     Raises `ValueError` where there is no bash.
     """
 
-    def __init__(self, config: ShellConfig) -> None:
+    def __init__(self, config: ShellConfig, name: str) -> None:
+        self._name = name
         variables = shell_environment(config.env, config.inherit)
         bash = shutil.which("bash", path=variables["PATH"])
         if bash is None:
@@ -188,26 +191,33 @@ class ShellTools:
         seconds = seconds_to_answer(context, timeout_s)
         notes: list[str] = []
         with ExitStack() as stack:
-            told = None if kept is None else stack.enter_context(kept.telling(command))
+            told = None if kept is None else stack.enter_context(kept.telling())
             progress = _Progress(context, job)
             stack.callback(progress.end)
-            line = told.line if told else command
-            timed_out = await self._run_job(context, job, begun, seconds, line)
+            bash = (*self._bash, command)
+            if told is not None:
+                bash = (*self._bash, told.script, self._bash[0], command)
+            timed_out = await self._run_job(context, job, begun, seconds, bash)
             if job.is_killed_for_output:
                 notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
-            elif kept is not None and told is not None and not timed_out:
+            if kept is not None and told is not None:
                 notes += kept.keep(asker, told)
         return self._result(asker, job, timed_out, notes)
 
     async def _run_job(
-        self, context: ToolContext, job: Job, begun: Kept, seconds: float, line: str
+        self,
+        context: ToolContext,
+        job: Job,
+        begun: Kept,
+        seconds: float,
+        bash: tuple[str, ...],
     ) -> bool:
         """Run a command in the foreground; return whether its time has passed."""
         try:
             async with (
                 asyncio.timeout(seconds),
                 run_command(
-                    (*self._bash, line),
+                    bash,
                     env=begun.variables,
                     cwd=begun.directory,
                     on_output=job.receive,
@@ -225,6 +235,8 @@ class ShellTools:
 
     async def _run_as_job(self, context: ToolContext, command: str, begun: Kept) -> RunResult:
         job = Job(command)
+        if reads_lines(command, begun.variables):
+            job.lines = WrittenLines()
         start = partial(
             start_command,
             (*self._bash, command),
@@ -338,6 +350,8 @@ class ShellTools:
             text: What it reads; most programs wait for the end of a line.
         """
         found = self.jobs.get(asker_of(context), job)
+        if found.lines is not None:
+            found.lines.write(text)
         return WriteResult(waiting=await found.write(text.encode(errors="replace")))
 
     async def _stop(self, context: ToolContext, job: JobId) -> JobInfo:
@@ -353,10 +367,26 @@ class ShellTools:
 
     def _assess_write(self, context: ToolContext, job: str, text: str) -> Assessment:
         try:
-            command = self.jobs.get(asker_of(context), job).command
+            found = self.jobs.get(asker_of(context), job)
         except ToolFailed as error:
             return Assessment("ask", message=error.message)
-        return Assessment("ask", message=f"gives text to the job {job}: {command}", preview=text)
+        message = f"gives text to the job {job}: {found.command}"
+        if found.lines is None:
+            return Assessment("ask", message=message, preview=text)
+        lines = found.lines.judged(text)
+        said = self._assess_run(context, lines) if lines.strip() else Assessment("pass")
+        # Earlier lines may have changed its directory and what a command is: that a line only
+        # reads, or changes files of the working directory alone, is not known.
+        return replace(
+            said,
+            behavior="ask",
+            read_only=False,
+            within_workdir=False,
+            message=f"{message}; as a line: {said.message or 'it only reads'}",
+            preview=text,
+            parts=said.parts or ((),),
+            reaches=f"{self._name}.run",
+        )
 
 
 class _Progress:

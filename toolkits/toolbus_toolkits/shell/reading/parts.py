@@ -25,6 +25,8 @@ class Word:
     """Where `value` is None: what it begins with, as far as that is known."""
     is_split: bool = False
     """Where `value` is None: whether it may become several words, or none."""
+    suffix: str = ""
+    """Where `value` is None: what it ends with, as far as that is known."""
 
     @property
     def known(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from toolbus_toolkits.shell.reading.braces import expand_braces
 from toolbus_toolkits.shell.reading.evaluating import is_special_name
@@ -301,6 +302,7 @@ class WordReader:
                     is_pattern=not is_assigned and _PATTERN.search(unquoted) is not None,
                     prefix=prefix,
                     is_split=self._is_split and not is_assigned,
+                    suffix=_known_end(pieces),
                 )
             prefix += text
         is_pattern = not is_assigned and _PATTERN.search(unquoted) is not None
@@ -325,6 +327,11 @@ class WordReader:
             is_first = number == 0 or is_assigned
             if looks_assigned or (is_first and begins_at.search(text)):
                 self._pieces[number] = (None, True)
+
+
+def _known_end(pieces: Sequence[_Piece]) -> str:
+    known = takewhile(lambda piece: piece[0] is not None, reversed(pieces))
+    return "".join(text or "" for text, _ in reversed(list(known)))
 
 
 def _check_visible(text: str) -> None:
