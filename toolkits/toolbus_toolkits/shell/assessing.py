@@ -107,17 +107,14 @@ def _matches(
         if not left:
             raise TooManyWords
         written = [*map(_writing, verdict.written)]
-        found.update(
-            (pattern, False)
-            for pattern in matching(patterns, command, inside)
-            if pattern not in found
-        )
-        known = (command.command, *(other.command for other in inside), *written)
+        known = (command.command, *command.effect.same, *written)
+        may_match = set(matching(patterns, command, inside))
         for pattern in patterns:
-            if any(matches_any(pattern, other) for other in written):
-                found.setdefault(pattern, False)
-            if pattern in found and any(_certainly_matches(pattern, other) for other in known):
-                found[pattern] = True
+            if pattern in may_match or any(matches_any(pattern, other) for other in written):
+                is_certain = found.get(pattern, False)
+                found[pattern] = is_certain or any(
+                    _certainly_matches(pattern, other) for other in known
+                )
     return found
 
 
@@ -218,7 +215,7 @@ def _combined(
 ) -> Assessment:
     whole = exact_line(line)
     found = tuple(pattern for pattern in patterns if pattern in matches or pattern == whole)
-    uncertain = tuple(pattern for pattern in found if not matches.get(pattern, pattern == whole))
+    uncertain = tuple(pattern for pattern in found if pattern != whole and not matches[pattern])
     if all(verdict.is_read_only for verdict in verdicts):
         return Assessment("pass", read_only=True, matches=found, uncertain=uncertain)
     parts = []
