@@ -14,6 +14,7 @@ tests/sdk/transport/test_websocket.py tests the contract with websockets 15, 16 
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import BaseTransport, TimerHandle
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +25,8 @@ from typing import Any, ClassVar, Protocol
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
-from websockets.frames import DATA_OPCODES, Frame, Opcode
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import DATA_OPCODES, CloseCode, Frame, Opcode
 from websockets.protocol import Event, Side, State
 
 from toolbus.forked_children import keep_from_children
@@ -114,6 +116,7 @@ class MessageConnection(Connection):
         "_is_busy",
         "_is_closing",
         "_is_cutting",
+        "_is_heard",
         "_received",
         "_send_queue",
         "_stall_timer",
@@ -146,6 +149,7 @@ class MessageConnection(Connection):
         )
         self._is_closing = False
         self._is_cutting = False
+        self._is_heard = False
         self._fragments: list[bytes] = []
         self._received = 0
         self._is_busy = False
@@ -164,6 +168,7 @@ class MessageConnection(Connection):
 
     def data_received(self, data: bytes) -> None:
         """Read data, and record whether it held more than one message."""
+        self._is_heard = True
         self._received = 0
         if self.receiver is not None and (self._is_cutting or self._start_cutting()):
             for part in self._cutter.cut(data):
@@ -223,6 +228,26 @@ class MessageConnection(Connection):
         self._unread_pongs += 1
         if self._unread_pongs > _MAX_UNREAD_PONGS:
             self.close_with(SLOW_CONSUMER, "slow consumer")
+
+    async def keepalive(self) -> None:
+        """Send a ping at intervals, and close where the peer then is silent.
+
+        A peer that sends more than is read at once is not silent: its pong waits behind that.
+        """
+        assert self.ping_interval is not None
+        with suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(self.ping_interval)
+                pong = asyncio.ensure_future(await self.ping())
+                patience_s = self.ping_timeout
+                while not pong.done():
+                    self._is_heard = False
+                    await asyncio.wait([pong], timeout=patience_s)
+                    if not (pong.done() or self._is_heard):
+                        self.close_with(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
+                        return
+                    # Both times together limit a silence, also one that began with the wait above.
+                    patience_s = self.ping_interval
 
     # Writing
 

@@ -98,6 +98,15 @@ async def test_silent_peer_is_removed_and_one_that_answers_pings_stays() -> None
         assert await silent.close_code() == 1011
 
 
+async def test_peer_whose_pong_waits_behind_its_requests_stays() -> None:
+    """CONN-7."""
+    settings = ServerSettings(KeyRing([]), port=0, ping_interval_s=0.05, ping_timeout_s=0.1)
+    async with running_server(settings=settings) as server, raw_participant(server) as host:
+        for number in range(1_000):  # far more than is read within both times
+            host.send_frame(offer({"name": f"t{number}"}, number))
+        assert await ask(host, Subscribe(5_000, [])) == {"topics": []}
+
+
 async def test_welcome_is_the_first_frame_and_has_identity_and_room() -> None:
     """CONN-10, GROW-2."""
     scope = ApiScope.agent_default()
