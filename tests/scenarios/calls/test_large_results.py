@@ -10,12 +10,24 @@ from typing import Any
 import psutil
 import pytest
 
+from support.patience import PATIENCE_S
 from support.rooms.large_results import MANY_LARGE, SLOW, arrives, raw_host, sdk_host
-from toolbus import RoomException
+from toolbus import KeyRing, RoomException
+from toolbus.client import reconnecting_connection
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT
+from toolbus.transport import websocket
+from toolbus_server import ServerSettings
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
 
 HOSTS = [sdk_host, raw_host]
+NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a line stand still for as long as this machine needs for what is sent meanwhile."""
+    monkeypatch.setattr(reconnecting_connection, "PING_INTERVAL_S", None)
+    monkeypatch.setattr(websocket, "_STALL_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.mark.parametrize(("count", "size"), MANY_LARGE)
@@ -24,7 +36,11 @@ async def test_a_caller_that_reads_as_fast_as_its_line_gets_every_large_result(
     hosting: Callable[[TestServer], Any], count: int, size: int
 ) -> None:
     """CONN-14, STREAM-11."""
-    async with running_server() as server, FaultProxy(server.url) as proxy, hosting(server):
+    async with (
+        running_server(settings=NO_PINGS) as server,
+        FaultProxy(server.url) as proxy,
+        hosting(server),
+    ):
         async with server.room("ann", via=proxy) as ann:
             proxy.to_participant = SLOW
             assert all(await asyncio.gather(*(arrives(ann, n, size) for n in range(count))))
@@ -33,7 +49,7 @@ async def test_a_caller_that_reads_as_fast_as_its_line_gets_every_large_result(
 async def test_a_flood_of_results_neither_cuts_its_caller_off_nor_fills_the_server() -> None:
     """CALL-28: what does not fit is an error of its own call."""
     async with (
-        running_server() as server,
+        running_server(settings=NO_PINGS) as server,
         FaultProxy(server.url) as proxy,
         raw_host(server),
         server.room("ann", via=proxy) as ann,
@@ -58,7 +74,7 @@ async def test_callers_of_a_host_do_not_wait_for_a_caller_that_does_not_read() -
     """STREAM-11: results that wait at the host take no place there."""
     count = MAX_IN_FLIGHT + 44
     async with (
-        running_server() as server,
+        running_server(settings=NO_PINGS) as server,
         FaultProxy(server.url) as proxy,
         sdk_host(server),
         server.room("ann", via=proxy) as ann,
