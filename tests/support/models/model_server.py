@@ -12,6 +12,7 @@ from typing import Any
 
 import h11
 
+from support.models.strict_rules import refusals
 from support.models.wire_replies import Says, chat_counts, events_of, whole_reply
 from support.models.wire_rules import wrongs
 
@@ -48,6 +49,8 @@ class ModelServer:
 
     script: list[Says | Broken]
     port: int = 0
+    compares: bool = True
+    """Whether a request is compared with what the model said here, and nowhere else."""
     said: list[Says] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -65,9 +68,9 @@ class ModelServer:
 
 
 @asynccontextmanager
-async def model_server(*script: Says | Broken) -> AsyncIterator[ModelServer]:
+async def model_server(*script: Says | Broken, compares: bool = True) -> AsyncIterator[ModelServer]:
     """Serve on a free port; each request gets the next part of the script."""
-    running = ModelServer(list(script))
+    running = ModelServer(list(script), compares=compares)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         running.connections += 1
@@ -120,7 +123,8 @@ async def _answered(server: ModelServer, line: _Line) -> bool:
     path = request.target.decode()
     api = _PATHS.get(path, "gemini")
     is_streamed = bool(body.get("stream")) or ":streamGenerateContent" in path
-    found = wrongs(api, body, server.said)
+    found = wrongs(api, body, server.said) if server.compares else []
+    found += refusals(api, body, server.said)
     if api == "gemini" and not re.match(r"/v1/models/[\w.-]+:\w*enerateContent", path):
         found.append(f"the path {path}")
     server.wrongs += found

@@ -57,6 +57,7 @@ def _chat(says: Says) -> dict[str, Any]:
         "content": says.text or None,
         "refusal": None,
         "annotations": [],
+        "reasoning_content": f"opaque {says.number}",
         "of_a_vendor": says.number,  # compatible servers add fields and want them back
     }
     if says.uses:
@@ -84,6 +85,7 @@ def _chat_events(says: Says) -> Iterator[tuple[str, dict[str, Any]]]:
         return "", _chat_head(says, "chat.completion.chunk") | {"choices": [choice]}
 
     yield event({"role": "assistant", "content": "" if says.text else None, "refusal": None})
+    yield event({"reasoning_content": f"opaque {says.number}"})
     for piece in _pieces(says.text):
         yield event({"content": piece})
     for index, (id_, name, given) in enumerate(says.ids()):
@@ -256,7 +258,7 @@ def _gemini(says: Says, parts: list[dict[str, Any]] | None = None) -> dict[str, 
 
 
 def _parts(says: Says) -> Iterator[dict[str, Any]]:
-    yield {"text": "hm", "thought": True}
+    yield {"text": f"opaque {says.number}", "thought": True}
     if says.text:
         yield {"text": says.text}
     for position, (_, name, given) in enumerate(says.ids()):

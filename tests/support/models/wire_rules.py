@@ -40,6 +40,8 @@ def wrongs(api: str, body: Any, said: Sequence[Says]) -> list[str]:
 def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
     messages = body.get("messages") or [{}]
     own = [message for message in messages if message.get("role") == "assistant"]
+    # What stands between a result and its files is not of the model.
+    own = [message for message in own if message.get("content") != "OK."]
     hint: Any = chat_params.CompletionCreateParamsStreaming
     hint = hint if body.get("stream") else chat_params.CompletionCreateParamsNonStreaming
     checked = [message for message in messages if message.get("role") != "assistant"]
