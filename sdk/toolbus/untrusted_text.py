@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["json_text", "one_line", "printable", "visible"]
+__all__ = ["json_text", "one_line", "printable", "shortened", "visible"]
 
 _CUT = "…"
 _BLANK = frozenset(
@@ -47,6 +47,26 @@ def printable(text: str, max_chars: int | None = None) -> str:
 def one_line(text: str, max_chars: int | None = None) -> str:
     r"""Escape text as `printable` does, and line ends and tabs too: as `\n` and `\t`."""
     return _escaped(text, "", max_chars)
+
+
+def shortened(text: str, max_chars: int | None) -> str:
+    """Cut the middle out of a text that is longer: what decides may stand at its end.
+
+    Args:
+        text: The text, escaped before.
+        max_chars: Its longest length, with the mark that says how many characters are left out;
+            None cuts nothing.
+    """
+    if max_chars is None or len(text) <= max_chars:
+        return text
+    kept = max_chars - len(_left_out(len(text)))
+    tail = kept // 3
+    head = kept - tail
+    return f"{text[:head]}{_left_out(len(text) - kept)}{text[len(text) - tail :]}"
+
+
+def _left_out(count: int) -> str:
+    return f" [... {count:,} characters ...] "
 
 
 def json_text(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:

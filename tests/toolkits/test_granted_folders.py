@@ -134,7 +134,11 @@ async def test_two_toolkits_of_one_turn_have_grants_of_their_own(top: Path) -> N
         for at, name in enumerate(("shell", "other", "shell", "other"))
     ]
     state = AgentState()
-    for always in ([a, LocalToolkit(b, alias="other")], [LocalToolkit(a, alias="other"), b]):
+    turns: list[list[Toolkit | LocalToolkit]] = [
+        [a, LocalToolkit(b, alias="other")],
+        [LocalToolkit(a, alias="other"), b],
+    ]
+    for always in turns:
         async with Turn(
             None, always=always, permissions=Permissions(), ask=desk.ask, state=state
         ) as turn:

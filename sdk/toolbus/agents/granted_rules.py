@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from toolbus.chunks.json_values import is_encodable
 from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule
 from toolbus.tools.middleware import ToolCall
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import json_text, one_line, shortened
 
 __all__ = [
     "MAX_GRANTED_RULES",
@@ -132,7 +132,7 @@ class GrantedRule:
         if self.owner:
             words.append(f"of {json_text(one_line(self.owner, 140))}")
         if self.match is not None:
-            words.append(json_text(one_line(self.match, 200)))
+            words.append(json_text(shortened(one_line(self.match), 200)))
         if self.arguments:
             words.append(f"with the arguments {self.arguments[:_SHOWN_DIGEST_CHARS]}")
         words += (f"in {json_text(one_line(folder))}" for folder in self.workdirs)

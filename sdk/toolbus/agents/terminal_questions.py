@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import select
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from unicodedata import east_asian_width
 from weakref import WeakKeyDictionary
 
@@ -27,17 +29,22 @@ from toolbus.auth.participant_names import full_name
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Unavailable
 from toolbus.permissions.rule import Rule
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = ["ask_in_terminal"]
 
-_SHOWN_LINES = 40
-"""Of arguments and of a preview, unless the person asks for all: about one screen for both."""
+_HEAD_ROWS = 28
+_TAIL_ROWS = 12
+"""Rows of a text that are shown, unless the person asks for all: its beginning and its end."""
 _MAX_LINE_BYTES = 4_000
 """A terminal takes lines of up to 4,095 bytes; longer arguments need an editor."""
 _THREADS = WorkerThreads("terminal", 4, may_take_long=True)
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _COLORS = {"+": "32", "-": "31", "@": "36"}
+_HUNK = re.compile(r"^@@", re.MULTILINE)
+_MARK = "    | "
+"""Stands before each row that others wrote, and before nothing else."""
 
 
 async def ask_in_terminal(question: Question) -> Answer:
@@ -84,7 +91,6 @@ class _Terminal:
         self._woken, self._wake = os.pipe()
         is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
         self.has_colors = not is_plain
-        self.width = max(20, shutil.get_terminal_size().columns)
 
     def __enter__(self) -> Self:
         self._former = self._termios.tcgetattr(self.fd)
@@ -102,6 +108,14 @@ class _Terminal:
         os.close(self._wake)
         for opened in (self.fd, self._woken):
             os.close(opened)
+
+    @property
+    def width(self) -> int:
+        """Its columns now; stdout may be a file."""
+        columns = 0
+        with suppress(OSError):
+            columns = os.get_terminal_size(self.fd).columns
+        return max(20, columns or shutil.get_terminal_size().columns)
 
     def write(self, text: str) -> None:
         """Write text. Raises `Unavailable` if the terminal was closed."""
@@ -161,7 +175,7 @@ class _Dialog:
 
     async def answer(self) -> Answer:
         """Show the question, and return the answer to it."""
-        self._show(_SHOWN_LINES)
+        self._show()
         while True:
             key = await self._key("[o]nce, [a]lways, [d]eny, [e]dit, [v]iew all: ")
             if key == "o":
@@ -173,51 +187,72 @@ class _Dialog:
             if key == "e":
                 await self._edit()
             if key == "v":
-                self._show(None)
+                self._show(is_whole=True)
             if key not in set("oadev"):
                 self._terminal.write("  Press one key, without Enter: o, a, d, e or v.\n")
 
-    def _show(self, most_lines: int | None) -> None:
+    def _show(self, *, is_whole: bool = False) -> None:
+        self._terminal.write("\nMay this call run?\n")
+        for label, text in self._parts():
+            self._quote(label, text, is_whole=is_whole)
+
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        """Yield what the person has to see, each with its label."""
         question, assessment = self._question, self._question.assessment
-        tool = question.tool
+        tool, permit = question.tool, question.permit
         owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
-        write = self._terminal.write
-        write("\nMay this call run?\n")
-        self._quote("tool", f"{one_line(tool.name)} ({one_line(owner)})", most_lines)
+        yield "tool", f"{one_line(tool.name)} ({one_line(owner)})"
+        if tool.workdirs:
+            yield "in", _folders(tool)
         if assessment.reaches:
-            self._quote("reaches", one_line(assessment.reaches), most_lines)
-        self._quote("arguments", json_text(self._arguments, indent=2), most_lines)
-        self._quote("asked because", printable(question.permit.reason), most_lines)
+            yield "reaches", one_line(assessment.reaches)
+        yield "arguments", json_text(self._arguments, indent=2)
+        if self._edited is not None:
+            return  # the rest is about the arguments before
+        yield "asked because", printable(permit.reason)
+        if permit.rule is not None and str(permit.rule) != permit.rule.shown():
+            yield "rule", permit.rule.shown()
         # Most reasons quote it already.
-        if assessment.message and json_text(assessment.message) not in question.permit.reason:
-            speaker = "its owner says" if tool.owner else "the tool says"
-            self._quote(speaker, printable(assessment.message), most_lines)
+        if assessment.message and json_text(assessment.message) not in permit.reason:
+            yield (
+                "its owner says" if tool.owner else "the tool says",
+                printable(assessment.message),
+            )
         if assessment.preview:
-            self._quote("preview", printable(assessment.preview), most_lines)
+            yield "preview", printable(assessment.preview)
 
     @property
     def _arguments(self) -> Mapping[str, Any]:
         return self._question.arguments if self._edited is None else self._edited
 
-    def _quote(self, label: str, text: str, most_lines: int | None) -> None:
-        """Write text that others wrote, each line behind a mark, cut to some lines."""
+    def _quote(self, label: str, text: str, *, is_whole: bool) -> None:
+        """Write text that others wrote, each row behind a mark; of a long one the middle is cut."""
+        text = text.removesuffix("\n").replace("\t", "    ")
+        width = self._terminal.width - len(_MARK)
+        is_diff = label == "preview" and _HUNK.search(text) is not None
+        has_colors = is_diff and self._terminal.has_colors
+        head = list(islice(_rows(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
+        tail: list[_Row] = []
+        if not is_whole and len(head) > _HEAD_ROWS + _TAIL_ROWS:
+            del head[_HEAD_ROWS:]
+            tail = _last_rows(text, width, _TAIL_ROWS, head[-1].end)
         self._terminal.write(f"  {label}:\n")
-        lines = text.splitlines() or [""]
-        is_diff = label == "preview" and any(line.startswith("@@") for line in lines)
-        left = most_lines
-        for number, line in enumerate(lines):
-            pieces = list(_pieces(line.replace("\t", "    "), self._terminal.width - 6))
-            if left is not None:
-                pieces = pieces[:left]
-                left -= len(pieces)
-            color = _COLORS.get(line[:1], "") if is_diff and self._terminal.has_colors else ""
-            for piece in pieces:
-                shown = f"\x1b[{color}m{piece}\x1b[0m" if color else piece
-                self._terminal.write(f"    | {shown}\n")
-            if left is not None and left <= 0 and number + 1 < len(lines):
-                more = len(lines) - number - 1
-                self._terminal.write(f"    ({more:,} more lines: press v)\n")
-                return
+        self._write_rows(text, head, has_colors=has_colors)
+        if tail:
+            hidden = text[head[-1].end : tail[0].begin].removeprefix("\n").removesuffix("\n")
+            lines = hidden.count("\n") + 1
+            self._terminal.write(
+                f"    ({len(hidden):,} characters are hidden here, of {lines:,} lines: press v)\n"
+            )
+            self._write_rows(text, tail, has_colors=has_colors)
+
+    def _write_rows(self, text: str, rows: Iterable[_Row], *, has_colors: bool) -> None:
+        for row in rows:
+            shown = text[row.begin : row.end]
+            first = text[text.rfind("\n", 0, row.begin) + 1 :][:1] if has_colors else ""
+            if color := _COLORS.get(first):
+                shown = f"\x1b[{color}m{shown}\x1b[0m"
+            self._terminal.write(f"{_MARK}{shown}\n")
 
     async def _key(self, prompt: str) -> str:
         with self._terminal.keys():
@@ -244,8 +279,11 @@ class _Dialog:
             self._terminal.write("  Not always: this is asked each time, whatever was allowed.\n")
             return None
         rules = [] if self._edited is not None else list(permit.suggestions)
+        if folders := _folders(self._question.tool):
+            self._quote("in these folders alone", folders, is_whole=True)
         for number, rule in enumerate(rules, 1):
-            self._quote(str(number), _covers(rule), None)  # its pattern may be long, to fake a line
+            # All of it: its pattern may be long, to fake a line.
+            self._quote(str(number), _covers(rule), is_whole=True)
         if len(rules) > 1:  # as for the parts of one input, which need a rule each
             self._terminal.write("  a: all of these\n")
         self._terminal.write("  x: exactly these arguments of this tool\n")
@@ -282,7 +320,7 @@ class _Dialog:
         # As text: 1, 1.0 and true are equal, and are not the same arguments.
         asked = json_text(dict(self._question.arguments), sort_keys=True)
         self._edited = None if json_text(value, sort_keys=True) == asked else value
-        self._show(_SHOWN_LINES)
+        self._show()
 
     async def _in_editor(self, editor: str, text: str) -> str:
         """Return the text as the editor leaves it; empty if it cannot be started, or fails."""
@@ -316,16 +354,37 @@ def _covers(rule: Rule) -> str:
     return f"{which} of {one_line(rule.tool)}"
 
 
-def _pieces(line: str, width: int) -> Iterator[str]:
-    """Split a line so that the terminal breaks none of it: a broken line has no mark."""
-    piece: list[str] = []
+def _folders(tool: ToolInfo) -> str:
+    """Return where a tool works, and what is allowed for it holds, a line for each folder."""
+    return "\n".join(map(one_line, tool.workdirs))
+
+
+class _Row(NamedTuple):
+    """Where a row of the terminal begins and ends in a text."""
+
+    begin: int
+    end: int
+
+
+def _rows(text: str, width: int, begin: int = 0) -> Iterator[_Row]:
+    """Split a text so that the terminal breaks none of it: a broken line has no mark."""
     used = 0
-    for character in line:
+    for at in range(begin, len(text)):
+        character = text[at]
+        if character == "\n":
+            yield _Row(begin, at)
+            begin, used = at + 1, 0
+            continue
         columns = 2 if east_asian_width(character) in "WF" else 1
         if used + columns > width:
-            yield "".join(piece)
-            piece = []
-            used = 0
-        piece.append(character)
+            yield _Row(begin, at)
+            begin, used = at, 0
         used += columns
-    yield "".join(piece)
+    yield _Row(begin, len(text))
+
+
+def _last_rows(text: str, width: int, count: int, after: int) -> list[_Row]:
+    """Return the last rows of a long text, without a look at all that is before."""
+    # A row has at most `width` characters and a line end.
+    begin = max(after + text.startswith("\n", after), len(text) - count * (width + 1))
+    return list(_rows(text, width, begin))[-count:]

@@ -23,7 +23,7 @@ from toolbus.permissions.rule_index import (
     tool_owner,
     trusts_owner,
 )
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import json_text, one_line, shortened
 
 __all__ = ["Permissions"]
 
@@ -472,7 +472,7 @@ def _owner(tool: JudgedTool) -> str:
 
 def _quoted(text: str) -> str:
     # As JSON, so that no text can end its quotes.
-    return json_text(one_line(text, _MAX_QUOTED_CHARS))
+    return json_text(shortened(one_line(text), _MAX_QUOTED_CHARS))
 
 
 def _list(label: str, values: Iterable[object]) -> Iterable[Any]:

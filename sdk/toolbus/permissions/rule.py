@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.auth.participant_names import reference_fault
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import json_text, one_line, shortened
 
 __all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior", "name_fault_in_rules"]
 
@@ -59,16 +59,23 @@ class Rule:
 
     def __str__(self) -> str:
         """Return the rule in one line for a person: `deny shell.run "rm:*" (rules.toml:4)`."""
+        return self.shown(_MAX_SHOWN_CHARS)
+
+    def shown(self, max_chars: int | None = None) -> str:
+        """Return the rule in one line, with the middle of a pattern or path cut out that is longer.
+
+        Args:
+            max_chars: How long they may be; None cuts nothing.
+        """
         words = [self.behavior, self.tool]
         if self.match is not None:
-            words.append(json_text(one_line(self.match, _MAX_SHOWN_CHARS)))
+            words.append(json_text(shortened(one_line(self.match), max_chars)))
         for name in ("owner", "principal", "caller"):
             value = getattr(self, name)
             if value is not None:
                 words.append(f"{name}={json_text(one_line(value))}")
         if self.origin:
-            # Of a long path the end, with the name of the file and the line.
-            words.append(f"({one_line(self.origin[-_MAX_SHOWN_CHARS:])})")
+            words.append(f"({shortened(one_line(self.origin), max_chars)})")
         return " ".join(words)
 
 

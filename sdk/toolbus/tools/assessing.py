@@ -32,7 +32,7 @@ from toolbus.tools.assess_threads import on_assess_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
-from toolbus.untrusted_text import printable
+from toolbus.untrusted_text import printable, shortened
 
 __all__ = ["assessed", "of_patterns"]
 
@@ -42,7 +42,6 @@ _SHARE_OF_DEADLINE = 0.8
 """How much of the time that a question has is the tool's; in the rest the answer travels. Without
 it, what the caller of a tool that hangs gets is no assessment but a deadline that passed."""
 _BEHAVIORS = get_args(AssessedBehavior)
-_CUT = "…"
 _abandoned: set[asyncio.Task[Any]] = set()
 
 
@@ -225,8 +224,8 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
         read_only=said.read_only,
         within_workdir=said.within_workdir,
         immune=said.immune,
-        message=printable(said.message[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
-        preview=_cut_preview(said.preview),
+        message=shortened(printable(said.message), MAX_MESSAGE_CHARS),
+        preview=_shortened_preview(said.preview),
         suggestions=_usable(said.suggestions, name, reaches),
         matches=tuple(matches),
         parts=tuple(
@@ -261,13 +260,14 @@ def of_patterns(said: Assessment, patterns: Sequence[str]) -> Assessment:
     )
 
 
-def _cut_preview(text: str) -> str:
-    shown = printable(text[:MAX_PREVIEW_BYTES])
-    packed = shown.encode()
-    if len(packed) <= MAX_PREVIEW_BYTES and len(text) <= MAX_PREVIEW_BYTES:
-        return shown
-    kept = packed[: MAX_PREVIEW_BYTES - len(_CUT.encode())]
-    return kept.decode(errors="ignore") + _CUT
+def _shortened_preview(text: str) -> str:
+    escaped = shown = printable(text)
+    most = MAX_PREVIEW_BYTES
+    while len(shown.encode()) > MAX_PREVIEW_BYTES:
+        shown = shortened(escaped, most)
+        # Its characters have up to four bytes each.
+        most = most * MAX_PREVIEW_BYTES // (len(shown.encode()) + 1)
+    return shown
 
 
 def _usable(suggestions: Sequence[Any], name: str, reaches: str) -> tuple[Rule, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 import pytest
 
 from support.processes.terminal_person import ALWAYS, JSON, KEYS, REASON, Person
+from toolbus.untrusted_text import printable
 
 PROGRAM = textwrap.dedent(
     """
@@ -28,12 +31,17 @@ PROGRAM = textwrap.dedent(
     rules = tuple(Rule(behavior="allow", tool="shell.run", match=match) for match in matches)
     question = Question(
         ToolUse("1", "shell.run", arguments),
-        ToolInfo("shell.run", "", {}, "shell", "run", owner=facts.get("owner", "")),
+        ToolInfo(
+            "shell.run", "", {}, "shell", "run",
+            owner=facts.get("owner", ""),
+            workdirs=tuple(facts.get("workdirs", ())),
+        ),
         arguments,
         Permit(
             "ask",
             facts.get("reason", "No rule allows this call."),
-            source=facts.get("source", "mode"),
+            Rule(behavior="ask", match=facts["match"]) if "match" in facts else None,
+            facts.get("source", "mode"),
             suggestions=rules,
         ),
         Assessment("ask", message=facts.get("message", ""), preview=facts.get("preview", "")),
@@ -52,8 +60,10 @@ PROGRAM = textwrap.dedent(
 
 
 @contextmanager
-def asked(*, variables: Mapping[str, str] | None = None, **facts: Any) -> Iterator[Person]:
-    with Person(PROGRAM, json.dumps(facts), variables=variables) as person:
+def asked(
+    *, variables: Mapping[str, str] | None = None, columns: int = 80, **facts: Any
+) -> Iterator[Person]:
+    with Person(PROGRAM, json.dumps(facts), variables=variables, columns=columns) as person:
         yield person
 
 
@@ -200,12 +210,127 @@ def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
     assert all(line.startswith("    | ") and len(line) <= 80 for line in lines), lines
 
 
-def test_long_arguments_are_cut_until_the_person_asks_for_all() -> None:
-    with asked(arguments={"lines": [f"line-{number}" for number in range(300)]}) as person:
+HIDDEN = re.compile(r"^    \(([0-9,]+) characters are hidden here, of ([0-9,]+) lines: press v\)$")
+ROW = "    | "
+
+
+def quoted(screen: str, label: str) -> tuple[list[str], list[str], int, int]:
+    """Return the rows of a text before its cut and behind it, and what the cut hides."""
+    lines = re.sub("\x1b\\[[0-9]*m", "", screen).splitlines()
+    before: list[str] = []
+    after: list[str] = []
+    found, hidden, hidden_lines = before, 0, 0
+    for line in lines[lines.index(f"  {label}:") + 1 :]:
+        if line.startswith(ROW):
+            found.append(line.removeprefix(ROW))
+        elif cut := HIDDEN.match(line):
+            found = after
+            hidden, hidden_lines = (int(count.replace(",", "")) for count in cut.groups())
+        else:
+            break
+    return before, after, hidden, hidden_lines
+
+
+CUT = {
+    "a long line": "word " * 3_000,
+    "lines": "\n".join(f"line {number}" for number in range(5_000)),
+    "empty lines": "\n" * 500 + "end",
+    "wide characters": "\u6f22" * 5_000,
+    "wide characters in odd columns": "a" + "\u6f22" * 5_000,
+    "combining characters": "e\u0301" * 5_000,
+    "a long line among short ones": f"first\n{'x' * 9_000}\nlast",
+    "tabs": "\tx\n" * 300,
+    "what is escaped": "\x1b[2J\r\u202e" * 1_000,
+    "one row too many": "\n".join("x" * 41),
+}
+FITS = {
+    "as many rows as are shown": "\n".join("x" * 40),
+    "a line end": "x\n",
+    "wide characters that fit": "\u6f22" * 900,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [*((name, 80) for name in (*CUT, *FITS)), ("lines", 7), ("wide characters", 31)],
+)
+def test_cut_of_a_text_says_what_it_hides_and_the_key_v_shows_all(name: str, columns: int) -> None:
+    text = CUT.get(name) or FITS[name]
+    with asked(preview=text, columns=columns) as person:
         person.type("\n")
-        assert "line-299" not in person.reads(KEYS)
+        before, after, hidden, hidden_lines = quoted(person.reads(KEYS), "preview")
         person.type("v")
-        assert "line-299" in person.reads(KEYS)
+        whole = quoted(person.reads(KEYS), "preview")[0]
+        person.type("o")
+        answer_of(person)
+    lines = printable(text).removesuffix("\n").replace("\t", "    ").split("\n")
+    shown = "".join(lines)
+    assert "".join(whole) == shown
+    assert all(_columns(row) <= max(20, columns) - len(ROW) for row in (*after, *whole))
+    if name in FITS:
+        assert before == whole
+        return
+    assert (before, len(after)) == (whole[:28], 12)
+    assert shown.endswith("".join(after))
+    # What is shown and what is hidden are the whole text, with the line ends within the hidden one.
+    left = len(shown) - len("".join(before)) - len("".join(after))
+    assert hidden == left + hidden_lines - 1
+    assert hidden_lines == (len(lines) - 40 if len(lines) == len(whole) else 1)
+
+
+def _columns(row: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in row)
+
+
+@pytest.mark.parametrize(
+    ("label", "facts"),
+    [
+        ("arguments", {"arguments": {"a": "x" * 9_000, "force": True}}),
+        ("arguments", {"arguments": {f"key-{number}": number for number in range(900)}}),
+        ("arguments", {"arguments": {"a": {"b": [{"c": list(range(900))}]}}}),
+        ("asked because", {"reason": "x" * 9_000}),
+        ("the tool says", {"message": "x" * 9_000}),
+        ("rule", {"match": "rm " + "x" * 4_000 + " end"}),
+    ],
+)
+def test_each_text_of_a_question_is_cut_with_a_mark(label: str, facts: dict[str, Any]) -> None:
+    with asked(**facts) as person:
+        person.type("\n")
+        before, after, hidden, _ = quoted(person.reads(KEYS), label)
+        person.type("v")
+        whole = quoted(person.reads(KEYS), label)[0]
+        person.type("o")
+        answer_of(person)
+    assert hidden
+    assert before == whole[:28]
+    assert "".join(whole).endswith("".join(after))
+
+
+def test_question_shows_the_folders_and_what_is_allowed_always_holds_there() -> None:
+    folders = ["/work/a", "/work/b\n  x: everything"]
+    with asked(workdirs=folders) as person:
+        person.type("\n")
+        assert quoted(person.reads(KEYS), "in")[0] == ["/work/a", "/work/b\\n  x: everything"]
+        person.type("a")
+        shown = quoted(person.reads("  x: exactly these"), "in these folders alone")[0]
+        assert shown == ["/work/a", "/work/b\\n  x: everything"]
+        person.reads(ALWAYS)
+        person.type("x")
+        assert answer_of(person) == [True, "state", None, None, ""]
+
+
+def test_what_was_said_about_the_arguments_before_is_not_shown_for_changed_ones() -> None:
+    with asked(preview="it removes a") as person:
+        person.type("\n")
+        assert "it removes a" in person.reads(KEYS)
+        person.type("e")
+        person.reads(JSON)
+        person.type('{"command": "rm b"}\n')
+        shown = person.reads(KEYS)
+        assert "rm b" in shown
+        assert "it removes a" not in shown
+        person.type("o")
+        answer_of(person)
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

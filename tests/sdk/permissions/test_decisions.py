@@ -332,6 +332,17 @@ def test_a_reason_names_what_decided_and_quotes_what_others_say(
     assert len(permit.reason) < 1_000
 
 
+def test_what_stands_at_the_end_of_a_long_message_or_rule_is_in_the_reason() -> None:
+    match = "rm " + "x" * 1_000 + " end"
+    long = Rule(behavior="deny", tool="shell.run", match=match, origin="/a" * 500 + "/rules.toml:4")
+    said = Assessment("pass", message="y" * 1_000 + " narrows it", matches=(match,))
+    reason = Permissions("bypass", [long]).decide(call(), said).reason
+    for words in (' end" (', "/rules.toml:4) denies", ' narrows it".', "characters ...]"):
+        assert words in reason
+    assert match in long.shown()
+    assert len(reason) < 1_000
+
+
 def test_suggestions_come_with_what_is_asked_and_cover_this_tool_of_this_owner_only() -> None:
     exact, whole = rule("allow shell.run git status:*"), rule("allow shell.run")
     wrong = [rule("allow *"), rule("allow shell"), rule("deny shell.run"), rule("allow files.read")]

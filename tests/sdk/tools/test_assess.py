@@ -293,7 +293,7 @@ async def test_caller_whose_assessments_block_leaves_threads_for_others() -> Non
 
 
 async def test_answer_is_bounded_and_safe_to_show() -> None:
-    big = "é\x1b[2J" * 500_000
+    big = "begin" + "é\x1b[2J" * 500_000 + "end"
     rules = tuple(Rule(behavior="allow", match=f"ls {number}") for number in range(9))
     others = (
         Rule(behavior="allow", tool="shell"),
@@ -302,8 +302,14 @@ async def test_answer_is_bounded_and_safe_to_show() -> None:
     )
     said = Assessment("pass", message=big, preview=big, suggestions=(*others, *rules))
     found = await asked(toolkit_of(lambda: said))
-    assert len(found.message) == 2_000
-    assert len(found.preview.encode()) <= 64 * 1024
+    assert 1_990 < len(found.message) <= 2_000
+    assert 60 * 1024 < len(found.preview.encode()) <= 64 * 1024
+    for text in (found.message, found.preview):  # both ends, and how much is left out
+        begin, count, end = re.split(r" \[\.\.\. ([0-9,]+) characters \.\.\.\] ", text)
+        left_out = int(count.replace(",", ""))
+        assert len(begin) + left_out + len(end) == len("begin" + "é\\x1b[2J" * 500_000 + "end")
+        assert begin.startswith("begin")
+        assert end.endswith("end")
     assert "\x1b" not in found.message + found.preview
     assert found.suggestions == tuple(replace(rule, tool="shell.run") for rule in rules[:5])
 

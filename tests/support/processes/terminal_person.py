@@ -7,7 +7,9 @@ import pty
 import select
 import signal
 import sys
+import termios
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -31,6 +33,7 @@ class Person:
         *arguments: str,
         variables: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        columns: int = 0,
     ) -> None:
         unset = ("NO_COLOR", "EDITOR", "VISUAL")
         environment = {name: text for name, text in os.environ.items() if name not in unset}
@@ -39,8 +42,10 @@ class Person:
         if self.pid == 0:
             if folder is not None:
                 os.chdir(folder)
+            termios.tcsetwinsize(0, (24, columns))
             os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
         self.screen = ""
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._code: int | None = None
 
     def __enter__(self) -> Self:
@@ -80,5 +85,5 @@ class Person:
             read = os.read(self._terminal, 65_536)
         except OSError:  # the program has ended
             read = b""
-        self.screen += read.decode(errors="replace")
+        self.screen += self._decoder.decode(read)
         return bool(read)

@@ -264,7 +264,7 @@ class LocalAgent:
         except asyncio.CancelledError:
             # A call that waits for a person has not begun.
             found = {result.executed for result in self._results}
-            executed = next((each for each in _EVIDENCE if each in found), "no")
+            executed: Executed = next((each for each in _EVIDENCE if each in found), "no")
             raise Interrupted("interrupted", executed=executed) from None
         except ModelError as error:
             raise ModelFailed(str(error), retryable=error.retryable) from error
