@@ -440,7 +440,8 @@ def test_a_diff_of_texts_with_nothing_in_common_is_made_in_bounded_work() -> Non
     assert len(diff) < 1_100
     assert "-0\n-1\n" in diff
     assert "more lines are removed here]\n+7\n+8\n" in diff
-    assert diff.endswith("[the diff is cut here: it is too long]")
+    assert " lines are left out here, of " in diff
+    assert diff.endswith("\n+9")
     assert lines_of("a\nb") == ["a", "b\n\\ No newline at end of file"]
 
 
@@ -456,7 +457,20 @@ def test_a_diff_of_many_blocks_is_bounded_in_work_and_in_length(
     assert diff.endswith(" end\n-a\n-kept\n-b\n+c\n+kept\n end")
     diff = unified_diff(before, after, blocks, names=("a", "b"), max_chars=1_000)
     assert len(diff) < 1_100
-    assert diff.endswith("[the diff is cut here: it is too long]")
+    # Both ends, and how much is left out between them.
+    lines = diff.split("\n")[2:]
+    (at,) = (at for at, line in enumerate(lines) if "left out" in line)
+    counts = re.fullmatch(
+        r"\[([0-9,]+) lines are left out here, of ([0-9,]+) characters\]", lines[at]
+    )
+    assert counts is not None
+    gone, chars = (int(count.replace(",", "")) for count in counts.groups())
+    whole = unified_diff(before, after, blocks, names=("a", "b"), max_chars=100_000)
+    expected = whole.split("\n")[2:]
+    assert lines[:at] == expected[:at]
+    assert lines[at + 1 :] == expected[at + gone :]
+    assert len(lines) > at + 1
+    assert chars == sum(len(line) + 1 for line in expected[at : at + gone])
 
 
 def test_of_a_long_line_a_diff_shows_where_it_differs() -> None:

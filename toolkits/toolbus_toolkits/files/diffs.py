@@ -9,9 +9,10 @@ used: its time has no bound. Of 60,000 lines that have 200 texts, in two orders,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from toolbus_toolkits.files.text import MAX_LINE_CHARS, common_start
@@ -68,7 +69,7 @@ def unified_diff(
         after: The lines after.
         blocks: Where they may differ, ascending.
         names: How the file is named before and after.
-        max_chars: How long it may be. A longer one is cut, and says so.
+        max_chars: How long it may be. Of a longer one the middle is left out: it says how much.
     """
     work = _Work(_MAX_STEPS)
     joined = _joined(blocks)
@@ -91,15 +92,45 @@ def unified_diff(
             left -= len(words) + 1
             left_out = 0
         left -= len(line) + 1
-        if left < 0:
-            shown.append("[the diff is cut here: it is too long]")
-            break
         shown.append(line)
+        if left < 0:
+            shown = _without_middle(shown, lines, max_chars)
+            break
     if left_out:
         shown.append(f"[{left_out:,} more lines are removed here]")
     if not shown:
         return ""
     return "\n".join((f"--- {names[0]}", f"+++ {names[1]}", *shown))
+
+
+def _without_middle(begun: list[str], rest: Iterator[str], max_chars: int) -> list[str]:
+    """Return the first and the last lines of a long diff, and how much is left out between them.
+
+    Args:
+        begun: Its first lines, a little more than fit.
+        rest: Those behind them.
+        max_chars: How long all may be.
+    """
+    left_for_head = max_chars * 3 // 4
+    head = []
+    for line in begun:
+        left_for_head -= len(line) + 1
+        if left_for_head < 0:
+            break
+        head.append(line)
+    tail: deque[str] = deque()
+    left_for_tail = max_chars // 4
+    lines = 0
+    chars = 0
+    for line in chain(begun[len(head) :], rest):
+        tail.append(line)
+        left_for_tail -= len(line) + 1
+        while left_for_tail < 0:
+            gone = len(tail.popleft()) + 1
+            left_for_tail += gone
+            chars += gone
+            lines += 1
+    return [*head, f"[{lines:,} lines are left out here, of {chars:,} characters]", *tail]
 
 
 def _joined(blocks: Iterable[Block]) -> Iterator[Block]:
