@@ -341,8 +341,8 @@ ROWS: tuple[Command, ...] = (
         valued="-s -S --sections",
         asks={
             "-P --pager -p --preprocessor -H --html -X --gxditview": "runs a program",
-            "-C --config-file": "may set what it runs",
-            "-l --local-file": "reads a file that is no manual page",
+            "-C --config-file": "names settings, and what they run",
+            "-l --local-file": "names a file that is no manual page",
         },
         operands="words",
         effect=_man,

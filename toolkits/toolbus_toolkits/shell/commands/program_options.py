@@ -141,6 +141,9 @@ _PLACES: Mapping[str, str] = {
     "dnf, yum": "-c --config --installroot",
     "pacman": "-r --root --config -b --dbpath --hookdir --sysroot",
     "docker, podman, nerdctl": "-H --host -c --context --config --url --connection -l --log-level",
+    "docker": "--tlscacert --tlscert --tlskey",
+    "podman": "--root --runroot --identity --ssh --tmpdir --module --conmon --runtime --hooks-dir"
+    " --storage-driver --storage-opt --cgroup-manager --events-backend --network-cmd-path",
     "docker compose, podman compose": "--file --project-directory --env-file",
     "kubectl, helm": "--kubeconfig --context --kube-context --cluster -s --server",
     "gh, glab": "-R --repo",
@@ -205,9 +208,19 @@ def program_options(command: SimpleCommand, rows: Mapping[str, Command]) -> Iter
                 break
             for entry in (*described.runs, *described.leads):
                 value = _value(entry, word, following, letters=letters)
-                if value is not None:
-                    programs = _programs(value) if entry in described.runs else ()
-                    yield ProgramOption(entry.lstrip("*"), word, programs)
+                if value is None:
+                    continue
+                programs: tuple[SimpleCommand, ...] = ()
+                if entry in described.runs and value.value is None:
+                    programs = (unknown_command(value.source),)
+                elif entry in described.runs:
+                    texts = [text.split() for text in _ENDS.split(value.value or "")]
+                    programs = tuple(
+                        SimpleCommand(tuple(Word(part, part) for part in text))
+                        for text in texts
+                        if text
+                    )
+                yield ProgramOption(entry.lstrip("*"), word, programs)
 
 
 def may_get_program_options(command: SimpleCommand, rows: Mapping[str, Command]) -> bool:
@@ -289,10 +302,3 @@ def _value(entry: str, word: Word, following: Word | None, *, letters: bool) -> 
     if rest or word.value is None:
         return Word(word.source, None if word.value is None else rest)
     return following or Word("", "")
-
-
-def _programs(value: Word) -> tuple[SimpleCommand, ...]:
-    if value.value is None:
-        return (unknown_command(value.source),)
-    texts = (text.split() for text in _ENDS.split(value.value))
-    return tuple(SimpleCommand(tuple(Word(part, part) for part in text)) for text in texts if text)

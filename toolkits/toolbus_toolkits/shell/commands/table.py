@@ -58,7 +58,9 @@ class Command:
     optional: str = ""
     """Those with a value that may be left out, and that only follows at once."""
     asks: Mapping[str, str] = field(default_factory=dict)
-    """Those that write or run others, with what they do: `{"-o --output": "writes a file"}`."""
+    """Those that write or run others, with what they do: `{"-o --output": "writes a file"}`. Where
+    the clause begins with `runs`, `names` or `asks`, an allow rule for all that begins so does not
+    cover them; see `program_options`."""
     any_option: bool = False
     """Whether no option at all writes, runs others or changes anything, listed here or not. Only
     then may a word that is known when the line runs stand where an option may stand."""
