@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -276,15 +277,23 @@ def _end_of_options(words: Sequence[Word], valued: Sequence[str]) -> int:
     return len(words)
 
 
+@cache
+def _mark(entry: str) -> re.Pattern[str]:
+    start = "" if entry[0] == "*" else r"\A"
+    # `make` takes `SHELL:=x` too.
+    text = re.escape(entry.lstrip("*")).replace("=", "[:+?!]*=")
+    return re.compile(start + text, re.IGNORECASE)
+
+
 def _value(entry: str, word: Word, following: Word | None, *, letters: bool) -> Word | None:
     """Return the value of an option if a word is that option, else None."""
     text = word.known
     rest: str | None = None
     if entry[0] != "-":
-        # `make` takes `SHELL:=x` too.
-        pattern = re.escape(entry.lstrip("*")).replace("=", "[:+?!]*=")
-        found = (re.search if entry[0] == "*" else re.match)(pattern, text, re.IGNORECASE)
+        found = _mark(entry).search(text)
         rest = text[found.end() :] if found else None
+    elif text[:1] != "-":
+        return None
     elif len(entry) == 2 and text[:2] != "--":
         known = re.match(r"-[A-Za-z0-9]*", text)
         at = known[0].find(entry[1], 1) if known else -1
