@@ -27,6 +27,7 @@ from toolbus_toolkits.shell.commands.table import Command
 BATCH = 5
 RUNS = 2_000
 SOAK_RUNS = 20_000
+PS_RUNS = 100
 LEAST_COMMANDS = 100
 """So many commands must be known to read, of those that this machine has."""
 LEAST_SHARE = 0.35
@@ -145,3 +146,10 @@ def test_a_description_that_shows_other_processes_is_found(
     lines = [BuiltLine(line, frozenset()) for line in ("ps aux", "ps auxeww")]
     with pytest.raises(AssertionError, match=r"^'ps auxeww': showed the variables of a process"):
         Proof(judge, inside).examine(lines)
+
+
+def test_built_lines_of_ps_show_no_variables(judge: Judge, inside: Sandbox) -> None:
+    proof = Proof(judge, inside)
+    lines = CommandLines(Random(1), ("ps",))
+    while proof.run < PS_RUNS:
+        proof.examine(lines.line() for _ in range(20))
