@@ -18,7 +18,7 @@ from toolbus_toolkits.shell.commands.interpreters import interpreter
 from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
 from toolbus_toolkits.shell.commands.table import command_of, unknown_command
 from toolbus_toolkits.shell.commands.wrappers import run_text
-from toolbus_toolkits.shell.reading import SimpleCommand, read_line
+from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import TEXT_OPTION, matches_any
 
 __all__ = [
@@ -43,6 +43,7 @@ _TAKE_TEXT = frozenset(
 """Commands whose words are patterns, or code of a language that is not read."""
 _BEFORE_LINE = re.compile(r"[\s+!|-]*(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE)
 """What stands before a line in a word: `+!rm x` for less, `exec=rm x` for tar, `EXEC:rm x`."""
+_MARK = re.compile(r"[^\s=|]*[=|]")
 _SPACE = re.compile(r"\s")
 
 
@@ -95,15 +96,20 @@ def _lines_that_it_reads(found: LineCommand) -> tuple[SimpleCommand, ...]:
     """Return the commands that a shell without a script reads, and runs."""
     effect = found.effect
     # Of `nsenter -m wc` it is `wc` that reads.
-    if not effect.reads_lines or found.input == "" or any(map(_is_described, effect.runs)):
+    if (
+        not effect.reads_lines
+        or found.input == ""
+        or any(_is_described(started.words[0]) for started in effect.runs if started.words)
+    ):
         return ()
     if found.input is None:
         return (unknown_command(found.command.source),)
     return run_text(found.input, found.command.source)[0]
 
 
-def _is_described(command: SimpleCommand) -> bool:
-    name = command_name(command) if command.words else None
+def _is_described(word: Word) -> bool:
+    """Whether a word is the name of a command that is described."""
+    name = command_name(SimpleCommand((word,)))
     return name is not None and (name in ROWS or name in SPECIAL)
 
 
@@ -152,8 +158,7 @@ def commands_inside(found: LineCommand, depth: int = 0) -> Iterator[LineCommand]
     """
     if depth > MAX_DEPTH:
         return
-    others = chain(_in_same(found), _in_tails(found), _in_texts(found))
-    for other in others:
+    for other in chain(_in_same(found), _in_tails(found), _in_texts(found)):
         yield other
         yield from commands_inside(other, depth + 1)
 
@@ -176,39 +181,45 @@ def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
     command = found.command
     if not found.effect.runs_words:
         return
-    tails = [command_of(command, command.words[at:]) for at in range(1, len(command.words))]
-    described = [tail for tail in tails if _is_described(tail)]
-    for tail in described[:MAX_DEPTH]:
+    begins = [at for at, word in enumerate(command.words) if at and _is_described(word)]
+    for begin in begins[:MAX_DEPTH]:
+        tail = command_of(command, command.words[begin:])
         for other in all_commands((tail,), found.input):
             # Without an input that is not known, `tool parallel` is no question of what it runs.
             if other is not None and (_is_known(other.command) or other.input is None):
                 yield replace(other, effect=replace(other.effect, runs_words=False))
-    if not described and found.input and _is_described(command):
+    if not begins and found.input and _is_described(command.words[0]):
         yield from _in_text(found.input)  # the image of `docker run -i image` may be a shell
 
 
 def _in_texts(found: LineCommand) -> Iterator[LineCommand]:
     """Yield the commands of texts that programs may run, by their settings and options."""
     command, effect = found.command, found.effect
-    for assignment in command.assignments:
-        if _RUN_BY_PROGRAMS.fullmatch(assignment.name):
-            yield from _in_text(assignment.value.known)
-    if effect.read_only or effect.changes is not None or _takes_text(command, effect):
-        return
-    before = ""
-    for word in command.words[1:]:
-        option, equals, _ = word.known.partition("=")
-        is_text = TEXT_OPTION.fullmatch(option if equals else before)
-        if _SPACE.search(word.known) and not is_text:
-            for text in dict.fromkeys((word.known, *_parts_of(word.known))):
-                yield from _in_text(text)
-        before = word.known
+    texts = [
+        assignment.value.known
+        for assignment in command.assignments
+        if _RUN_BY_PROGRAMS.fullmatch(assignment.name)
+    ]
+    if not (effect.read_only or effect.changes is not None or _takes_text(command, effect)):
+        before = ""
+        for word in command.words[1:]:
+            option, equals, _ = word.known.partition("=")
+            is_text = TEXT_OPTION.fullmatch(option if equals else before)
+            if _SPACE.search(word.known) and not is_text:
+                texts += (word.known, *_parts_of(word.known))
+            before = word.known
+    for text in dict.fromkeys(texts):
+        yield from _in_text(text)
 
 
 def _parts_of(text: str) -> Iterator[str]:
-    """Yield what follows each mark that a line may stand behind."""
-    for match in re.finditer("[=|]", text):
-        yield text[match.end() :]
+    """Yield what follows each mark before which no blank stands: `--to=exec=rm x`, `A=|rm x`."""
+    for _ in range(MAX_DEPTH):
+        match = _MARK.match(text)
+        if match is None:
+            return
+        text = text[match.end() :]
+        yield text
 
 
 def _takes_text(command: SimpleCommand, effect: Effect) -> bool:

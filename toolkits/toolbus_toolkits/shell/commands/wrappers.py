@@ -359,11 +359,11 @@ def _ssh(arguments: Arguments) -> Effect:
     why = "it runs commands on another machine, and programs that its options name"
     words = [word.value for word in arguments.operands[1:]]
     if not words:
-        return Effect(why=why, runs_words=True, reads_lines=not arguments.has("-N -V -G -Q -O -W"))
+        return Effect(why=why, reads_lines=not arguments.has("-N -V -G -Q -O -W"))
     if None in words or command.takes_more:
-        return Effect(why=why, runs_words=True, same=(unknown_command(command.source),))
+        return Effect(why=why, same=(unknown_command(command.source),))
     line = " ".join(word for word in words if word is not None)
-    return Effect(why=why, runs_words=True, same=run_text(line, command.source)[0])
+    return Effect(why=why, same=run_text(line, line)[0])
 
 
 def _parallel(command: SimpleCommand) -> Effect:
