@@ -280,7 +280,7 @@ def test_rules_see_each_command_and_each_file_that_is_written(work: Path) -> Non
         "ls " + "a " * 500_000,
         "touch " + "a " * 30_000,
         "env " * 20 + "ls",
-        "no-such-command " + "'a; b; c' " * 400,
+        "no-such-command " + " ".join(f"'a; b; c{number}'" for number in range(400)),
         "(" * 5_000,
         "'",
         "ls \0",

@@ -165,7 +165,7 @@ def commands_inside(found: LineCommand, depth: int = 0) -> Iterator[LineCommand]
 
 def _in_same(found: LineCommand) -> Iterator[LineCommand]:
     for command in found.effect.same:
-        for other in all_commands((command,)):
+        for other in all_commands((command,), found.input):
             if other is not None:
                 yield other
             else:

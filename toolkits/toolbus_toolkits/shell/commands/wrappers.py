@@ -357,13 +357,16 @@ def _ssh(arguments: Arguments) -> Effect:
     """Join the words behind the host, which the shell of the other machine reads as one line."""
     command = arguments.command
     why = "it runs commands on another machine, and programs that its options name"
+    names_program = arguments.has("-o")  # such as ProxyCommand
     words = [word.value for word in arguments.operands[1:]]
-    if not words:
-        return Effect(why=why, reads_lines=not arguments.has("-N -V -G -Q -O -W"))
+    reads_lines = not words and not arguments.has("-N -V -G -Q -O -W")
+    remote: tuple[SimpleCommand, ...] = ()
     if None in words or command.takes_more:
-        return Effect(why=why, same=(unknown_command(command.source),))
-    line = " ".join(word for word in words if word is not None)
-    return Effect(why=why, same=run_text(line, line)[0])
+        remote = (unknown_command(command.source),)
+    elif words:
+        line = " ".join(word for word in words if word is not None)
+        remote, _ = run_text(line, line)
+    return Effect(why=why, same=remote, reads_lines=reads_lines, runs_words=names_program)
 
 
 def _parallel(command: SimpleCommand) -> Effect:
