@@ -548,8 +548,8 @@ class _Calls:
         known = self._by_id.get(call_id)
         at = None if index is None else self._by_index.get(index)
         if at is not None:
-            if known is None or known is at or at.id == call_id:
-                return at
+            if known is None or known.id != call_id or at.id == call_id:
+                return at  # an id that began no call tells nothing against the index
             return known if known.index == index else None  # several calls have this index
         if known is not None:
             return known
