@@ -28,9 +28,6 @@ from toolbus.models.adapter import Model, Plain
 
 __all__ = ["answer"]
 
-_USES_A_SLICE = 100
-"""After so many uses, and results, others run: each takes microseconds, and none waits."""
-
 
 async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
     turn: Turn,
@@ -148,19 +145,13 @@ def _after(begun: str, text: str) -> str:
     return text[len(begun) :] if text.startswith(begun) else ""
 
 
-async def _let_others_run(number: int) -> None:
-    if number % _USES_A_SLICE == 0:
-        await asyncio.sleep(0)
-
-
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
     """Run what the model asks for; yield each result as soon as there is one."""
     if not uses:
         return
     tools: dict[str, str] = {}
-    for number, use in enumerate(uses, 1):
+    for use in uses:
         tools[use.id], arguments = turn.called(use)
-        await _let_others_run(number)
         yield use_event(replace(use, arguments=arguments), tools[use.id])
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
     happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
@@ -181,7 +172,6 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
                 yield progress_event(one, tools[one.id], latest.pop(one.id))
                 continue
             yield result_event(one)
-            await _let_others_run(happened.qsize())
             for chunk in one.chunks:
                 if isinstance(chunk, FileChunk):
                     yield chunk
