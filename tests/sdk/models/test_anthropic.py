@@ -247,6 +247,27 @@ def test_a_stream_is_put_together() -> None:
     assert "".join(map(text_of, events)) == text(collected) == "Yes."
 
 
+def test_additions_that_are_not_known_lose_no_reply() -> None:
+    later = {"type": "annotation_delta", "later": "a"}
+    compacted = {"type": "compaction_delta", "content": "sum", "encrypted_content": "x"}
+    started = ({"type": "compaction", "content": None}, [compacted])
+    reply = collect(stream((SAID | {"text": None}, []), (SAID | {"text": ""}, [later]), started))
+    assert text(reply) == ""
+    assert sent(*reply["content"]) == [
+        {"type": "compaction", "content": "sum", "encrypted_content": "x"}
+    ]
+    thinking = {"type": "thinking", "thinking": None, "signature": ""}
+    signed = [{"type": "signature_delta", "signature": each} for each in ("first", "last")]
+    (thought,) = collect(stream((thinking, signed)))["content"]
+    assert thought == {"type": "thinking", "thinking": "", "signature": "last"}
+
+
+def test_a_stream_with_a_reason_to_stop_is_whole() -> None:
+    events = stream((SAID | {"text": ""}, [{"type": "text_delta", "text": "Yes."}]))
+    for missing in ("message_stop", "content_block_stop", "message_start"):
+        assert text(collect([each for each in events if each["type"] != missing])) == "Yes."
+
+
 @pytest.mark.parametrize("pieces", [('{"a": ',), ("[1]",), ('{"a": NaN}',), ("[" * 100_000,)])
 def test_arguments_that_are_no_object_become_a_failed_result(pieces: tuple[str, ...]) -> None:
     collected = collect(stream(written(*pieces)))
@@ -261,6 +282,7 @@ def test_arguments_that_are_no_object_become_a_failed_result(pieces: tuple[str, 
     [
         ([], "ended before", True),
         (stream()[:-2], "ended before", True),
+        (stream(stop_reason=""), "ended before", True),
         ([*stream()[:-2], {"type": "message_stop"}], "ended before", True),
         (
             [{"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}],

@@ -688,15 +688,17 @@ def test_calls_are_put_together_as_servers_send_them(
 def test_parts_and_reasoning_in_pieces_are_joined() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     detail = {"type": "reasoning.text", "index": 0, "format": "v1"}
+    secret = {"type": "reasoning.encrypted", "index": 0, "data": "D"}
     events = [
         chunk({"content": None, "reasoning_details": [detail | {"text": "h"}]}),
-        chunk({"content": None, "reasoning_details": [detail | {"text": "m", "signature": "s"}]}),
+        chunk({"content": None, "reasoning_details": [secret, detail | {"text": "m"}]}),
+        chunk({"content": None, "reasoning_details": [{"index": 0, "signature": "s"}]}),
         chunk({}, "stop"),
     ]
-    for event, content in zip(events, ([thinking], "hi", " you"), strict=True):
+    for event, content in zip(events, ([thinking], "hi", None, " you"), strict=True):
         event["choices"][0]["delta"]["content"] = content
     message = CHAT.collect(events)["choices"][0]["message"]
-    assert message["reasoning_details"] == [detail | {"text": "hm", "signature": "s"}]
+    assert message["reasoning_details"] == [detail | {"text": "hm", "signature": "s"}, secret]
     assert message["content"][0] == thinking
     assert CHAT.text({"choices": [{"message": message}]}) == "hi you"
     assert "".join(map(CHAT.text_of, events)) == "hi you"
