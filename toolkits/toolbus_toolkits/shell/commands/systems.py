@@ -44,6 +44,18 @@ def _show(arguments: Arguments) -> Effect:
     return Effect(read_only=True, reads=())
 
 
+def _journal(arguments: Arguments) -> Effect:
+    # The entry of a process that crashed has its variables, in the field COREDUMP_ENVIRON.
+    fields = arguments.values("--output-fields -F --field")
+    forms = arguments.values("-o --output")
+    shows_all = not arguments.has("--output-fields") and not all(
+        (word.value or "").startswith(("short", "cat", "with-unit")) for word in forms
+    )
+    if shows_all or any("ENVIRON" in (word.value or "ENVIRON").upper() for word in fields):
+        return Effect(why="it may show the variables of a process that crashed")
+    return Effect(read_only=True, reads=arguments.paths())
+
+
 _SYSTEMCTL_ROWS = (
     replace(_SYSTEMCTL, at_most=0),
     replace(_SYSTEMCTL, name="systemctl show", effect=_show),
@@ -130,6 +142,7 @@ ROWS: tuple[Command, ...] = (
             "--setup-keys --update-catalog --cursor-file": "writes files",
             "-M --machine --root --image": "names another system",
         },
+        effect=_journal,
     ),
     Command(
         name="findmnt",
