@@ -42,7 +42,8 @@ _PROGRAMS: Mapping[str, str] = {
     " --msg-filter --commit-filter --tag-name-filter",
     "hg": "--config --ssh --remotecmd --tool",
     "svn": "--diff-cmd --diff3-cmd --editor-cmd --config-option",
-    "make, gmake": "--eval -E SHELL= .SHELLFLAGS= MAKE= MAKEFLAGS= GNUMAKEFLAGS= *$( *${ *!=",
+    "make, gmake": "--eval -E SHELL= .SHELLFLAGS= MAKE= MAKEFLAGS= GNUMAKEFLAGS= *$( *${ *!="
+    " CC= CXX= CPP= LD= AR= AS= FC= PYTHON=",
     "gcc, g++, cc, c++, clang, clang++": "-wrapper -fplugin -specs --specs -B",
     "go": "-exec -toolexec -vettool *-extld",
     "cargo": "--config",
@@ -105,8 +106,7 @@ _PLACES: Mapping[str, str] = {
     "git apply": "--unsafe-paths --directory",
     "git am": "--directory",
     "hg": "-R --repository --cwd",
-    "make, gmake": "-C --directory -f --file --makefile -I --include-dir CC= CXX= CPP= LD= AR= AS="
-    " FC= MAKEFILES= VPATH=",
+    "make, gmake": "-C --directory -f --file --makefile -I --include-dir MAKEFILES= VPATH=",
     "go": "-C -modfile -overlay -pkgdir -workfile -compiler",
     "cargo": "-C -Z --manifest-path --root --target-dir --registry --index",
     "ninja": "-C -f",
@@ -212,7 +212,8 @@ def program_options(command: SimpleCommand, rows: Mapping[str, Command]) -> Iter
                 if value is None:
                     continue
                 programs: tuple[SimpleCommand, ...] = ()
-                if entry in described.runs and value.value is None:
+                # A variable that is handed on is everyday: `make CC="$CC"`.
+                if entry in described.runs and value.value is None and entry[0] == "-":
                     programs = (unknown_command(value.source),)
                 elif entry in described.runs:
                     texts = [text.split() for text in _ENDS.split(value.value or "")]
