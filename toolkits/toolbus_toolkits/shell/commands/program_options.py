@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from toolbus_toolkits.shell.commands.table import Command, unknown_command
+from toolbus_toolkits.shell.commands.table import Command, may_be_several, unknown_command
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ProgramOption", "may_get_program_options", "program_options"]
@@ -156,6 +156,9 @@ _LEADING = frozenset(("git", "docker", "podman", "nerdctl"))
 """Names of which the options stand before the sub-command: `git commit -C` is another `-C`."""
 _ONE_DASH = frozenset("go gcc g++ cc c++ clang clang++ terraform gdb".split())
 """Names of which a word with one `-` is one option, never several letters."""
+_WITH_TEXTS = frozenset(("git", "gh", "glab"))
+_TEXT_OPTIONS = frozenset("--message --title --body --notes --description".split())
+"""Options whose value is a text, where a program of `_WITH_TEXTS` has them."""
 _ENDS = re.compile(r"(?i:[;|&!:=(){},\"'`\\%\n]|\b(?:shell|[a-z]+command)\b)")
 """What ends a command in the value of an option, whatever reads it: a shell, vim, make, ssh."""
 
@@ -230,8 +233,12 @@ def may_get_program_options(command: SimpleCommand, rows: Mapping[str, Command])
     for described in _described(command, rows):
         if described.takes_more:
             return True
-        for word in described.words:
+        for before, word in pairwise((command.words[0], *described.words)):
             if word.value is not None and not word.is_pattern:
+                continue
+            # These programs refuse an option that they do not know: behind it stands its value.
+            is_text = before.value in _TEXT_OPTIONS and not may_be_several(word)
+            if is_text and _base_name(command) in _WITH_TEXTS:
                 continue
             known = re.split(r"[*?\[]", word.known)[0].lower()
             for entry in (*described.runs, *described.leads):
