@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from toolbus import Assessment, Rule
 from toolbus.permissions.plain import MAX_SUGGESTIONS
@@ -33,8 +34,8 @@ from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 __all__ = ["assess_line", "reads_lines"]
 
-_MAX_INSIDE_CHARS = 256 * 1024
-"""How long the further commands may be that the words of a line may run: some 0.5 s to read."""
+_MAX_INSIDE = 1_024
+"""So many further commands the words of a line may be: each is compared with each pattern."""
 _MAX_SHOWN = 4
 """How many commands a message tells about; the preview has more."""
 _MAX_SOURCE_CHARS = 80
@@ -99,14 +100,12 @@ def _matches(
     found: dict[str, bool] = {}
     if not patterns:
         return found
-    left = _MAX_INSIDE_CHARS
+    left = _MAX_INSIDE
     for command, verdict in zip(commands, verdicts, strict=True):
-        inside = []
-        for other in commands_inside(command):
-            inside.append(other)
-            left -= len(other.command.source) + 256  # each is compared with each pattern
-            if left < 0:
-                raise TooManyWords
+        inside = list(islice(commands_inside(command), left))
+        left -= len(inside)
+        if not left:
+            raise TooManyWords
         written = [*map(_writing, verdict.written)]
         known = (command.command, *command.effect.same, *written)
         may_match = set(matching(patterns, command, inside))

@@ -35,6 +35,8 @@ MAX_COMMANDS = MAX_PARTS
 """The most commands of one line, with those that others start."""
 MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
+_MAX_INSIDE_CHARS = 128 * 1024
+"""How long the further commands may be that one command may run: some 0.3 s to read."""
 _RUN_BY_PROGRAMS = re.compile(r".*(?:PAGER|EDITOR|OPEN|SSH|RSH|SHELL|COMMAND|BROWSER)", re.DOTALL)
 """Variables whose value a program runs, as git runs `GIT_SSH_COMMAND` and less `LESSOPEN`."""
 _TAKE_TEXT = frozenset(
@@ -149,28 +151,37 @@ def _first_operand(command: SimpleCommand, effect: Effect) -> int:
     return len(command.words) - len(effect.runs[0].words) + 1
 
 
-def commands_inside(found: LineCommand, depth: int = 0) -> Iterator[LineCommand]:
+def commands_inside(found: LineCommand) -> Iterator[LineCommand]:
     """Yield the commands that a command may run, beside those of `runs`.
 
-    Args:
-        found: The command.
-        depth: How many commands it is inside of.
+    Beyond a limit of their length one that is not known stands for the rest.
     """
+    left = _MAX_INSIDE_CHARS
+    for other in _inside(found, 0):
+        yield other
+        left -= len(other.command.source)
+        if left < 0:
+            yield _unknown(found.command)
+            return
+
+
+def _inside(found: LineCommand, depth: int) -> Iterator[LineCommand]:
     if depth > MAX_DEPTH:
         return
     for other in chain(_in_same(found), _in_tails(found), _in_texts(found)):
         yield other
-        yield from commands_inside(other, depth + 1)
+        yield from _inside(other, depth + 1)
+
+
+def _unknown(command: SimpleCommand) -> LineCommand:
+    unknown = unknown_command(command.source)
+    return LineCommand(unknown, effect_of(unknown), None)
 
 
 def _in_same(found: LineCommand) -> Iterator[LineCommand]:
     for command in found.effect.same:
         for other in all_commands((command,), found.input):
-            if other is not None:
-                yield other
-            else:
-                unknown = unknown_command(command.source)
-                yield LineCommand(unknown, effect_of(unknown), None)
+            yield _unknown(command) if other is None else other
 
 
 def _in_tails(found: LineCommand) -> Iterator[LineCommand]:

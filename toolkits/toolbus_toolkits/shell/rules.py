@@ -154,7 +154,8 @@ def matches_any(
         assigned = [Word("", text) for text in map(_assignment_text, command.assignments)]
         if _may_be(found, (*assigned, *command.words), command.takes_more):
             return True
-    if not everywhere:
+    # What begins with a wildcard and matches the last words matches all of them too.
+    if not everywhere or not found.chunks[0]:
         return False
     for at, word in enumerate(command.words[1:], 1):
         # This comes first because each word is compared with each pattern.
