@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
@@ -32,6 +33,8 @@ that is not known stands for all."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _IN_LINE = re.compile(r"[\s;&|]")
 """What a word has that is a line with more than one word, or more than one command."""
+_TEXT_OPTIONS = ("-c", "--command")
+"""Options of wrappers that are followed by a line, also by one of a single word."""
 
 
 def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
@@ -252,6 +255,7 @@ _LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
 
 _INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/(?:self|[0-9]+))/fd/[0-9]+")
 """What names no script, but what a shell reads: `curl ... | sh -`."""
+_STANDARD_INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/self)/fd/0")
 
 _LINES_OPTIONS = frozenset("--rcfile --init-file --emulate --debugger".split())
 """Long options of shells whose value is the next word."""
@@ -281,7 +285,8 @@ def _shell(arguments: Arguments) -> Effect:
     reads_lines = _reads_lines(command)
     why = f"`{name}` runs what it reads"
     if arguments.fault and reads_lines:
-        return Effect(why=arguments.fault, immune=why, reads_lines=True)
+        runs = _unknown_script(command)
+        return Effect(why=arguments.fault, immune=why, runs=runs, reads_lines=True)
     if arguments.fault:
         # The text of `-c` may be any word.
         return Effect(why=arguments.fault, runs=_texts_and_tails(command))
@@ -291,7 +296,7 @@ def _shell(arguments: Arguments) -> Effect:
     if command.takes_more:
         return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
     if reads_lines:
-        return Effect(why=why, immune=why, reads_lines=True)
+        return Effect(why=why, immune=why, runs=_unknown_script(command), reads_lines=True)
     return Effect(why=f"`{name}` runs a script")
 
 
@@ -318,9 +323,20 @@ def _reads_lines(command: SimpleCommand) -> bool:
     return script.value is None or _INPUT.fullmatch(script.value) is not None
 
 
+def _unknown_script(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
+    """Return what a shell runs that reads no file and not its input: `bash <(x)`."""
+    for word in command.words[1:]:
+        is_input = word.value is not None and _STANDARD_INPUT.fullmatch(word.value)
+        if not is_input and (word.value is None or _INPUT.fullmatch(word.value)):
+            return (unknown_command(command.source),)
+    return ()
+
+
 def _texts_and_tails(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     texts = [
-        word for word in command.words[1:] if word.value is None or _IN_LINE.search(word.value)
+        word
+        for before, word in pairwise(command.words)
+        if word.value is None or _IN_LINE.search(word.value) or before.value in _TEXT_OPTIONS
     ]
     runs = list(tails(command))
     for word in texts[:_MAX_TAILS]:
@@ -337,9 +353,10 @@ def _other_shell(command: SimpleCommand) -> Effect:
     why = f"`{command.words[0].source}` runs code of a language that is not read"
     if command.takes_more or any(word.value is None for word in command.words[1:]):
         return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
+    runs = _texts_and_tails(command)
     if _reads_lines(command):
-        return Effect(why=why, immune=why, reads_lines=True)
-    return Effect(why=why, runs=_texts_and_tails(command))
+        return Effect(why=why, immune=why, runs=runs + _unknown_script(command), reads_lines=True)
+    return Effect(why=why, runs=runs)
 
 
 def _unread(command: SimpleCommand) -> Effect:
@@ -349,7 +366,7 @@ def _unread(command: SimpleCommand) -> Effect:
 
 def _unread_or_shell(command: SimpleCommand) -> Effect:
     """Do the same for one that starts a shell where its words name no command: `su`, `script`."""
-    has_text = any((word.value or "").startswith(("-c", "--command")) for word in command.words[1:])
+    has_text = any((word.value or "").startswith(_TEXT_OPTIONS) for word in command.words[1:])
     return replace(_unread(command), reads_lines=not has_text)
 
 
