@@ -157,7 +157,7 @@ async def test_span_of_a_call_has_its_outcome() -> None:
             await began.wait()
             await turn.interrupt()
             await running
-        await turn.run([ToolUse("late", "near.hang")], timeout_s=0.05)
+        await turn.run([ToolUse("late", "near.hang")], timeout_s=1)
     found = ends(exporter)
     assert found["near.fail"] == found["far.fail"] == ("ERROR", "tool_failed", "yes")
     assert {found[f"{kit}.hang"][:2] for kit in ("near", "far")} == {("UNSET", "cancelled")}

@@ -149,7 +149,7 @@ async def test_every_use_has_one_result_in_the_order_asked_whatever_happens() ->
             assert [each.value for each in results[:4]] == ["x", None, None, [0, 1]]
             assert (results[3].tool, results[6].data) == (f"{kit}.count", b"onetwo")
             assert results[6].chunks == (FileChunk(b"one"), FileChunk(b"two"))
-            timed_out = await turn.run(uses_of(f"{kit}.hang"), timeout_s=0.1)
+            timed_out = await turn.run(uses_of(f"{kit}.hang"), timeout_s=1)
             assert ends(timed_out)[0][1:3] == ("failed", "deadline_exceeded")
             assert timed_out[0].executed != "no"
         assert len(turn.results) == 16

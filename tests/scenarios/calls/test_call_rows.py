@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.processes.host_process import host_process
-from support.rooms.failures import error_of_call
+from support.rooms.failures import error_of_call, late_in_its_tool
 from toolbus import ToolContext, Toolkit, tool
 from toolbus.errors import (
     ConnectionLost,
@@ -133,7 +133,9 @@ async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> No
 async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await error_of_call(alice, "t.ignores_cancel", timeout_s=0.1)
+        error = await late_in_its_tool(
+            lambda limit_s: alice.invoke("t.ignores_cancel", timeout_s=limit_s), tools.began.is_set
+        )
         assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
         async with asyncio.timeout(60):
             await tools.cancelled.wait()

@@ -10,10 +10,10 @@ import pytest
 
 from support.clients.ending_tokens import calling
 from support.nodes.tools import Holding
+from support.rooms.failures import late_in_its_tool
 from toolbus import ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import (
     Cancelled,
-    DeadlineExceeded,
     LoopDetected,
     PermissionDenied,
     RoomException,
@@ -104,10 +104,11 @@ async def test_an_agent_in_between_builds_only_what_the_first_caller_may(
 
 
 async def test_an_inner_call_cannot_outlive_the_outer_one(server: TestServer) -> None:
-    ended = asyncio.Event()
+    began, ended = asyncio.Event(), asyncio.Event()
 
     @tool
     async def hold() -> str:
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -125,8 +126,9 @@ async def test_an_inner_call_cannot_outlive_the_outer_one(server: TestServer) ->
         two.host(Toolkit("b", [hold])),
         server.room("alice") as alice,
     ):
-        with pytest.raises(DeadlineExceeded):
-            await alice.invoke("a.outer", timeout_s=0.2)
+        await late_in_its_tool(
+            lambda limit_s: alice.invoke("a.outer", timeout_s=limit_s), began.is_set
+        )
         async with asyncio.timeout(60):
             await ended.wait()
             while server.server.hub.router.in_flight:  # noqa: ASYNC110 - there is no event for the last one

@@ -92,7 +92,7 @@ async def test_signal_ends_a_host_whose_call_began_before_all_was_hosted(tool: s
 
 async def test_call_that_was_given_up_and_does_not_end_keeps_no_host() -> None:
     async with hosting(RUN, drain="0.3") as (_, alice, host):
-        call = asyncio.create_task(alice.invoke("work.swallow", timeout_s=0.5))
+        call = asyncio.create_task(alice.invoke("work.swallow", timeout_s=3))
         await host.entered()
         await host.cancelled()
         with pytest.raises(DeadlineExceeded):

@@ -175,7 +175,7 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
         assert (await anext(stream)).in_flight == 0
         received = await asyncio.gather(
             *(ann.call("work.work", how=how) for how in ("well", "nested", "fail")),
-            ann.invoke("work.work", {"how": "wait"}, timeout_s=0.3),
+            ann.invoke("work.work", {"how": "wait"}, timeout_s=2),
             ann.call("work.nothing"),
             return_exceptions=True,
         )
