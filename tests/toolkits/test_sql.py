@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from toolbus import InvalidArguments, ToolContext, ToolFailed, Toolkit
 from toolbus.tools.context import run_of
 from toolbus_toolkits.sql import SqlConfig, sql
@@ -100,7 +101,7 @@ async def test_cancelled_call_stops_its_query(database: Path) -> None:
     toolkit = sql(SqlConfig(database=database, time_s=20))
     async with asyncio.timeout(60):
         running = asyncio.create_task(toolkit.execute(context, "query", {"sql": ENDLESS}))
-        await asyncio.to_thread(context.was_checked.wait, 5)
+        await asyncio.to_thread(context.was_checked.wait, PATIENCE_S)
         run_of(context).cancel()
         with pytest.raises(ToolFailed, match="its call was cancelled"):
             await running

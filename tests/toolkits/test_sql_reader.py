@@ -199,7 +199,7 @@ async def test_cancel_in_the_middle_of_an_endless_query_stops_it(database: Path)
 
     async with asyncio.timeout(60):
         query = asyncio.create_task(asyncio.to_thread(reader.query, ENDLESS, stopped=stopped))
-        await asyncio.to_thread(running.wait, 5)
+        await asyncio.to_thread(running.wait, PATIENCE_S)
         assert not query.done()
         given_up.set()
         with pytest.raises(ToolFailed, match="its call was cancelled"):
@@ -218,7 +218,7 @@ async def test_cancel_stops_between_slow_steps(database: Path) -> None:
     slow = ENDLESS.replace("max(i)", "max(length(hex(randomblob(250000 + i))))")
     async with asyncio.timeout(60):
         query = asyncio.create_task(asyncio.to_thread(reader.query, slow, stopped=stopped))
-        await asyncio.to_thread(running.wait, 10)
+        await asyncio.to_thread(running.wait, PATIENCE_S)
         given_up.set()
         with pytest.raises(ToolFailed, match="its call was cancelled"):
             await query

@@ -258,7 +258,7 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
         return threading.current_thread().name
 
     async with room_of("agent") as (agent,), asyncio.timeout(60):
-        default = [asyncio.create_task(asyncio.to_thread(go.wait, 10)) for _ in range(64)]
+        default = [asyncio.create_task(asyncio.to_thread(go.wait, PATIENCE_S)) for _ in range(64)]
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
             calls = [asyncio.create_task(turn.call("near.work")) for _ in range(count)]
             meeting = threading.Thread(target=here.wait, args=(10,))
@@ -428,12 +428,12 @@ async def test_sync_tool_sees_that_its_call_was_cancelled(limit_s: float | None)
     async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
             calling = asyncio.create_task(turn.call("near.work"))
-            await asyncio.to_thread(began.wait, 5)
+            await asyncio.to_thread(began.wait, PATIENCE_S)
             if limit_s is None:
                 calling.cancel()
             with pytest.raises(asyncio.CancelledError if limit_s is None else DeadlineExceeded):
                 await calling
-            assert await asyncio.to_thread(got.wait, 5)
+            assert await asyncio.to_thread(got.wait, PATIENCE_S)
 
 
 async def test_call_within_a_local_call_has_no_more_time_than_that() -> None:

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import AnyValue
 
+from support.patience import PATIENCE_S
 from toolbus.telemetry.viewer.otlp_decoder import BadRequest, MediaType, read_spans
 from toolbus.telemetry.viewer.receiver import MissingExtra, ReceiverLimits, SpanReceiver
 from toolbus.telemetry.viewer.span_store import SpanStore, StoreLimits
@@ -54,7 +55,9 @@ async def send(
     """Send one request from a thread, with the standard library alone."""
 
     def request() -> Reply:
-        line = http.client.HTTPConnection(receiver.endpoint.removeprefix("http://"), timeout=5)
+        line = http.client.HTTPConnection(
+            receiver.endpoint.removeprefix("http://"), timeout=PATIENCE_S
+        )
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         line.request(method, path, body, {"content-type": media_type, **named})
         response = line.getresponse()
@@ -197,7 +200,7 @@ def head(content_length: int) -> bytes:
 async def test_body_that_its_sender_left_unfinished_counts_for_nothing() -> None:
     async with SpanReceiver(port=0) as receiver:
         host, port = receiver.endpoint.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=5) as line:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as line:
             body = one_span(spanId="22" * 8)
             line.sendall(head(len(body) + 1) + body)
         assert (await send(receiver, one_span())).status == 200
