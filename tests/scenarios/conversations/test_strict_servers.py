@@ -30,7 +30,7 @@ from toolbus.models.opening import open_model
 
 each_api = pytest.mark.parametrize("api", APIS)
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
-LOOK = ("kit__look", {})
+LOOK: tuple[str, dict[str, Any]] = ("kit__look", {})
 
 
 def both() -> Says:
@@ -87,9 +87,17 @@ async def ask(agent: Agent, text: str = "Look.") -> str:
 
 @each_api
 async def test_conversation_goes_on_after_a_limit_an_empty_reply_and_a_failure(api: str) -> None:
-    script = [both(), Says("Fine."), Says(""), both(), Says(""), Broken(400, b"no"), Says("Good.")]
+    script: list[Says | Broken] = [
+        both(),
+        Says("Fine."),
+        Says(""),
+        both(),
+        Says(""),
+        Broken(400, b"no"),
+        Says("Good."),
+    ]
     # A limit of two steps: the second question ends with results, files among them.
-    limit = [Says("", (LOOK,)), both(), Says("Well.")]
+    limit: list[Says | Broken] = [Says("", (LOOK,)), both(), Says("Well.")]
     async with model_server(*script, *limit, compares=False) as server:
         async with agent_of(api, server, max_steps=2) as (agent, _):
             answers = [await ask(agent) for _ in range(7)]
@@ -139,8 +147,8 @@ async def test_conversation_goes_on_with_another_model_and_on_another_server(
 async def test_a_model_that_takes_over_within_a_question_gets_no_thoughts_of_the_first(
     api: str,
 ) -> None:
-    first = [both(), Broken(503, b"busy"), both(), Says("Well.")]
-    second = [both(), Broken(503, b"busy")]
+    first: list[Says | Broken] = [both(), Broken(503, b"busy"), both(), Says("Well.")]
+    second: list[Says | Broken] = [both(), Broken(503, b"busy")]
     async with (
         model_server(*first, compares=False) as server,
         model_server(*second, compares=False) as spare,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -279,3 +282,35 @@ async def test_refused_connections_are_not_multiplied_either(
         with pytest.raises(ModelError, match="cannot be reached"):
             await streamed(model, ModelRetry(3, backoff_s=0))
     assert asked == 3
+
+
+@cache
+def packed(times: int) -> bytes:
+    """Return 64 MiB of one line, packed so often."""
+    data = gzip.compress(b"x" * 2**26)
+    return data if times == 1 else gzip.compress(data)
+
+
+@each_api
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("ask", [streamed, whole])
+async def test_a_packed_body_is_counted_while_it_is_unpacked(
+    api: str, status: int, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus.models.bounded_client._MAX_REPLY_BYTES", 4 * 2**20)
+    bodies = [
+        Broken(status, packed(times), {"content-encoding": ", ".join(["gzip"] * times)})
+        for times in (1, 2)
+    ]
+    async with opened(api, Broken(400), *bodies) as (model, _):
+        with pytest.raises(ModelError):  # the client is made
+            await ask(model)
+        tracemalloc.start()
+        try:
+            for _ in bodies:
+                with pytest.raises(ModelError):
+                    await ask(model)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 16 * 2**20

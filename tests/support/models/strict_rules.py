@@ -139,8 +139,8 @@ def _gemini(body: Any, _: Sequence[Says]) -> Iterator[str]:
         asked = [part["functionCall"]["name"] for part in parts if "functionCall" in part]
     for tool in body.get("tools", ()):
         for declaration in tool["functionDeclarations"]:
-            # The client leaves the field out for a tool without parameters.
-            schema = declaration.get("parametersJsonSchema", {})
+            names = ("parametersJsonSchema", "parameters_json_schema")  # by version of the client
+            [schema] = [declaration[name] for name in names if name in declaration]
             yield from _wrong_schema(schema)
             for part in _parts(schema):
                 if any(value in ("", None) for value in part.get("enum", ())):
