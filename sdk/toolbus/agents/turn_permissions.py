@@ -37,7 +37,7 @@ from toolbus.permissions.plain import permit_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
 from toolbus.tools.middleware import ToolCall
-from toolbus.untrusted_text import json_text, printable
+from toolbus.untrusted_text import json_text, printable, shortened
 from toolbus.wire import unpack_body
 
 __all__ = ["CallJudge", "TurnPermissions"]
@@ -428,8 +428,9 @@ class CallJudge:
 
 def _unknown(why: str) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
-    told = printable(f"there is no answer about this call: {why}", _MAX_WHY_CHARS)
-    return Assessment("ask", immune=True, message=told, source="manifest")
+    message = printable(f"there is no answer about this call: {why}")
+    message = shortened(message, _MAX_WHY_CHARS)
+    return Assessment("ask", immune=True, message=message, source="manifest")
 
 
 def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -467,7 +467,7 @@ def _name(tool: JudgedTool) -> str:
 
 
 def _owner(tool: JudgedTool) -> str:
-    return f"its owner {one_line(full_name(tool.owner, tool.alias), 170)}"
+    return f"its owner {shortened(one_line(full_name(tool.owner, tool.alias)), 170)}"
 
 
 def _quoted(text: str) -> str:

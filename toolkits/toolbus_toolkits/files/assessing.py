@@ -26,7 +26,7 @@ from typing import NamedTuple
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import one_line, shortened
 from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
@@ -340,7 +340,9 @@ class Assessor:
         ]
         if not found:
             return said
-        shown = ", ".join(f"`{one_line(text, MAX_SHOWN)}`" for text in found[:_MAX_NAMED])
+        shown = ", ".join(
+            f"`{shortened(one_line(text), MAX_SHOWN)}`" for text in found[:_MAX_NAMED]
+        )
         message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
         matches = tuple(dict.fromkeys((*said.matches, *found)))
         return replace(said, message=message, matches=matches)
@@ -397,7 +399,7 @@ def _folders_below(location: Location) -> list[str] | None:
 
 def _shown(path: str, name: str) -> str:
     """Return how a file is named: as it was written, and where that leads."""
-    written = one_line(os.path.normpath(path), MAX_SHOWN)
+    written = shortened(one_line(os.path.normpath(path)), MAX_SHOWN)
     if written == name or os.path.isabs(path):
         return f"`{name}`"
     return f"`{written}` (which is `{name}`)"
@@ -425,7 +427,7 @@ def _words_of_change(location: Location, shown: str, diff: str | None, error_tex
         words += f", with {_counted(added)}" if added else ""
         if location.missing:
             folder = os.path.dirname(location.relative)
-            words += f", and the folder `{one_line(folder, MAX_SHOWN)}`"
+            words += f", and the folder `{shortened(one_line(folder), MAX_SHOWN)}`"
         return words
     if diff is None:
         return f"replaces {shown}, which has {status.st_size:,} bytes"

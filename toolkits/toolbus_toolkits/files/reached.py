@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import one_line, shortened
 from toolbus_toolkits.callers import Places
 from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.judged import JudgedPaths
@@ -70,7 +70,7 @@ class ReachedFiles:
 
     def name_of(self, location: Location) -> str:
         """Return this path for a message: on one line, and cut."""
-        return one_line(self.path_of(location), MAX_SHOWN)
+        return shortened(one_line(self.path_of(location)), MAX_SHOWN)
 
     @contextmanager
     def at(self, path: str | bytes, context: ToolContext | None = None) -> Iterator[Location]:
