@@ -68,6 +68,7 @@ def use(name: str, **arguments: Any) -> ToolUse:
 MIGHT = ('the rule deny shell.run "git push:*" might cover this call', "it says: ")
 CERTAIN = ('The rule deny shell.run "git push:*" denies this call',)
 AGAIN = "a call that the tool can judge may be permitted"
+CHANGED = "a call that is changed so may be permitted"
 NEVER = "with these arguments it is not permitted"
 ROWS: list[tuple[ToolUse, tuple[str, ...], str]] = [
     (line("for ((i=0;i<3;i++)); do echo $i; done"), (*MIGHT, "cannot be read"), AGAIN),
@@ -81,7 +82,7 @@ ROWS: list[tuple[ToolUse, tuple[str, ...], str]] = [
     (line("git -C folder push origin"), CERTAIN, NEVER),
     (line('sudo git push; eval "$X"'), CERTAIN, NEVER),
     # How to narrow the call.
-    (use("grep", pattern="x"), ('deny files "*.lock"', "`path` and `glob` narrow it"), NEVER),
+    (use("grep", pattern="x"), ('deny files "*.lock"', "`path` and `glob` narrow it"), CHANGED),
     (use("read", path="a.lock"), ('deny files "*.lock" denies this call',), NEVER),
 ]
 

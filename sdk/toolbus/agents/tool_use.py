@@ -214,6 +214,8 @@ def _next_step(error: RoomException, executed: Executed, state: ResultState) -> 
 def _after_denial(error: PermissionDenied) -> str:
     if error.details.get("uncertain"):
         return "Do not repeat it: a call that the tool can judge may be permitted."
+    if error.details.get("hint"):
+        return "Do not repeat it: a call that is changed so may be permitted."
     rule = error.details.get("rule")
     if isinstance(rule, Mapping) and "match" in rule:
         return "Do not repeat it: with these arguments it is not permitted."

@@ -41,6 +41,9 @@ class Assessment:
     uncertain: tuple[str, ...] = ()
     """Those of `matches` that only may match, as the tool cannot tell; `message` says why. They
     deny and ask as the others do, in words that say so, and allow nothing."""
+    hint: str = ""
+    """How to change the call so that fewer rules cover it, such as "`path` narrows it"; a denial by
+    a pattern repeats it."""
     source: Literal["tool", "manifest"] = "tool"
     """Who says it: the tool, or its published flags where its host cannot be asked. Of the
     latter no pattern is known to match, so that every deny and ask pattern counts as a match."""

@@ -47,6 +47,8 @@ class _Finding(NamedTuple):
     rule: Rule | None = None
     uncertain: bool = False
     """Whether the rule only may cover the call, because its tool could not judge it."""
+    hint: str = ""
+    """How the tool says that the call may be changed."""
 
 
 class _Concerning(NamedTuple):
@@ -280,6 +282,7 @@ class Permissions:
             suggestions,
             self.mode,
             finding.uncertain,
+            finding.hint,
         )
 
     def _undecided(self, judged: _Judged) -> str:
@@ -340,12 +343,15 @@ class _Judged(NamedTuple):
         found, doubt = self._strict_pattern(groups)
         if found is None:
             return None
+        hint = self.assessment.hint if self.is_trusted else ""
         words = f"The rule {found} {verb} {self.call}"
         if doubt:
             words = f"As {doubt}, the rule {found} might cover {self.call}"
-        if self.is_trusted:  # the message may say how to change the call
+        if doubt == _NOT_JUDGED:
             words = self.with_message(words)
-        return _Finding(step, words, "rule", found, uncertain=doubt == _NOT_JUDGED)
+        if hint and hint not in words:
+            words = f"{words}; it says: {_quoted(hint)}"
+        return _Finding(step, words, "rule", found, uncertain=doubt == _NOT_JUDGED, hint=hint)
 
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
         """Return a rule whose pattern counts, and why that is uncertain; empty where it matches."""

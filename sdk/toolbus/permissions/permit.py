@@ -93,6 +93,8 @@ class Permit:
     """The mode in which it was decided; empty where a person decided."""
     uncertain: bool = False
     """Whether the rule only may cover the call, because the tool could not judge this input."""
+    hint: str = ""
+    """How the tool says that the call may be changed, so that the rule may not cover it."""
 
     @property
     def by(self) -> str:

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_MESSAGE_CHARS = 2_000
-"""The longest `message` and `refusal`."""
+"""The longest `message`, `hint` and `refusal`."""
 MAX_PREVIEW_BYTES = 64 * 1024
 """The longest `preview`, in UTF-8."""
 MAX_SUGGESTIONS = 5
@@ -84,6 +84,8 @@ def permit_details(permit: Permit) -> dict[str, Any]:
         details["rule"] = rule_to_plain(permit.rule)
     if permit.uncertain:
         details["uncertain"] = True
+    if permit.hint:
+        details["hint"] = permit.hint
     return details
 
 
@@ -140,6 +142,7 @@ def assessment_from_plain(value: object) -> Assessment:
         matches=matches,
         parts=_parts(value.get("parts", []), matches),
         uncertain=_at("uncertain", value.get("uncertain", []), matches),
+        hint=_text(value, "hint", MAX_MESSAGE_CHARS),
         source=source,
         reaches=_text(value, "reaches", MAX_REACHES_CHARS),
         refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),

@@ -199,7 +199,7 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
     if not isinstance(said, Assessment) or said.behavior not in _BEHAVIORS:
         raise _NoAssessment(f"assess returned {type(said).__name__}")
     flags = (said.read_only, said.within_workdir, said.immune)
-    texts = (said.message, said.preview, said.reaches, said.refusal)
+    texts = (said.message, said.preview, said.hint, said.reaches, said.refusal)
     if not all(isinstance(flag, bool) for flag in flags):
         raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
     if not all(isinstance(text, str) for text in texts):
@@ -232,6 +232,7 @@ def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Ass
             tuple(match for match in part if match not in said.uncertain) for part in said.parts
         ),
         uncertain=tuple(said.uncertain),
+        hint=shortened(printable(said.hint), MAX_MESSAGE_CHARS),
         source=said.source,
         reaches=reaches,
         refusal=printable(said.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),

@@ -90,6 +90,11 @@ def test_value_is_one_value_or_the_list_of_a_stream() -> None:
             "Do not repeat it: with these arguments it is not permitted.",
         ),
         (
+            PermissionDenied("a rule", details={"rule": {"match": "x"}, "hint": "by path"}),
+            "denied",
+            "Do not repeat it: a call that is changed so may be permitted.",
+        ),
+        (
             PermissionDenied("it cannot be read", details={"uncertain": True}),
             "denied",
             "Do not repeat it: a call that the tool can judge may be permitted.",

@@ -302,9 +302,13 @@ HOSTILE = Assessment(
          'rule deny * "x"', ["As the tool could not judge this input, the rule deny",
                              'might cover this call; it says: "too slow".']),
         (Permissions(rules=[rule("deny * rm:*"), rule("deny * a:*")]), call(), UNSURE,
-         'rule deny * "rm:*"', ['"rm:*" denies this call; it says: "cannot be read".']),
+         'rule deny * "rm:*"', ['"rm:*" denies this call.']),
         (Permissions(rules=[rule("deny * a:*")]), call(), UNSURE, 'rule deny * "a:*"',
          ["could not judge", 'might cover this call; it says: "cannot be read".']),
+        (Permissions(rules=[rule("deny * rm:*")]), call(), replace(UNSURE, hint="try b"),
+         'rule deny * "rm:*"', ['denies this call; it says: "try b".']),
+        (Permissions(rules=[rule("deny * rm:*")]), call(EVIL), replace(UNSURE, hint="try b"),
+         'rule deny * "rm:*"', ["might cover this call."]),
         (Permissions("dont_ask", [rule("ask * a:*")]), call(), UNSURE, 'rule ask * "a:*"',
          ["could not judge", '"cannot be read"; the mode dont_ask denies what it would ask.']),
         (Permissions(rules=[rule("deny github")]), call(FORWARD), REACHES, "rule deny github",
@@ -335,7 +339,7 @@ def test_a_reason_names_what_decided_and_quotes_what_others_say(
 def test_what_stands_at_the_end_of_a_long_message_or_rule_is_in_the_reason() -> None:
     match = "rm " + "x" * 1_000 + " end"
     long = Rule(behavior="deny", tool="shell.run", match=match, origin="/a" * 500 + "/rules.toml:4")
-    said = Assessment("pass", message="y" * 1_000 + " narrows it", matches=(match,))
+    said = Assessment("pass", hint="y" * 1_000 + " narrows it", matches=(match,))
     reason = Permissions("bypass", [long]).decide(call(), said).reason
     for words in (' end" (', "/rules.toml:4) denies", ' narrows it".', "characters ...]"):
         assert words in reason

@@ -329,7 +329,7 @@ class Assessor:
         said = self._with_rules(context, said, paths)
         if names is None or paths.real is None:
             message = f"{said.message}, which has too many files to compare with rules: {_NARROW}"
-            return _uncertain(replace(said, message=message), context.patterns)
+            return _uncertain(replace(said, message=message, hint=_NARROW), context.patterns)
         files = [os.path.join(paths.root, name) for name in names]
         if paths.written != paths.real:
             files += [paths.written + path[len(paths.real) :] for path in files]
@@ -345,7 +345,7 @@ class Assessor:
         )
         message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
         matches = tuple(dict.fromkeys((*said.matches, *found)))
-        return replace(said, message=message, matches=matches)
+        return replace(said, message=message, matches=matches, hint=_NARROW)
 
     def _suggestions(self, location: Location) -> tuple[Rule, ...]:
         """Return a rule for the folder of a file; of one directly in a root, for it alone."""
