@@ -87,6 +87,8 @@ _MAX_CALLS = 128
 _CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abort")
 """Why a reply may end within the arguments of a call: the first two by OpenAI; others by Mistral,
 vLLM, OpenRouter and gateways to other APIs."""
+_LONG_NAME_CHARS = 1_000
+"""No tool has so long a name; joining its pieces further would take longer with each of them."""
 _CALL_FIELDS = frozenset({"tool_calls", "function_call"})
 _READ_ANEW = _CALL_FIELDS | {"audio", "parsed"}
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
@@ -437,6 +439,9 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[Any] = field(default_factory=list)
+    """Their pieces, without empty ones."""
+    has_empty: bool = False
+    """Whether some piece of them was an empty text."""
     pieces: list[Plain] = field(default_factory=list)
     """What else they have."""
     following: _Call | None = None
@@ -446,19 +451,19 @@ class _Call:
         """Add a piece, without its index: that is no part of a whole reply."""
         name = _text(_function(piece), "name")
         self.id = self.id or _text(piece, "id")
-        if name != self.name:  # else it is repeated
+        # Else it is repeated, or too long to be that of a tool.
+        if name != self.name and len(self.name) < _LONG_NAME_CHARS:
             self.name += name
         rest = {key: value for key, value in piece.items() if key != "index"}
         if isinstance(function := piece.get("function"), dict):
-            self.arguments.append(function.get("arguments"))
+            arguments = function.get("arguments")
+            if arguments == "":
+                self.has_empty = True
+            elif arguments is not None:
+                self.arguments.append(arguments)
             named = ("name", "arguments")
             rest["function"] = {key: function[key] for key in function if key not in named}
         self.pieces.append(rest)
-
-    @property
-    def has_arguments(self) -> bool:
-        """Whether its arguments have begun."""
-        return any(each not in (None, "") for each in self.arguments)
 
     def is_ended_by(self, piece: Plain) -> bool:
         """Whether a piece with a name and the same index, or with none, begins another call."""
@@ -466,7 +471,7 @@ class _Call:
         has_ids = bool(call_id and self.id)
         if has_ids and call_id != self.id:
             return True
-        if not self.has_arguments:
+        if not self.arguments:
             return False  # the name comes in pieces, or again
         if _text(_function(piece), "name") != self.name:
             return bool(self.name) or not has_ids
@@ -475,13 +480,12 @@ class _Call:
         # The same name again, and no id to tell: another call if the only piece was a whole one.
         further = _function(piece).get("arguments")
         begins = isinstance(further, dict) or str(further or "").lstrip().startswith("{")
-        said = [each for each in self.arguments if each not in (None, "")]
-        return begins and len(said) == 1 and whole_object(said[0]) is not None
+        return begins and len(self.arguments) == 1 and whole_object(self.arguments[0]) is not None
 
     def joined(self) -> Plain:
         """Return the whole call."""
         call = _joined_objects(self.pieces)
-        arguments = joined_arguments(self.arguments)
+        arguments = joined_arguments(self.arguments or [""] * self.has_empty)
         if self._may_have_lost(arguments):
             arguments = None
         function = call.get("function")
@@ -496,7 +500,7 @@ class _Call:
         if other is None or not is_placeholder(arguments):
             return False
         are_told_apart = self.id != other.id or self.name != other.name
-        return not self.has_arguments or not (
+        return not self.arguments or not (
             are_told_apart or is_placeholder(joined_arguments(other.arguments))
         )
 
