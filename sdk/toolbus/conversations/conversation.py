@@ -7,6 +7,7 @@ of what it asks for another, or for itself.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections import OrderedDict
@@ -54,9 +55,9 @@ _MAX_KEPT_BYTES = 128 * 1024 * 1024
 """Conversations in memory, and the JSON of their messages; objects and JSON take some three times
 as much. Beyond it the asker who has the most loses the one that it used least recently. It is read
 again from a store, or forgotten."""
-_MAX_FORGOTTEN = 10_000
-"""Conversations whose keys stay in memory when they are forgotten, so that their askers learn it.
-Keys have up to 3 KB. Beyond it askers lose keys as they lose conversations."""
+_MAX_FORGOTTEN = 50_000
+"""Forgotten conversations whose askers learn that they are forgotten; some 10 MB. Beyond it the
+asker who has the most of them loses its oldest ones."""
 _WARN_EVERY_S = 60.0
 FORGOTTEN: Final = (
     "the conversation so far was forgotten to make room for newer ones: it begins anew"
@@ -359,8 +360,8 @@ class Conversations:
         self._store = store
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Conversation] = OrderedDict()
-        self._forgotten: dict[str, None] = {}
-        """The keys of forgotten conversations that no store has, the oldest first."""
+        self._forgotten: dict[bytes, str] = {}
+        """The askers of forgotten conversations that no store has, by digests, the oldest first."""
         self._has_warned = False
         self._warn_at = 0.0
 
@@ -472,7 +473,7 @@ class Conversations:
                 reason = _reason_of(error)
                 text = f"the conversation is not forgotten: {reason}"
                 raise Unavailable(text, details={"reason": reason}) from error
-        self._forgotten.pop(conversation.key, None)
+        self._forgotten.pop(_digest(conversation.key), None)
         conversation.is_forgotten = False
         conversation.take(AgentState())
 
@@ -484,7 +485,7 @@ class Conversations:
             except Exception as error:
                 _logger.warning("conversation %s cannot be read: %s", conversation.key, error)
                 raise _unavailable(conversation, _reason_of(error), retryable=True) from error
-        conversation.is_forgotten = text == "" or conversation.key in self._forgotten
+        conversation.is_forgotten = text == "" or _digest(conversation.key) in self._forgotten
         if not text or conversation.is_forgotten:
             conversation.take(AgentState())
             return
@@ -500,7 +501,7 @@ class Conversations:
     def _leave_out(self, used: Conversation) -> None:
         self._kept.move_to_end(used.key)
         if not used.is_empty:
-            self._forgotten.pop(used.key, None)
+            self._forgotten.pop(_digest(used.key), None)
         elif used.is_idle:
             del self._kept[used.key]
         total = sum(conversation.bytes for conversation in self._kept.values())
@@ -516,15 +517,15 @@ class Conversations:
                 self._forget_unstored(conversation)
 
     def _forget_unstored(self, conversation: Conversation) -> None:
-        """Keep the key of a conversation that has left the memory, unless a store has it."""
+        """Remember that a conversation has left the memory, unless a store has it."""
         if conversation.is_empty or (self._store is not None and conversation.is_stored):
             return
-        self._forgotten[conversation.key] = None
+        self._forgotten[_digest(conversation.key)] = asker_of(conversation.key)
         if len(self._forgotten) > _MAX_FORGOTTEN:
-            entries = [Entry(key, asker_of(key), 0) for key in reversed(self._forgotten)]
-            # A tenth at once: to look at all of them takes some milliseconds.
-            for key, *_ in beyond_shares(entries, _MAX_FORGOTTEN * 9 // 10, 0):
-                del self._forgotten[key]
+            entries = [Entry(*each, 0) for each in reversed(self._forgotten.items())]
+            # A tenth at once: to look at all of them takes some tens of milliseconds.
+            for digest, *_ in beyond_shares(entries, _MAX_FORGOTTEN * 9 // 10, 0):
+                del self._forgotten[digest]
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
@@ -532,6 +533,11 @@ class Conversations:
                 " has the most; with store= an agent reads such a conversation again",
                 *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
             )
+
+
+def _digest(key: str) -> bytes:
+    """Return what a key is known by: keys have up to 3 KB."""
+    return hashlib.sha256(key.encode()).digest()[:16]
 
 
 def _reason_of(error: Exception) -> str:

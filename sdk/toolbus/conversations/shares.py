@@ -55,6 +55,8 @@ def _beyond(
     The rank of an entry is what its asker has of it and of all that is newer. It goes before those
     of lower rank: these stay longest, so they are counted first.
     """
+    if sum(map(weight, entries)) <= limit:
+        return set()
     shares: Counter[str] = Counter()
     ranked: list[tuple[int, int]] = []
     for at, entry in enumerate(entries):
