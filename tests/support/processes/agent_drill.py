@@ -24,7 +24,7 @@ ASKED_AT_ONCE = 6
 CONVERSATIONS = 8
 KILL_EVERY = 8
 """Of so many questions one names a point and a part that is killed there."""
-HANGS_AFTER_S = 240
+HANGS_AFTER_S = 600
 """Longer than any restart on a loaded machine takes."""
 Facts = Mapping[str, Any]
 
@@ -181,8 +181,8 @@ class Drill:
         if question.victim is not None:
             self._victims[key] = question.victim
         asked = question.facts | {"after": self._answered.get(question.place)}
-        self._asked[key] = asyncio.get_running_loop().create_future()
         await self.parts["asker"].ready.wait()
+        self._asked[key] = asyncio.get_running_loop().create_future()
         self.parts["asker"].send(**asked)
         try:
             async with asyncio.timeout(HANGS_AFTER_S):
