@@ -84,7 +84,7 @@ def order_faults(messages: list[dict[str, Any]]) -> Iterator[str]:
             owed.remove(message["tool_call_id"])
         elif owed:
             yield f"the uses {owed} have no result before {role}"
-        if role == "user" and before not in ("", "system", "assistant", "tool"):
+        if role == "user" and before not in ("", "system", "assistant"):
             yield f"user after {before}"
         if role == "assistant":
             if before not in ("user", "tool"):
