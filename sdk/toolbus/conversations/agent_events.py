@@ -38,6 +38,7 @@ __all__ = [
     "end_event",
     "progress_event",
     "result_event",
+    "text_after",
     "text_events",
     "use_event",
 ]
@@ -63,6 +64,11 @@ def text_events(text: str) -> Iterator[AgentEvent]:
     """Return the events of a text, usually one."""
     for start in range(0, len(text), MAX_TEXT_CHARS):
         yield {"type": "text", "text": repaired(text[start : start + MAX_TEXT_CHARS])}
+
+
+def text_after(shown: str, text: str) -> str:
+    """Return what the text of a reply has beyond that of its events: some servers send it late."""
+    return text[len(shown) :] if text.startswith(shown) else ""
 
 
 def use_event(use: ToolUse, tool: str) -> AgentEvent:

@@ -20,6 +20,7 @@ from toolbus.conversations.agent_events import (
     end_event,
     progress_event,
     result_event,
+    text_after,
     text_events,
     use_event,
 )
@@ -62,27 +63,31 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
     tokens = {"input": 0, "output": 0}
     counted = 0
     reason = "max_steps"
-    text = ""
-    paused = ""
+    text = paused = ""
     step = 0
     while step < max_steps:
         step += 1
         request = adapter.request(turn, conversation, instructions)
         call = ModelCall(model, request, turn, step, needs_answer=not text)
         events: list[Mapping[str, Any]] = []
-        shown: list[str] = []
-        async with aclosing(_asked(call, middlewares, events, shown)) as asked:
-            async for event in asked:
-                yield event
+        shown = [paused]
+        async with aclosing(model_events(call, middlewares)) as replied:
+            async for event in replied:
+                if event is RESTART:
+                    events.clear()
+                    del shown[1:]
+                    yield {"type": "restart"}
+                    continue
+                events.append(event)
+                for piece in text_events(adapter.text_of(event)):
+                    shown.append(piece["text"])
+                    yield piece
         reply = adapter.collect(events)
         await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
-        words = adapter.text(reply)
-        for piece in text_events(_after("".join(shown), words)):
+        words = paused + adapter.text(reply)
+        for piece in text_events(text_after("".join(shown), words)):
             yield piece
-        words = paused + words
-        # The last reply may be empty, after one that said all beside its calls.
-        if words.strip():
-            text = words
+        text = words if words.strip() else text  # the last one may be empty, after one with calls
         tokens["input"] += call.usage.told.input
         tokens["output"] += call.usage.told.output
         uses = adapter.uses(reply)
@@ -90,18 +95,15 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
         known = len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
         # that the adapter refuses makes none. A use without a result is told to be interrupted.
-        await asyncio.sleep(0)
-        conversation += _messages(call, reply, ())
-        await asyncio.sleep(0)
+        conversation += call.messages(reply, ())
         try:
             async with aclosing(_run(turn, uses)) as happening:
                 async for happened in happening:
                     yield happened
         finally:
-            conversation[said:] = _messages(call, reply, turn.results[known:])
-        is_paused = adapter.ending(reply).is_paused
-        paused = words if is_paused else ""
-        if not uses and not is_paused:
+            conversation[said:] = call.messages(reply, turn.results[known:])
+        paused = words if adapter.ending(reply).is_paused else ""
+        if not uses and not adapter.ending(reply).is_paused:
             reason = "done"
             break
         if max_tokens is not None:
@@ -110,39 +112,6 @@ async def answer(  # noqa: PLR0913 - a copy may leave out what it does not need
                 reason = "max_tokens"
                 break
     yield end_event(reason, text, step, tokens)
-
-
-async def _asked(
-    call: ModelCall,
-    middlewares: Sequence[ModelMiddleware],
-    events: list[Mapping[str, Any]],
-    shown: list[str],
-) -> AsyncGenerator[AgentEvent, None]:
-    """Ask the model; yield its text as it comes, and fill lists with its events and this text."""
-    async with aclosing(model_events(call, middlewares)) as replied:
-        async for event in replied:
-            if event is RESTART:
-                events.clear()
-                shown.clear()
-                yield {"type": "restart"}
-                continue
-            events.append(event)
-            for piece in text_events(call.model.adapter.text_of(event)):
-                shown.append(piece["text"])
-                yield piece
-
-
-def _messages(call: ModelCall, reply: Plain, results: Sequence[ToolResult]) -> list[Plain]:
-    """Return what a reply adds to the conversation."""
-    adapter = call.model.adapter
-    made = adapter.messages(reply, results)
-    # The next step asks `call.model` again, which cannot read the thoughts of another one.
-    return made if call.usage.model in (None, call.model) else adapter.portable(made)
-
-
-def _after(begun: str, text: str) -> str:
-    """Return what a reply says in events of other kinds than those of text, at its end."""
-    return text[len(begun) :] if text.startswith(begun) else ""
 
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
+from toolbus.agents.tool_use import ToolResult
 from toolbus.agents.turn import Turn
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
@@ -118,6 +119,13 @@ class ModelCall:
     needs_answer: bool = True
     """Whether a reply without text and uses is a `ModelError`. It is not after another reply of the
     question said something: that is the answer then."""
+
+    def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
+        """Return what a reply to this request adds to the conversation; see `Adapter.messages`."""
+        adapter = self.model.adapter
+        made = adapter.messages(reply, results)
+        # The next step asks `model` again, which cannot read the thoughts of another one.
+        return made if self.usage.model in (None, self.model) else adapter.portable(made)
 
     def replace(
         self, *, request: Mapping[str, Any] | None = None, model: Model | None = None
