@@ -23,6 +23,8 @@ __all__ = ["wrongs"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_FILLER = "OK."
+"""What stands for the model between two messages for it, such as a result and its files."""
 _PARAMETER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -40,8 +42,7 @@ def wrongs(api: str, body: Any, said: Sequence[Says]) -> list[str]:
 def _chat(body: Any, said: Sequence[Says]) -> Iterator[str]:
     messages = body.get("messages") or [{}]
     own = [message for message in messages if message.get("role") == "assistant"]
-    # What stands between a result and its files is not of the model.
-    own = [message for message in own if message.get("content") != "OK."]
+    own = [message for message in own if message.get("content") != _FILLER]
     hint: Any = chat_params.CompletionCreateParamsStreaming
     hint = hint if body.get("stream") else chat_params.CompletionCreateParamsNonStreaming
     checked = [message for message in messages if message.get("role") != "assistant"]
@@ -148,6 +149,7 @@ def _item_essence(item: dict[str, Any]) -> tuple[Any, ...]:
 def _anthropic(body: Any, said: Sequence[Says]) -> Iterator[str]:
     messages = body.get("messages") or [{}]
     own = [message for message in messages if message.get("role") == "assistant"]
+    own = [each for each in own if each["content"] != [{"type": "text", "text": _FILLER}]]
     hint: Any = anthropic_params.MessageCreateParamsStreaming
     hint = hint if body.get("stream") else anthropic_params.MessageCreateParamsNonStreaming
     yield from faults(body, hint, "body")
@@ -226,8 +228,9 @@ def _gemini(body: Any, said: Sequence[Says]) -> Iterator[str]:
             if len(data) != 1 or (part.get("text") == "" and "thoughtSignature" not in part):
                 yield f"a part must have one datum: {part}"
     own = [each for each in contents if each.get("role") == "model"]
+    said_by_model = [each for each in own if each["parts"] != [{"text": _FILLER}]]
     wanted = [(each.text, *(use[1:] for use in each.ids())) for each in said]
-    yield from _differences(wanted, map(_parts_essence, own))
+    yield from _differences(wanted, map(_parts_essence, said_by_model))
     for content, after in zip(contents, [*contents[1:], {}], strict=True):
         if content in own:
             yield from _unpaired_calls(content, after)
