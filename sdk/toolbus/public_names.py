@@ -48,6 +48,7 @@ _MODULES = {
     ),
     "toolbus.factories.factory": "OperatorOnly",
     "toolbus.models.adapter": "Adapter Model",
+    "toolbus.models.endings": "Ending",
     "toolbus.models.model_error": "ModelError",
     "toolbus.models.opening": "open_model",
     "toolbus.models.token_usage": "TokenUsage",

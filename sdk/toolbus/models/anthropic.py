@@ -150,7 +150,7 @@ def portable(conversation: Conversation) -> list[Plain]:
     """Return messages as another model takes them; see `Adapter`."""
     found: list[Plain] = []
     for message in map(dict, conversation):
-        if message.get("role") == "assistant" and isinstance(message["content"], list):
+        if message.get("role") == "assistant" and isinstance(message.get("content"), list):
             message["content"] = [
                 {name: value for name, value in block.items() if name not in _OF_ONE_MODEL}
                 for block in message["content"]
