@@ -244,22 +244,18 @@ REMOVE = {"uses": [{"name": "disk.remove", "arguments": {"path": "a"}}]}
 
 
 @pytest.mark.parametrize(
-    ("replies", "shown", "executed"),
+    ("number", "replies", "shown", "executed"),
     [
-        ([REMOVE], KEYS, "no"),
-        ([{"uses": LOOK["uses"] + REMOVE["uses"]}], KEYS, "yes"),
-        ([LOOK, REMOVE], KEYS, "yes"),
-        ([HANG], "hanging", "yes"),
+        (signal.SIGINT, [REMOVE], KEYS, "no"),
+        (signal.SIGTERM, [REMOVE], KEYS, "no"),
+        (signal.SIGINT, [{"uses": LOOK["uses"] + REMOVE["uses"]}], KEYS, "yes"),
+        (signal.SIGINT, [LOOK, REMOVE], KEYS, "yes"),
+        (signal.SIGTERM, [HANG], "hanging", "yes"),
     ],
-    ids=["a question", "a question after a call", "a question in a later step", "a call"],
+    ids=["a question", "SIGTERM", "after a call", "in a later step", "SIGTERM in a call"],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_answer_says_whether_any_tool_ran(
-    toolbus: CommandLine,
-    number: int,
-    replies: Sequence[object],
-    shown: str,
-    executed: str,
+    toolbus: CommandLine, number: int, replies: Sequence[object], shown: str, executed: str
 ) -> None:
     (toolbus.folder / "disk.py").write_text(DISK, encoding="utf-8")
     model = write_replies(toolbus.folder / "own.jsonl", *replies)
