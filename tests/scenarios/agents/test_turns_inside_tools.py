@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from support.parts.virtual_clock import on_virtual_clock
 from support.rooms.turns import Diary, Recorded, message_of, names
 from toolbus import (
     AgentsGrant,
@@ -259,7 +260,11 @@ async def test_turn_that_outlives_its_call_calls_nothing_more(hosted: bool) -> N
             await Turn(context=context).__aenter__()
 
 
-async def test_turn_does_not_begin_where_no_time_is_left() -> None:
+def test_turn_does_not_begin_where_no_time_is_left() -> None:
+    on_virtual_clock(_no_time_is_left())
+
+
+async def _no_time_is_left() -> None:
     loop = asyncio.get_running_loop()
     diary: list[str] = []
     always = [Toolkit("own", [Recorded("write", diary)])]
