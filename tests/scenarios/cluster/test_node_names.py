@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from support.nodes.cluster import hosted
 from support.nodes.processes import named_server
 from support.nodes.tools import add
+from support.patience import PATIENCE_S
 from support.redis.server import RedisServer
 from toolbus import KeyRing, Toolkit
 from toolbus_server.cluster import node
@@ -22,7 +23,6 @@ from toolbus_server.cluster.node import LEASE_S
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
-TIME_S = 60
 LEASES = "toolbus:nodes"
 WAITS = "this node starts after it has"
 
@@ -52,7 +52,7 @@ async def test_second_node_of_a_name_refuses_to_start_while_the_first_lives(
 ) -> None:
     monkeypatch.setattr(node, "HEARTBEAT_S", 0.2)  # so that the second one soon sees it
     settings = ServerSettings(keys=KeyRing([]), port=0, redis=redis.url, node="one")
-    async with asyncio.timeout(TIME_S), running_server(settings=settings) as first:
+    async with asyncio.timeout(PATIENCE_S), running_server(settings=settings) as first:
         async with hosted(first, add), first.room("me") as me:
             lease = await lease_of_one(client)
             async with named_server(tmp_path, redis) as second:
@@ -66,18 +66,18 @@ async def test_second_node_of_a_name_refuses_to_start_while_the_first_lives(
 async def test_node_that_was_killed_starts_again_under_its_name_once_its_lease_has_ended(
     redis: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(TIME_S), named_server(tmp_path, redis) as first:
+    async with asyncio.timeout(PATIENCE_S), named_server(tmp_path, redis) as first:
         await first.url()
         await first.end(signal.SIGKILL)
         killed = await lease_of_one(client)
-        await age(client, killed, -10 * TIME_S)  # it does not end by itself during the test
+        await age(client, killed, -10 * PATIENCE_S)  # it does not end by itself during the test
         async with named_server(tmp_path, redis) as second:
             await second.until_logged(WAITS)
             assert await second.end() == 0, "a server that waits for its name stops on a signal"
         assert await lease_of_one(client) == killed
         async with named_server(tmp_path, redis) as third:
             await third.until_logged(WAITS)
-            await age(client, killed, 11 * TIME_S)
+            await age(client, killed, 11 * PATIENCE_S)
             await third.url()
             assert await lease_of_one(client) != killed
 
@@ -86,7 +86,7 @@ async def test_node_that_was_killed_starts_again_under_its_name_once_its_lease_h
 async def test_node_whose_name_was_taken_while_it_was_frozen_serves_by_itself(
     redis: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(TIME_S), named_server(tmp_path, redis) as first:
+    async with asyncio.timeout(PATIENCE_S), named_server(tmp_path, redis) as first:
         async with await first.room("me") as me, me.host(Toolkit("kit", [add])):
             first.process.send_signal(signal.SIGSTOP)
             await age(client, await lease_of_one(client), LEASE_S)
