@@ -21,7 +21,7 @@ class ModelError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        """The HTTP status; None if there was no answer, or a stream broke off."""
+        """The HTTP status, or the one that an error within a reply means; None if there is none."""
         self.retryable = retryable
         """Whether the same request may succeed later."""
         self.retry_after_s = retry_after_s
