@@ -47,8 +47,8 @@ async def test_a_paused_reply_goes_on_and_both_parts_are_the_answer() -> None:
     assert events[-1]["text"] == "Searching. Searching. The answer."
     assert (events[-1]["reason"], events[-1]["steps"]) == ("done", 3)
     sent = model.requests[-1]["messages"]
-    assert [each["role"] for each in sent] == ["user", "assistant", "assistant"]
-    assert sent[-1]["content"] == [text("Searching. "), SEARCH]
+    assert [each["role"] for each in sent] == ["user", "assistant"]
+    assert sent[-1]["content"] == [text("Searching. "), SEARCH] * 2
 
 
 async def test_a_paused_reply_that_never_went_on_has_no_open_call_in_the_next_request() -> None:
