@@ -249,23 +249,20 @@ class LocalAgent:
         self.name: str = agent.name
         self.target: CallTarget | None = None
         self._agent = agent
-        self._results: Sequence[ToolResult] = ()
+        self._results: Sequence[ToolResult] | None = None
         agent.on_results = self._keep
         self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
         self._conversation = conversation
 
     async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
         """Ask a question; yield what happens. Raises `Interrupted` where it is cancelled."""
-        self._keep(())
+        self._results = None
         try:
             async with aclosing(self._agent.answer(text, **self._about)) as events:
                 async for event in events:
                     yield event
         except asyncio.CancelledError:
-            # A call that waits for a person has not begun.
-            found = {result.executed for result in self._results}
-            executed: Executed = next((each for each in _EVIDENCE if each in found), "no")
-            raise Interrupted("interrupted", executed=executed) from None
+            raise Interrupted("interrupted", executed=self._executed()) from None
         except ModelError as error:
             raise ModelFailed(str(error), retryable=error.retryable) from error
         except RoomException:
@@ -277,6 +274,13 @@ class LocalAgent:
 
     def _keep(self, results: Sequence[ToolResult]) -> None:
         self._results = tuple(results)
+
+    def _executed(self) -> Executed:
+        """Return whether any tool ran: a call that waits for a person has not begun."""
+        if self._results is None:  # a second cancellation did not wait for the end of the calls
+            return "maybe"
+        found = {result.executed for result in self._results}
+        return next((each for each in _EVIDENCE if each in found), "no")
 
     async def about(self) -> dict[str, Any]:
         """Return what the agent says of itself and of its tools."""

@@ -129,6 +129,8 @@ class Interrupts:
         """Let a signal cancel something during the block."""
         self._cancel = cancel
         self._unheeded = 0
+        if self.is_terminated:  # the signal came before there was anything to cancel
+            cancel()
         try:
             yield
         finally:

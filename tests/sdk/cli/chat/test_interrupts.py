@@ -29,3 +29,12 @@ def test_signal_that_is_not_noticed_right_after_another_one_is_repeated() -> Non
         assert has_come_twice.wait(PATIENCE_S)
     # The thread that repeats them has ended: it has repeated one, and no more.
     assert len(came) == 2
+
+
+def test_signal_that_comes_before_there_is_anything_to_cancel_cancels_what_comes_next() -> None:
+    interrupts = Interrupts()
+    cancelled: list[bool] = []
+    with interrupts.handled():
+        signal.raise_signal(signal.SIGTERM)
+        with interrupts.cancelling(lambda: cancelled.append(True)):
+            assert cancelled == [True]
