@@ -71,12 +71,25 @@ def cut_words(reason: str) -> str:
 def settled_uses(uses: Sequence[ToolUse]) -> list[ToolUse]:
     """Return the uses of a reply, without the arguments of those that may have lost theirs.
 
-    Where one call has arguments and no name, they may be those of a call that has none: that call
-    has unknown arguments, not the empty ones.
+    Where one call has arguments and no name, or those of several calls, they may be those of a call
+    that has none: that call has unknown arguments, not the empty ones.
     """
-    if all(use.name or is_placeholder(use.arguments) for use in uses):
+    if not any(_may_be_of_another(use) for use in uses):
         return list(uses)
     return [replace(use, arguments=None) if is_placeholder(use.arguments) else use for use in uses]
+
+
+def _may_be_of_another(use: ToolUse) -> bool:
+    """Whether a use has arguments that another one may have lost."""
+    if not use.name:
+        return not is_placeholder(use.arguments)
+    try:
+        json.loads(use.arguments if isinstance(use.arguments, str) else "{}")
+    except json.JSONDecodeError as error:
+        return error.msg == "Extra data" and error.doc[error.pos] == "{"
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def is_placeholder(arguments: object) -> bool:

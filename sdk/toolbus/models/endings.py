@@ -7,21 +7,23 @@ from typing import NamedTuple
 from toolbus.models.model_error import ModelError
 from toolbus.untrusted_text import one_line
 
-__all__ = ["Ending", "check_ending"]
+__all__ = ["Ending", "check_ending", "first_cut", "is_cut"]
 
 _COMPLETE = frozenset(
     {"", "stop", "end_turn", "stop_sequence", "completed", "eos", "eos_token"}
-    | {"tool_calls", "tool_use", "function_call", "finish_reason_unspecified"}
+    | {"complete", "tool_calls", "tool_call", "tool_use", "function_call"}
+    | {"finish_reason_unspecified"}
 )
 """Reasons of a reply that the model ended itself, in lower case."""
 _PERMANENT = frozenset(
     {"length", "max_tokens", "model_length", "max_output_tokens", "max_completion_tokens"}
-    | {"model_context_window_exceeded", "content_filter", "refusal", "safety"}
+    | {"model_context_window_exceeded", "content_filter", "refusal", "safety", "sensitive"}
 )
 """Reasons that the same request would meet again."""
-_FAILED = frozenset({"error", "abort", "aborted"})
+_FAILED = frozenset({"error", "abort", "aborted", "network_error", "insufficient_system_resource"})
 """Reasons of a reply that the server ended: what came of it is no answer, also where it has text.
-OpenRouter and vLLM give them."""
+OpenRouter, vLLM, Z.ai and DeepSeek give them."""
+_PAUSED = "pause_turn"
 _MAX_REASON_CHARS = 100
 
 
@@ -40,7 +42,17 @@ class Ending(NamedTuple):
         Then the messages of the reply are appended, and the conversation is sent as it is. The text
         of the answer begins in this reply. Anthropic does so while a tool of its own runs.
         """
-        return self.reason == "pause_turn"
+        return self.reason == _PAUSED
+
+
+def is_cut(reason: object) -> bool:
+    """Whether a reply may have ended within a call: the model did not end it itself."""
+    return isinstance(reason, str) and reason.lower() not in (*_COMPLETE, _PAUSED)
+
+
+def first_cut(earlier: object, later: object) -> object:
+    """Return the reason that counts where a stream has two: the first one that is a cut."""
+    return later if later and not is_cut(earlier) else earlier
 
 
 def check_ending(ending: Ending, *, needs_answer: bool) -> None:

@@ -38,7 +38,7 @@ from toolbus.models.call_arguments import (
     settled_uses,
     whole_object,
 )
-from toolbus.models.endings import Ending
+from toolbus.models.endings import Ending, first_cut, is_cut
 from toolbus.models.model_error import ModelError
 from toolbus.models.openai_parts import (
     MAX_FILE_BYTES,
@@ -84,9 +84,6 @@ _AUDIO = {
 _MAX_CALLS = 128
 """How many calls OpenAI takes in one message, of which a model may write more
 (openai/openai-dotnet#317)."""
-_CUT = ("length", "content_filter", "max_tokens", "model_length", "error", "abort")
-"""Why a reply may end within the arguments of a call: the first two by OpenAI; others by Mistral,
-vLLM, OpenRouter and gateways to other APIs."""
 _LONG_NAME_CHARS = 1_000
 """No tool has so long a name; joining its pieces further would take longer with each of them."""
 _CALL_FIELDS = frozenset({"tool_calls", "function_call"})
@@ -298,7 +295,7 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
         calls = [{"function": message["function_call"]}]
     ids = call_ids([call.get("id") for call in calls], checked)
     reason = choice.get("finish_reason")
-    cut = reason if reason in _CUT else ""
+    cut = str(reason) if is_cut(reason) else ""
     asked: list[ToolUse] = []
     sent: list[Plain] = []
     for call, call_id in zip(calls, ids, strict=True):
@@ -423,7 +420,9 @@ def _joined_choice(index: int, pieces: Sequence[Plain]) -> Plain:
         message["tool_calls"] = [call.joined() for call in found]
     choice: Plain = {"logprobs": None, "finish_reason": None}
     for piece in pieces:
+        reason = first_cut(choice["finish_reason"], piece.get("finish_reason"))
         choice |= {name: value for name, value in piece.items() if value not in (None, "")}
+        choice["finish_reason"] = reason
     logprobs = [piece["logprobs"] for piece in pieces if isinstance(piece.get("logprobs"), dict)]
     if logprobs:
         choice["logprobs"] = _joined_objects(logprobs)
@@ -558,10 +557,11 @@ class _Calls:
         if known is not None:
             return known
         latest = self.found[-1] if self.found else None
-        if index is None and not call_id:
-            return latest
-        is_only = len(self.found) == 1 and (index is None or self.found[0].index is None)
-        return latest if is_only else None
+        if latest is None or not (index is None or latest.index is None):
+            return None
+        # Where calls have an index, one that is missing may be that of any of them.
+        is_next = index is None and latest.index is None and not call_id
+        return latest if is_next or len(self.found) == 1 else None
 
 
 def _function(piece: Plain) -> Plain:

@@ -156,6 +156,7 @@ class _Reader:
         self._name, self._data = "", []
         if not data.strip() or name == "ping":
             return None
+        is_first = not self._has_event
         self._has_event = True
         if data.startswith(b"[DONE]"):
             return b"data: [DONE]\n\n"
@@ -168,6 +169,8 @@ class _Reader:
             raise ErrorReply(error, is_report=True)
         if not isinstance(value, dict):
             raise ErrorReply(_text(data), is_report=False)
+        if is_first and _is_whole(value) and (events := _as_events(value)):
+            return b"".join(_written(each, json.dumps(each).encode()) for each in events)
         # The client of Anthropic passes over events without a name, which some servers send.
         return _written(value, data, name) if value else None
 
@@ -218,12 +221,23 @@ def _as_events(reply: Any) -> list[dict[str, Any]]:
     return []
 
 
+def _is_whole(event: Mapping[str, Any]) -> bool:
+    """Whether the only event of a stream is a whole reply."""
+    match event:
+        case {"choices": [{"delta": {}}, *_]}:
+            return False
+        case {"choices": [{"message": {}}, *_]} | {"object": "response"} | {"type": "message"}:
+            return True
+    return False
+
+
 def _chat_event(reply: Mapping[str, Any]) -> dict[str, Any]:
     choices = []
     for choice in reply["choices"]:
         delta = dict(choice.get("message") or {})
         if isinstance(calls := delta.get("tool_calls"), list):
-            delta["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
+            found = [call for call in calls if isinstance(call, dict)]
+            delta["tool_calls"] = [{**call, "index": n} for n, call in enumerate(found)]
         choices.append({**choice, "delta": delta})
         choices[-1].pop("message", None)
     return {**reply, "object": "chat.completion.chunk", "choices": choices}

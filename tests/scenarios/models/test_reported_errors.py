@@ -197,12 +197,13 @@ async def test_what_is_not_a_reply_is_an_error_that_shows_it(
 
 
 @each_api
-@pytest.mark.parametrize("in_list", [False, True])
-async def test_a_whole_reply_in_place_of_a_stream_is_read(api: str, in_list: bool) -> None:
+@pytest.mark.parametrize("write", [as_body, lambda reply: as_body([reply]), as_event])
+async def test_a_whole_reply_in_place_of_a_stream_is_read(
+    api: str, write: Callable[[Any], bytes]
+) -> None:
     says = Says("It is noon.", (("t__a", {"x": 1}),))
     reply = whole_reply(api, says)
-    body = json.dumps([reply] if in_list else reply, indent=1).encode()
-    async with opened(api, Broken(body=body)) as (model, _):
+    async with opened(api, Broken(body=write(reply))) as (model, _):
         reply = await streamed(model)
     assert model.adapter.text(reply) == "It is noon."
     [use] = model.adapter.uses(reply)

@@ -79,6 +79,8 @@ CHATS: list[tuple[list[tuple[Any, Any, Any, Any]], str | list[str]]] = [
     ([(None, "D", PURGE, ""), (None, "A", PURGE, ""), (None, "B", PURGE, Y), (None, "C", None, X)],
      ["purge /y", *REFUSED, *NAMELESS]),
     ([(0, None, None, X), (0, "A", PURGE, "")], [" refused", "purge refused"]),
+    ([(0, "A", PURGE, ""), (1, "B", PURGE, ""), (None, None, None, X)], [*REFUSED, *NAMELESS]),
+    ([(0, "A", PURGE, X), (0, "A", None, Y), (1, "B", PURGE, "")], REFUSED * 2),
     # An id and a name begin a call; without an id, what follows whole arguments does.
     ([(0, "A", PURGE, X), (0, "B", PURGE, Y)], "xy"),
     ([(0, None, PURGE, {"folder": "/x"}), (0, None, PURGE, {"folder": "/y"})], "xy"),
@@ -129,6 +131,8 @@ async def test_pieces_of_chat_completions_run_what_they_say_for_certain(
 async def test_a_call_in_a_chat_completion_that_was_cut_does_not_run(arguments: Any) -> None:
     assert await outcome(CHAT, chat((0, "A", PURGE, arguments), end="length")) == REFUSED
     assert await outcome(CHAT, chat((0, "A", PURGE, X), end="length")) == ["purge /x"]
+    again = chat((0, "A", PURGE, arguments), end="insufficient_system_resource") + chat()
+    assert await outcome(CHAT, again) == REFUSED, "a later reason takes back nothing"
 
 
 async def test_a_call_without_a_list_and_one_of_the_former_api_are_read() -> None:
