@@ -29,11 +29,13 @@ from toolbus.errors import InvalidArguments
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
 from toolbus.models.call_arguments import (
+    call_use,
     cut_words,
     is_placeholder,
     joined_arguments,
+    settled_uses,
 )
-from toolbus.models.endings import Ending
+from toolbus.models.endings import Ending, first_cut, is_cut
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
@@ -296,27 +298,48 @@ def _streamed(events: Iterable[Mapping[str, Any]]) -> tuple[Plain, list[_Streame
     """Return the message of a stream, and its blocks in the order in which they begin."""
     message: Plain = {}
     begun: list[_StreamedBlock] = []
-    blocks: dict[int, _StreamedBlock] = {}
+    blocks: dict[Any, _StreamedBlock] = {}
     for event in events:
+        index = event.get("index")
+        block = blocks.get(index)
         match event["type"]:
             case "message_start":
                 message = {**event["message"], "stop_reason": None}
             case "content_block_start":
-                block = blocks[event["index"]] = _StreamedBlock(event["content_block"])
-                begun.append(block)
-            case "content_block_stop":
-                blocks[event["index"]].has_ended = True
+                begun.append(_StreamedBlock(event["content_block"]))
+                blocks[index] = begun[-1]
+            case "content_block_stop" if block is not None:
+                block.has_ended = True
             case "content_block_delta":
-                blocks[event["index"]].add(event["delta"])
+                delta = event["delta"]
+                taking = _taking(delta, block)
+                if taking is not block:
+                    begun.append(taking)
+                    blocks[index] = taking
+                taking.add(delta)
             case "message_delta":
                 # A null in it takes back nothing.
                 usage = {**(message.get("usage") or {}), **_not_null(event.get("usage"))}
-                message |= {**_not_null(event["delta"]), "usage": usage}
+                change = _not_null(event.get("delta"))
+                reason = first_cut(message.get("stop_reason"), change.get("stop_reason"))
+                message |= {**change, "stop_reason": reason, "usage": usage}
             case "message_stop":
                 break
             case "error":
                 raise api_error(event)
     return message, begun
+
+
+def _taking(delta: Mapping[str, Any], block: _StreamedBlock | None) -> _StreamedBlock:
+    """Return the block that a delta is of: the one with its index, or a new one.
+
+    An input that is of no use for certain becomes a use without a name, which does not run.
+    """
+    if block is not None and block.takes(delta):
+        return block
+    if delta["type"] == "input_json_delta":
+        return _StreamedBlock({"type": "tool_use", "name": ""})
+    return _StreamedBlock({"type": delta["type"].removesuffix("_delta")})
 
 
 def _not_null(fields: Mapping[str, Any] | None) -> Plain:
@@ -347,12 +370,14 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     asked = [block for block in content if block["type"] == "tool_use"]
     given = (block.get("id") for block in asked)
     ids = call_ids((each if _is_id(each) else None for each in given), found)
-    uses = [
-        ToolUse(use_id, block["name"], block.get("input"))
-        for use_id, block in zip(ids, asked, strict=True)
-    ]
+    uses = settled_uses(
+        [
+            call_use(use_id, block["name"], block.get("input"))
+            for use_id, block in zip(ids, asked, strict=True)
+        ]
+    )
     said = [block for block in content if block["type"] != "text" or block["text"].strip()]
-    if asked and asked[-1] is said[-1] and (reason := _stop_reason(found)) in _CUT:
+    if asked and asked[-1] is said[-1] and is_cut(reason := _stop_reason(found)):
         uses[-1] = replace(uses[-1], invalid=cut_words(reason))
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
@@ -466,7 +491,8 @@ class _StreamedBlock:
         """Add what a delta has. One of an unknown type is an addition that others do without."""
         kind = delta["type"]
         if kind == "input_json_delta":
-            self._written.append(delta["partial_json"])
+            if self._start.get("type") not in ("text", "thinking"):
+                self._written.append(delta.get("partial_json"))
         elif kind == "citations_delta":
             self._citations.append(delta["citation"])
         elif kind in _DELTAS or kind == f"{self._start.get('type')}_delta":
@@ -477,6 +503,12 @@ class _StreamedBlock:
                     self._start[name] = value
         else:
             self._is_read = False
+
+    def takes(self, delta: Mapping[str, Any]) -> bool:
+        """Whether a delta can be of this block: an input is of a use that has not ended."""
+        has_input = str(self._start.get("type")).endswith("_use")
+        is_input = delta["type"] == "input_json_delta" and delta.get("partial_json") != ""
+        return not is_input or (has_input and not self.has_ended)
 
     def joined(self) -> Plain:
         """Return the whole block."""

@@ -203,6 +203,47 @@ async def test_a_block_without_an_end_runs_only_with_arguments_that_came() -> No
     assert await outcome(ANTHROPIC, both) == ["purge /x", "purge refused"]
 
 
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (4, {"index": 2}),
+        (3, {"content_block": {"type": "text", "text": ""}}),
+        (3, {"type": "of_no_kind"}),
+        (3, {"content_block": {"type": "tool_use", "name": ""}}),
+    ],
+)
+async def test_an_input_of_no_use_leaves_no_use_with_empty_arguments(
+    number: int, change: Plain
+) -> None:
+    events = blocks((0, {}, []), (1, {}, [X]))
+    events[number] = events[number] | change
+    late = [  # the input after the end of its block
+        *events[:4],
+        events[5],
+        events[4],
+        *events[6:],
+    ]
+    for each in (events, late):
+        results = await outcome(ANTHROPIC, each)
+        assert set(results) == {" refused", *REFUSED}
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "length", "network_error"])
+async def test_a_use_of_a_reply_that_was_cut_does_not_run_by_defaults(reason: str) -> None:
+    events = blocks((0, {}, [""]))
+    cut = events[-2] | {"delta": {"stop_reason": reason}}
+    for changes in ([cut], [cut, events[-2]], [events[-2], cut]):
+        assert await outcome(ANTHROPIC, [*events[:-2], *changes, events[-1]]) == REFUSED
+
+
+def test_a_text_without_the_start_of_its_block_is_read() -> None:
+    delta = {"type": "text_delta", "text": "noon"}
+    event = {"type": "content_block_delta", "index": 1, "delta": delta}
+    stop = {"type": "content_block_stop", "index": 0}
+    reply = ANTHROPIC.collect([stop, *blocks()[:-2], event, *blocks()[-2:]])
+    assert ANTHROPIC.text(reply) == "noon"
+
+
 # Responses
 
 
