@@ -191,18 +191,15 @@ def _words(body: Any) -> str:
     for name in (*_WORDS, "response", "base_resp"):
         value = body.get(name)
         if value and (words := _words(value)):
-            return _with_upstream(words, body.get("metadata"))
+            # Behind a gateway, those of the server are here.
+            metadata = body.get("metadata")
+            raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+            return f"{words}: {raw}" if isinstance(raw, str) and raw else words
     match body:
         case {"choices": [{"error": error}, *_]}:
             return _words(error)
     is_named = any(body.get(name) for name in _NAMES)
     return "" if is_named or not body else json.dumps(body, default=str)
-
-
-def _with_upstream(words: str, metadata: Any) -> str:
-    """Return words with those of the server behind a gateway."""
-    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
-    return f"{words}: {raw}" if isinstance(raw, str) and raw else words
 
 
 def _pauses(part: Mapping[str, Any]) -> Iterator[float]:

@@ -35,11 +35,11 @@ def joined_arguments(pieces: Iterable[Any]) -> Any:
 
     Texts are parts of one text, and an object is whole.
     """
-    said = [piece for piece in pieces if piece is not None]
-    found = [piece for piece in said if piece != ""]
-    if len(found) < 2:
-        return found[0] if found else "".join(said) if said else None
-    return _settled_text("".join(map(_text, found)))
+    given = [piece for piece in pieces if piece is not None]
+    found = [piece for piece in given if piece != ""]
+    if len(found) > 1:
+        return _settled_text("".join(map(_text, found)))
+    return next(iter(found or given), None)
 
 
 def call_use(call_id: str, name: Any, given: Any, cut: str = "") -> ToolUse:
@@ -117,31 +117,22 @@ def _settled_text(text: str) -> str:
     Those of `{}` at the front stand in place of what follows, and an object that is repeated is
     the same one. Any other text stays as it is: it is not JSON, and its use does not run.
     """
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":
-            return text
-    except (ValueError, RecursionError):
-        return text
-    else:
-        return text
     objects: list[str] = []
     different: set[str] = set()
-    text = text.strip()
+    left = text.strip(" \t\r\n")
     position = 0
     try:
-        while position < len(text):
-            value, end = _decoder.raw_decode(text, position)
+        while position < len(left):
+            value, end = _decoder.raw_decode(left, position)
             if not isinstance(value, dict):
                 return text
             if value or different:
                 different.add(json.dumps(value, sort_keys=True))  # as values, 1 and true are equal
-            objects.append(text[position:end])
-            position = _SPACE.match(text, end).end()  # type: ignore[union-attr]  # it always matches
+            objects.append(left[position:end])
+            position = _SPACE.match(left, end).end()  # type: ignore[union-attr]  # it always matches
     except (ValueError, RecursionError):
         return text
-    return text if len(different) > 1 else objects[-1]
+    return text if len(different) > 1 or len(objects) < 2 else objects[-1]
 
 
 def _text(arguments: Any) -> str:

@@ -32,22 +32,17 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None and (transport := _transport_error(error)) is not None:
         return _transport_failure(transport, provider, redact)
-    if isinstance(error, TypeError) and status is None and body is None:
-        what = "does not take this request, or sent what is no reply"
-        hint = "model.adapter.request makes requests that it takes"
-        return ModelError(_text(f"{provider} {what} ({hint}): ", f"{error}", redact))
     if status is None and body is None:
-        text = _text(f"{provider} sent what is no reply: ", f"{error}", redact)
-        return ModelError(text)
+        what = "sent what is no reply"
+        if isinstance(error, TypeError):
+            hint = "model.adapter.request makes requests that it takes"
+            what = f"does not take this request, or {what} ({hint})"
+        return ModelError(_text(f"{provider} {what}: ", str(error), redact))
     if status is not None and 300 <= status < 400:
+        words = "a redirect, which is not followed; if you trust the new place, give it as base_url"
         place = headers.get("location", "elsewhere")
-        told = _text(
-            f"{provider} answered {status}, a redirect, which is not followed; if you trust the "
-            "new place, give it as base_url: ",
-            place,
-            redact,
-        )
-        return ModelError(told, status=status)
+        text = _text(f"{provider} answered {status}, {words}: ", place, redact)
+        return ModelError(text, status=status)
     before = f"{provider} answered {status}: " if status else f"{provider} answered with an error: "
     return _reported(before, body, redact, status=status, headers=headers, otherwise=str(error))
 
@@ -91,9 +86,9 @@ def _reported(
     )
 
 
-def _text(before: str, told: str, redact: Callable[[str], str]) -> str:
+def _text(before: str, words: str, redact: Callable[[str], str]) -> str:
     # Redacted before it is cut, so that no part of the key is left at the end.
-    return before + one_line(redact(told).strip(), _MAX_TEXT_CHARS)
+    return before + one_line(redact(words).strip(), _MAX_TEXT_CHARS)
 
 
 def _status(error: Exception) -> int | None:

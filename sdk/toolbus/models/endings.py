@@ -24,7 +24,6 @@ _FAILED = frozenset({"error", "abort", "aborted", "network_error", "insufficient
 """Reasons of a reply that the server ended: what came of it is no answer, also where it has text.
 OpenRouter, vLLM, Z.ai and DeepSeek give them."""
 _PAUSED = "pause_turn"
-_MAX_REASON_CHARS = 100
 
 
 class Ending(NamedTuple):
@@ -63,11 +62,9 @@ def check_ending(ending: Ending, *, needs_answer: bool) -> None:
         needs_answer: Whether it has to say something: no reply before it did.
     """
     reason = ending.reason.lower()
-    is_complete = reason in _COMPLETE
-    if ending.is_paused:
+    has_none = ending.is_empty and (needs_answer or reason not in _COMPLETE)
+    if ending.is_paused or not (has_none or reason in _FAILED):
         return
-    if reason not in _FAILED and not (ending.is_empty and (needs_answer or not is_complete)):
-        return
-    shown = one_line(ending.reason, _MAX_REASON_CHARS) or "without a reason"
+    shown = one_line(ending.reason, 100) or "without a reason"
     what = "before the model said anything" if ending.is_empty else "before it was complete"
     raise ModelError(f"the reply ended ({shown}) {what}", retryable=reason not in _PERMANENT)

@@ -93,7 +93,7 @@ _OF_ANY_MODEL = ("role", "content", "refusal", "name", "tool_calls")
 """Fields of a reply's message that each model takes. Others have thoughts, or what one server
 keeps."""
 _PORTABLE_ID = re.compile(r"[A-Za-z0-9]{9}")
-_SAID = ("text", "refusal", "thinking", "reasoning")
+_TEXTS = ("text", "refusal", "thinking", "reasoning")
 """Types of parts of a content that are read as text, or that are thoughts."""
 _WHOLE = frozenset({"role", "id", "type", "name", "index", "format"})
 """Fields whose text is whole in each piece that has it: pieces of it are not joined."""
@@ -127,19 +127,19 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
 def _sent_messages(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return messages without empty ones of the model, which some servers refuse."""
     return alternating(
-        (message for message in messages if not _says_nothing(message)),
+        (each for each in messages if each.get("role") != "assistant" or _has_content(each)),
         {"role": "assistant", "content": FILLER},
     )
 
 
-def _says_nothing(message: Mapping[str, Any]) -> bool:
-    if message.get("role") != "assistant" or message.get("tool_calls") or message.get("audio"):
-        return False
+def _has_content(message: Mapping[str, Any]) -> bool:
+    """Whether a message of the model has calls, or more than white space and thoughts."""
     content = message.get("content")
-    others = content if isinstance(content, list) else []
-    is_part = any(isinstance(part, dict) and part.get("type") not in _SAID for part in others)
-    refusals = (part.get("refusal") for part in others if isinstance(part, dict))
-    return not (is_part or any(refusals) or _text_of_message(message).strip())
+    listed = content if isinstance(content, list) else []
+    parts = [part for part in listed if isinstance(part, dict)]
+    is_further = any(part.get("type") not in _TEXTS or part.get("refusal") for part in parts)
+    further = is_further or message.get("tool_calls") or message.get("audio")
+    return bool(further or _text_of_message(message).strip())
 
 
 def portable(conversation: Conversation) -> list[Plain]:
@@ -154,20 +154,16 @@ def portable(conversation: Conversation) -> list[Plain]:
         elif message.get("role") == "assistant":
             message = {name: message[name] for name in _OF_ANY_MODEL if name in message}
             if isinstance(content := message.get("content"), list):
-                message["content"] = [part for part in content if _is_said(part)]
+                parts = [part for part in content if isinstance(part, dict)]
+                message["content"] = [p for p in parts if p.get("type") in ("text", "refusal")]
             if calls := message.get("tool_calls"):
-                message["tool_calls"] = [_portable_call(call) for call in calls]
+                kinds = [call.get("type", "function") for call in calls]
+                message["tool_calls"] = [
+                    {"id": _portable_id(call.get("id")), "type": kind, kind: call.get(kind)}
+                    for call, kind in zip(calls, kinds, strict=True)
+                ]
         found.append(message)
     return found
-
-
-def _is_said(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in ("text", "refusal")
-
-
-def _portable_call(call: Plain) -> Plain:
-    kind = call.get("type", "function")
-    return {"id": _portable_id(call.get("id")), "type": kind, kind: call.get(kind)}
 
 
 def _portable_id(call_id: object) -> object:
@@ -233,12 +229,8 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     """Return how the first choice ended; see `Adapter`. Raises `ModelError` without one."""
     choice = _first_choice(checked_reply(reply, "choices"))
     message = choice["message"]
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    others = [part for part in parts if isinstance(part, dict) and part.get("type") not in _SAID]
-    is_empty = not (others or message.get("audio") or message.get("images"))
     reason = choice.get("finish_reason")
-    is_empty = is_empty and not uses(reply) and not _text_of_message(message).strip()
+    is_empty = not (_has_content(message) or message.get("images") or uses(reply))
     return Ending(reason if isinstance(reason, str) else "", is_empty)
 
 
@@ -402,8 +394,8 @@ def _is_one_choice(pieces: Sequence[tuple[int, Plain]]) -> bool:
     Of several choices each has an end of its own, and their pieces come in turn.
     """
     ends = [bool(piece.get("finish_reason")) for _, piece in pieces]
-    said = [index for index, piece in pieces if piece.get("delta")]
-    return ends.count(True) == 1 and ends[-1] and said == sorted(said)
+    indexes = [index for index, piece in pieces if piece.get("delta")]
+    return ends.count(True) == 1 and ends[-1] and indexes == sorted(indexes)
 
 
 def _joined_choice(index: int, pieces: Sequence[Plain]) -> Plain:

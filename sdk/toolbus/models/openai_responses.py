@@ -263,8 +263,7 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
     """Return the items of a reply as they go back, each with what it asks for."""
     checked = _ended_reply(reply)
     items = [item for item in _items(checked) if not _is_only_named(item, checked)]
-    calls = [item for item in items if str(item.get("type")) in _CALLS]
-    ids = iter(call_ids([call.get("call_id") for call in calls], checked))
+    ids = iter(call_ids([item.get("call_id") for item in items if _is_call(item)], checked))
     asked: list[ToolUse] = []
     sent: list[Plain] = []
     for item in items:
@@ -282,10 +281,7 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
             back |= {"call_id": use.id, "name": sent_name(item.get("name")), field: written}
         sent.append(back)
     uses = iter(settled_uses(asked))
-    return [
-        (back, next(uses) if str(item.get("type")) in _CALLS else None)
-        for item, back in zip(items, sent, strict=True)
-    ]
+    return [(back, next(uses) if _is_call(back) else None) for back in sent]
 
 
 def _is_only_named(item: Plain, reply: Plain) -> bool:

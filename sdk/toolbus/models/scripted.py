@@ -22,11 +22,7 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.endings import Ending
 from toolbus.models.results import paired, user_parts
-from toolbus.models.shared_parts import (
-    broken_off,
-    checked_conversation,
-    system_text,
-)
+from toolbus.models.shared_parts import broken_off, checked_conversation, system_text
 from toolbus.models.token_usage import TokenUsage
 
 __all__ = [

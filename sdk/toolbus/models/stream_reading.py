@@ -40,11 +40,7 @@ class ErrorReply(httpx2.HTTPError):
 
 def check_whole(content: bytes) -> None:
     """Raise `ErrorReply` for a body that reports an error; what is no JSON the client refuses."""
-    try:
-        error = error_in(json.loads(content))
-    except (ValueError, RecursionError):
-        return
-    if error is not None:
+    if (error := error_in(_parsed(content))) is not None:
         raise ErrorReply(error, is_report=True)
 
 
@@ -129,7 +125,12 @@ class _Reader:
             self._name = "error"
             self._data = [value]
             return self._ended_event()
-        elif _is_json(line) or self._begins_page(field):
+        elif _is_json(line) or (
+            not (self._has_event or self._data or self._name)
+            # The first line is not one of an event stream, but that of a page, or of a text.
+            and field.strip()
+            and field not in (b"id", b"retry")
+        ):
             self._body.append(line)
             self._body_bytes = len(line)
         return None
@@ -139,36 +140,26 @@ class _Reader:
         if self._body:
             yield from self._events_of_body()
             return
-        try:
-            json.loads(b"\n".join(self._data))
-        except (ValueError, RecursionError):
-            return  # it broke off within the event: what reads the events says so
-        if (event := self._ended_event()) is not None:
+        # An event that is not JSON broke off: what reads the events says so.
+        if _parsed(b"\n".join(self._data)) is not None and (event := self._ended_event()):
             yield event
 
-    def _begins_page(self, field: bytes) -> bool:
-        """Whether the first line of a body is none of an event stream: there is no such event."""
-        is_first = not (self._has_event or self._data or self._name)
-        return is_first and bool(field.strip()) and field not in (b"", b"id", b"retry")
-
     def _ended_event(self) -> bytes | None:
-        name, data = self._name, b"\n".join(self._data)
-        self._name, self._data = "", []
+        name = self._name
+        data = b"\n".join(self._data)
+        self._name = ""
+        self._data = []
         if not data.strip() or name == "ping":
             return None
         is_first = not self._has_event
         self._has_event = True
         if data.startswith(b"[DONE]"):
             return b"data: [DONE]\n\n"
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            raise ErrorReply(_text(data), is_report=name == "error") from None
-        error = error_in(value, name)
-        if error is not None:
+        value = _parsed(data)
+        if (error := error_in(value, name)) is not None:
             raise ErrorReply(error, is_report=True)
         if not isinstance(value, dict):
-            raise ErrorReply(_text(data), is_report=False)
+            raise ErrorReply(_text(data), is_report=name == "error")
         if is_first and _is_whole(value) and (events := _as_events(value)):
             return b"".join(_written(each, json.dumps(each).encode()) for each in events)
         # The client of Anthropic passes over events without a name, which some servers send.
@@ -176,12 +167,8 @@ class _Reader:
 
     def _events_of_body(self) -> Iterator[bytes]:
         text = b"\n".join(self._body)
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        error = error_in(value)
-        if error is not None:
+        value = _parsed(text)
+        if (error := error_in(value)) is not None:
             raise ErrorReply(error, is_report=True)
         if self._has_event:
             return  # what follows the events of a reply is no part of it
@@ -191,6 +178,14 @@ class _Reader:
             raise ErrorReply(_text(text), is_report=False)
         for event in events:
             yield _written(event, json.dumps(event).encode())
+
+
+def _parsed(data: bytes) -> Any:
+    """Return what JSON means; None for what is not JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _is_json(line: bytes) -> bool:
