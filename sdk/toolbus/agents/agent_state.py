@@ -25,31 +25,12 @@ from toolbus.untrusted_text import one_line
 __all__ = ["AgentState"]
 
 _VERSION = 5
-_NAMES: Mapping[int, tuple[str, ...]] = {
-    1: ("version", "state", "groups"),
-    2: ("version", "state", "groups", "rules", "conversation"),
-    3: ("version", "state", "groups", "rules", "conversation", "definitions"),
-    4: (
-        "version",
-        "state",
-        "groups",
-        "rules",
-        "definitions",
-        "adapter",
-        "questions",
-        "conversation",
-    ),
-    5: (
-        "version",
-        "state",
-        "groups",
-        "rules",
-        "definitions",
-        "adapter",
-        "model",
-        "questions",
-        "conversation",
-    ),
+_NAMES: Mapping[int, str] = {
+    1: "version state groups",
+    2: "version state groups rules conversation",
+    3: "version state groups rules conversation definitions",
+    4: "version state groups rules definitions adapter questions conversation",
+    5: "version state groups rules definitions adapter model questions conversation",
 }
 """The names of each version that is read."""
 _MAX_NAME_CHARS = 1_024
@@ -207,11 +188,11 @@ def _parsed_messages(text: str, at: int) -> list[Any]:
     return messages
 
 
-def _known_names(version: object) -> tuple[str, ...]:
+def _known_names(version: object) -> list[str]:
     # JSON has true and 1.0 too, which are equal to 1.
     if type(version) is int:
         if version in _NAMES:
-            return _NAMES[version]
+            return _NAMES[version].split()
         if version > _VERSION:
             raise _invalid(
                 "/version",

@@ -428,8 +428,7 @@ class CallJudge:
 
 def _unknown(why: str) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
-    message = printable(f"there is no answer about this call: {why}")
-    message = shortened(message, _MAX_WHY_CHARS)
+    message = shortened(printable(f"there is no answer about this call: {why}"), _MAX_WHY_CHARS)
     return Assessment("ask", immune=True, message=message, source="manifest")
 
 

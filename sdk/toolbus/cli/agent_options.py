@@ -295,7 +295,7 @@ def _groups(path: Path) -> list[ToolGroup]:
 
 def _model(name: str, base_url: str | None) -> Model:
     try:
-        return open_model(name, base_url, max_retries=0)  # `ModelRetry` decides alone
+        return open_model(name, base_url)
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         raise UsageError(f"--model: {error}") from error
 

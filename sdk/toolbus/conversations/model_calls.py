@@ -144,7 +144,9 @@ class ModelCall:
         if request is None:
             request = self.request
             if model is not None and model_identity(model) != model_identity(self.model):
-                request = _portable_request(self.model.adapter, request)
+                made = {name: request[name] for name in _CONVERSATIONS if name in request}
+                portable = model.adapter.portable
+                request = {**request, **{name: portable(each) for name, each in made.items()}}
         return replace(self, request=request, model=self.model if model is None else model)
 
     @property
@@ -158,11 +160,6 @@ def model_identity(model: Model) -> str:
     """Return what tells a model from others that cannot read its thoughts: its name and address."""
     names = (getattr(model, "identity", None), getattr(model, "name", None), type(model).__name__)
     return next(name for name in names if isinstance(name, str) and name)
-
-
-def _portable_request(adapter: Adapter, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    conversations = {name: request[name] for name in _CONVERSATIONS if name in request}
-    return {**request, **{name: adapter.portable(each) for name, each in conversations.items()}}
 
 
 NextModel: TypeAlias = Callable[[ModelCall], AsyncGenerator[Mapping[str, Any], None]]

@@ -277,14 +277,10 @@ class SqliteStates:
             count, size = connection.execute(_TOTALS, (is_forgotten,)).fetchone()
             if count <= self._max_states and size <= max_bytes:
                 continue
-            entries: list[Entry[int]] = []
-            new: set[int] = set()
-            for row, key, size in connection.execute(_ENTRIES, (is_forgotten,)):
-                entries.append(Entry(row, asker_of(key), size))
-                if key in written:
-                    new.add(row)
+            rows = connection.execute(_ENTRIES, (is_forgotten,))
+            entries = [Entry((row, key), asker_of(key), size) for row, key, size in rows]
             beyond = beyond_shares(entries, self._max_states * 9 // 10, max_bytes * 9 // 10)
-            gone = [(entry.key,) for entry in beyond if entry.key not in new]
+            gone = [(row,) for (row, key), *_ in beyond if key not in written]
             connection.executemany(statement, gone)
             if not is_forgotten:
                 text = "%s is full: %d of %d states are forgotten, of askers who have the most"

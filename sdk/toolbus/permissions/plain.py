@@ -100,14 +100,13 @@ def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
         plain["suggestions"] = [rule_to_plain(rule) for rule in assessment.suggestions]
     if assessment.matches:
         plain["matches"] = list(assessment.matches)
-    uncertain = frozenset(assessment.uncertain)
     if assessment.parts:
         # By their places in `matches`: 256 times the text of 64 patterns is more than may be sent.
         places = {pattern: place for place, pattern in enumerate(assessment.matches)}
         plain["parts"] = [
             [places[pattern] for pattern in part if pattern in places] for part in assessment.parts
         ]
-    if assessment.uncertain:
+    if uncertain := frozenset(assessment.uncertain):
         at = [place for place, each in enumerate(assessment.matches) if each in uncertain]
         plain["uncertain"] = at
     return plain
