@@ -19,7 +19,7 @@ from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
 from toolbus_toolkits.shell.commands.table import command_of, unknown_command
 from toolbus_toolkits.shell.commands.wrappers import run_text
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
-from toolbus_toolkits.shell.rules import TEXT_OPTION, matches_any
+from toolbus_toolkits.shell.rules import is_text, matches_any
 
 __all__ = [
     "MAX_COMMANDS",
@@ -37,16 +37,25 @@ MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
 _MAX_INSIDE_CHARS = 128 * 1024
 """How long the further commands may be that one command may run: some 0.3 s to read."""
-_RUN_BY_PROGRAMS = re.compile(r".*(?:PAGER|EDITOR|OPEN|SSH|RSH|SHELL|COMMAND|BROWSER)", re.DOTALL)
+_RUN_BY_PROGRAMS = re.compile(
+    r".*(?:PAGER|EDITOR|VISUAL|OPEN|LESSCLOSE|SSH|RSH|SHELL|COMMAND|BROWSER|ASKPASS|EXTERNAL_DIFF"
+    r"|WRAPPER|GIT_CONFIG_VALUE_[0-9]+)",
+    re.DOTALL,
+)
 """Variables whose value a program runs, as git runs `GIT_SSH_COMMAND` and less `LESSOPEN`."""
 _TAKE_TEXT = frozenset(
-    "psql mysql mariadb sqlite3 mongosh redis-cli sed awk gawk mawk nawk find fd".split()
+    "psql mysql mariadb sqlite3 mongosh redis-cli sed awk gawk mawk nawk find fd curl".split()
 )
 """Commands whose words are patterns, or code of a language that is not read."""
-_BEFORE_LINE = re.compile(r"[\s+!|-]*(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE)
+_BEFORE_LINE = re.compile(
+    r"[\s+!]*(?:\|[\s|-]*)?(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE
+)
 """What stands before a line in a word: `+!rm x` for less, `exec=rm x` for tar, `EXEC:rm x`."""
 _MARK = re.compile(r"[^\s=|]*[=|]")
 _SPACE = re.compile(r"\s")
+_WRITE_TEXTS = frozenset("gh glab".split())
+_TEXT_GROUPS = frozenset("api gist issue label mr pr release repo workflow".split())
+"""Sub-commands of `gh` and `glab` that run no words; `gh alias` and `gh codespace` do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +143,10 @@ def matching(
     """
     command, effect = found.command, found.effect
     first_operand = _first_operand(command, effect)
-    # What cannot be told before it runs, as `eval "$X"`, may run anything too.
-    everywhere = effect.runs_words or bool(effect.immune)
+    # What cannot be told before it runs, as `eval "$X"`, may run anything too. Code of another
+    # language is not seen, wherever it stands: `python3 - <<E` is as `python3 -c`.
+    is_code = interpreter(command_name(command) or "") is not None if command.words else False
+    everywhere = effect.runs_words or (bool(effect.immune) and not is_code)
     for pattern in patterns:
         if matches_any(pattern, command, everywhere=everywhere, first_operand=first_operand) or any(
             matches_any(pattern, other.command, everywhere=other.effect.runs_words)
@@ -212,13 +223,9 @@ def _in_texts(found: LineCommand) -> Iterator[LineCommand]:
         if _RUN_BY_PROGRAMS.fullmatch(assignment.name)
     ]
     if not (effect.read_only or effect.changes is not None or _takes_text(command, effect)):
-        before = ""
-        for word in command.words[1:]:
-            option, equals, _ = word.known.partition("=")
-            is_text = TEXT_OPTION.fullmatch(option if equals else before)
-            if _SPACE.search(word.known) and not is_text:
+        for at, word in enumerate(command.words[1:], 1):
+            if _SPACE.search(word.known) and not is_text(command.words, at):
                 texts += (word.known, *_parts_of(word.known))
-            before = word.known
     for text in dict.fromkeys(texts):
         yield from _in_text(text)
 
@@ -238,6 +245,8 @@ def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
     name = command_name(command) or ""
     if name in _TAKE_TEXT or interpreter(name) is not None:
         return True
+    if name in _WRITE_TEXTS:
+        return any(word.value in _TEXT_GROUPS for word in command.words[1:2])
     return name in ROWS and not effect.runs_words
 
 
@@ -251,4 +260,8 @@ def _in_text(text: str) -> Iterator[LineCommand]:
 
 
 def _is_known(command: SimpleCommand) -> bool:
-    return not command.words or command.words[0].value is not None
+    """Whether a command of a text has a name; in `-k 'rm or x'` the second word is none."""
+    if not command.words:
+        return True
+    name = command.words[0].value
+    return name is not None and not _SPACE.search(name)

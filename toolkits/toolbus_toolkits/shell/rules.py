@@ -27,11 +27,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from toolbus_toolkits.shell.commands.interpreters import interpreter
+from toolbus_toolkits.shell.commands.interpreters import interpreter, is_code_option
 from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, reaches_further
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
-__all__ = ["TEXT_OPTION", "covers", "exact_line", "matches_any", "suggestion"]
+__all__ = ["covers", "exact_line", "is_text", "matches_any", "suggestion"]
 
 _HOLE = "\0"
 """What is known only when the line runs; no word and no pattern has a NUL."""
@@ -43,7 +43,11 @@ _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
 _SPECIAL = "\\*'\" "
 """The letters of a word that mean something else in a pattern."""
-TEXT_OPTION = re.compile("-[A-Za-z]*m|-k|-d|--(?:message|title|body|grep|author|data(?:-[a-z]+)?)")
+_TEXT_OPTION = re.compile(
+    r"-[A-Za-z]*m|-k|-d|--(?:[a-z-]*(?:message|title|body|description|notes?|subject|comment|reason"
+    r"|prompt|summary|name-?pattern)|grep|author|trailer|exclude|include|data(?:-[a-z]+)?)",
+    re.IGNORECASE,
+)
 """Options whose value is a text for people, or a pattern."""
 _MAX_EXACT_CHARS = 1_000
 """The longest text that is suggested as it is: a person has to judge it."""
@@ -163,11 +167,26 @@ def matches_any(
         has_more = _MAY_BE_MORE.search(word.value or "")
         if is_other and not word.is_pattern and not has_more:
             continue
-        if has_more and TEXT_OPTION.fullmatch(command.words[at - 1].known):
+        if has_more and is_text(command.words, at):
             continue
         if _may_be(found, command.words[at:], command.takes_more):
             return True
     return False
+
+
+def is_text(words: Sequence[Word], at: int) -> bool:
+    """Whether a word is the value of an option for text, or code for an interpreter before it."""
+    option, equals, _ = words[at].known.partition("=")
+    if equals and _TEXT_OPTION.fullmatch(option):
+        return True
+    before = words[at - 1].known
+    if _TEXT_OPTION.fullmatch(before):
+        return True
+    if not is_code_option(before):
+        return False
+    # `docker exec node sh -c 'rm x'` runs a shell: the last word that is no option counts.
+    names = (word.known for word in reversed(words[: at - 1]) if not word.known.startswith("-"))
+    return interpreter(next(names, "").rpartition("/")[2]) is not None
 
 
 def _may_be(
@@ -181,12 +200,16 @@ def _may_be(
     base = words[0].value.rpartition("/")[2]
     if found.name and found.name != base and not _MAY_BE_MORE.search(words[0].value):
         return False
+    name, space, rest = found.chunks[0].partition(" ")
+    # A folder of the pattern counts nothing: `/bin/rm:*` is meant for `rm`, however it is called.
+    name = name.rpartition("/")[2]
+    # The words behind are joined for a name that fits alone: a line may have thousands of them.
+    if _HOLE not in base and not _SPACES.sub(" ", base).startswith(_SPACES.sub(" ", name)):
+        return False
     texts = [base, *(_text_of(word) for word in words[1:])]
     if takes_more:
         texts.append(_HOLE)
-    name, space, rest = found.chunks[0].partition(" ")
-    # A folder of the pattern counts nothing: `/bin/rm:*` is meant for `rm`, however it is called.
-    chunks = (f"{name.rpartition('/')[2]}{space}{rest}", *found.chunks[1:])
+    chunks = (f"{name}{space}{rest}", *found.chunks[1:])
     chunks = tuple(_SPACES.sub(" ", chunk) for chunk in chunks)
     text = _SPACES.sub(" ", " ".join(texts))
     if _may_be_glob(chunks, text):

@@ -12,15 +12,16 @@ import re
 from collections.abc import Callable, Mapping
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Command, may_be_several, unknown_command
+from toolbus_toolkits.shell.commands.table import Command, may_be_several
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["ROWS", "SPECIAL", "interpreter"]
+__all__ = ["ROWS", "SPECIAL", "interpreter", "is_code_option"]
 
 _VERSION = frozenset("--version -V -VV --help -h".split())
 
 _NAMES = re.compile(
-    r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|Rscript|deno|bun|tclsh|guile|osascript)"
+    r"(?:python|pypy|perl|ruby|node|nodejs|tsx|ts-node|php|lua|luajit|Rscript|deno|bun|tclsh|guile"
+    r"|osascript)"
     r"[0-9.]*"
 )
 """Also with a version: `python3.12`."""
@@ -34,25 +35,24 @@ def _interpreter(command: SimpleCommand) -> Effect:
         # `python -v` is another option.
         if values[0] in _VERSION or (values[0] == "-v" and not name.startswith("py")):
             return Effect(read_only=True, reads=())
-    runs = (unknown_command(command.source),)
     # The first word is the program, or begins the options; behind `-c` stands code.
     code = [
         word
         for position, word in enumerate(words)
-        if position == 0 or _is_code(values[position - 1])
+        if position == 0 or is_code_option(values[position - 1])
     ]
     if any(may_be_several(word) or word.value is None for word in code):
         why = f"`{name}` runs code that is known only when the line runs"
-        return Effect(why=why, immune=why, runs=runs)
+        return Effect(why=why, immune=why)
     if all(value is None or value[:1] == "-" for value in values) and "-m" not in values:
         why = f"`{name}` runs what it reads"
-        return Effect(why=why, immune=why, runs=runs)
-    if any(_is_code(value) for value in values):
+        return Effect(why=why, immune=why)
+    if any(is_code_option(value) for value in values):
         return Effect(why=f"`{name}` runs code of a language that is not read")
     return Effect(why=f"`{name}` runs a program")
 
 
-def _is_code(text: str | None) -> bool:
+def is_code_option(text: str | None) -> bool:
     """Whether a word is an option that is followed by code: `-c`, `-e`, `-ne`, `--eval`."""
     if text is None:
         return False

@@ -280,6 +280,8 @@ def _runner(command: SimpleCommand) -> Effect:
             return _run(_RUNNERS[title], command, position)
     # Options may stand before `run`; then what it runs may begin anywhere behind it.
     runners = {"run", "exec", "dlx", None}
+    if name == "dotenv":  # `dotenv -e .env -- npm test`
+        runners.add("--")
     begins = [i for i, value in enumerate(values) if i > 0 and value in runners]
     runs = tails(command, begins[0] + 1) if begins else ()
     if name == "conda" and not runs:

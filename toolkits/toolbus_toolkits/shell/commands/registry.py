@@ -142,6 +142,5 @@ def _effect_by_name(command: SimpleCommand) -> Effect:
     if " " not in name and (row := ROWS.get(name)):
         return row_effect(row, command)
     if special := interpreters.interpreter(name):
-        effect = special(command)
-        return replace(effect, runs_words=not effect.read_only)
+        return special(command)
     return Effect(why=f"`{name}` is not known", runs_words=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
-from toolbus_toolkits.shell.commands.wrappers import tails
+from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
@@ -73,6 +73,15 @@ def _jobs(command: SimpleCommand) -> Effect:
     if all(text is not None and re.fullmatch(r"-[lnprs]+|%.*|[0-9]+", text) for text in letters):
         return Effect(read_only=True, reads=())
     return Effect(why="`-x` runs a command", runs=tails(command))
+
+
+def _alias(arguments: Arguments) -> Effect:
+    """Define names for lines, which later lines of an interactive shell may run."""
+    if not arguments.operands:
+        return Effect(read_only=True, reads=())
+    lines = [word.value.partition("=")[2] for word in arguments.operands if word.value is not None]
+    same = tuple(command for line in lines for command in run_text(line, line)[0])
+    return Effect(why="it changes what later commands are", same=same)
 
 
 ROWS: tuple[Command, ...] = (
@@ -158,9 +167,8 @@ ROWS: tuple[Command, ...] = (
         source=_BASH,
         flags="-p",
         operands="words",
-        at_most=0,
-        beyond="it changes what later commands are",
         permutes=False,
+        effect=_alias,
     ),
 )
 

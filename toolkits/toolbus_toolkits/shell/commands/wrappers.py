@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from posixpath import normpath
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
@@ -253,9 +254,11 @@ _NOT_SH = (
 _LONG_DESCRIPTOR = re.compile(r"[0-9]{2}[<>]")
 """A word for dash, and then a redirection: `uniq a 10>/dev/null` writes the file `10`."""
 
-_INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/(?:self|[0-9]+))/fd/[0-9]+")
+_PROCESS = r"proc/(?:self|thread-self|[0-9]+)(?:/task/[0-9]+)?"
+_INPUT = re.compile(rf"-|/dev/stdin|/(?:dev|{_PROCESS})/fd/[0-9]+")
 """What names no script, but what a shell reads: `curl ... | sh -`."""
-_STANDARD_INPUT = re.compile(r"-|/dev/stdin|/(?:dev|proc/self)/fd/0")
+_STANDARD_INPUT = re.compile(rf"-|/dev/stdin|/(?:dev|{_PROCESS})/fd/0")
+_INPUT_NAME = re.compile(r"stdin|[0-9]+")
 
 _LINES_OPTIONS = frozenset("--rcfile --init-file --emulate --debugger".split())
 """Long options of shells whose value is the next word."""
@@ -297,6 +300,8 @@ def _shell(arguments: Arguments) -> Effect:
         return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
     if reads_lines:
         return Effect(why=why, immune=why, runs=_unknown_script(command), reads_lines=True)
+    if words and words[0].value is None:
+        return Effect(why=why, immune=f"`{name}` runs a script that is known only when it runs")
     return Effect(why=f"`{name}` runs a script")
 
 
@@ -319,15 +324,26 @@ def _reads_lines(command: SimpleCommand) -> bool:
         return False
     if "s" in letters or not words:
         return True
-    script = words[0]
-    return script.value is None or _INPUT.fullmatch(script.value) is not None
+    return _may_be_input(words[0])
+
+
+def _may_be_input(word: Word) -> bool:
+    """Whether a word may name no file, but what a shell reads: `"$X"`, and not `"$X/run.sh"`."""
+    if word.value is not None:
+        return _names_input(word.value)
+    _, slash, name = word.suffix.rpartition("/")
+    return not slash or word.is_split or _INPUT_NAME.fullmatch(name) is not None
+
+
+def _names_input(text: str, names: re.Pattern[str] = _INPUT) -> bool:
+    return names.fullmatch(re.sub("^//+", "/", normpath(text))) is not None
 
 
 def _unknown_script(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     """Return what a shell runs that reads no file and not its input: `bash <(x)`."""
     for word in command.words[1:]:
-        is_input = word.value is not None and _STANDARD_INPUT.fullmatch(word.value)
-        if not is_input and (word.value is None or _INPUT.fullmatch(word.value)):
+        is_input = word.value is not None and _names_input(word.value, _STANDARD_INPUT)
+        if not is_input and (word.value is None or _names_input(word.value)):
             return (unknown_command(command.source),)
     return ()
 
@@ -395,11 +411,11 @@ def _parallel(command: SimpleCommand) -> Effect:
 def _source_file(command: SimpleCommand) -> Effect:
     words = command.words[1:]
     why = "it runs the commands of a file"
-    if any(
-        word.value is None or word.is_pattern or _INPUT.fullmatch(word.value) for word in words[:1]
-    ):
-        immune = "it runs the commands of a file that is known only when the line runs"
+    immune = "it runs the commands of a file that is known only when the line runs"
+    if any(word.is_pattern or _may_be_input(word) for word in words[:1]):
         return Effect(why=why, immune=immune, runs=(unknown_command(command.source),))
+    if words and words[0].value is None:
+        return Effect(why=why, immune=immune)
     return Effect(why=why, reads=words)
 
 

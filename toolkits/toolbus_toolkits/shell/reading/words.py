@@ -318,10 +318,10 @@ class WordReader:
                 continue
             is_last = number == len(self._pieces) - 1
             if number == 0 and text[0] == "~" and ((text == "~" and is_last) or text[1:2] == "/"):
-                home = self._environment.get("HOME")
-                if home is not None and "~" not in text[1:]:
+                if "~" not in text[1:]:
                     self.used_names.add("HOME")
                     # No letter of the home directory is a pattern.
+                    home = self._environment.get("HOME")
                     self._pieces[:1] = [(home, True), (text[1:], False)]
                     return
             is_first = number == 0 or is_assigned
