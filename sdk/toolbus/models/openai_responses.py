@@ -355,12 +355,28 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
 class _StreamedItem:
     """What the events of a stream have of one item."""
 
-    item: Plain
+    index: int | None
+    item: Plain = field(default_factory=dict)
     pieces: list[Any] = field(default_factory=list)
     """Of the arguments of a call, or of the text of a message."""
     whole: Any = None
     """The same at its end."""
+    is_given: bool = False
+    """Whether an event had the item itself, not only pieces of it."""
     has_ended: bool = False
+
+    def is_other(self, item: Plain) -> bool:
+        """Whether an item is not this one, though it has the same index."""
+        names = ("type", "call_id")
+        pairs = [(self.item.get(name), item.get(name)) for name in names]
+        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+
+    def begin(self, item: Plain) -> None:
+        """Take an item that begins; arguments that it has already are a piece of them."""
+        self.item = item
+        if name := _CALLS.get(str(item.get("type"))):
+            self.item = item | {name: None}
+            self.pieces.insert(0, item.get(name))
 
     def joined(self) -> Plain:
         """Return the item with its arguments, or its text."""
@@ -369,6 +385,8 @@ class _StreamedItem:
             arguments = _later(written, self.item.get(name))
             if not self.has_ended and is_placeholder(arguments):
                 arguments = None  # they may have been lost
+            if arguments is None and not self.is_given:
+                return {}
             return self.item | {name: arguments}
         text = self.whole or "".join(each for each in self.pieces if isinstance(each, str))
         if not text or self.item.get("type") != "message" or any(_texts_of(self.item)):
@@ -384,43 +402,69 @@ class _StreamedItems:
     """
 
     def __init__(self) -> None:
-        self._items: dict[tuple[bool, int], _StreamedItem] = {}
-        """By the index of the output; those without one are at the end."""
+        self._items: list[_StreamedItem] = []
+        self._by_index: dict[int, _StreamedItem] = {}
+        """The latest of each index of the output."""
         self._by_id: dict[str, _StreamedItem] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Read an event of an item; others are passed over."""
+        """Read an event of an item; others are passed over.
+
+        Pieces that are of no item for certain become one without a name, which does not run.
+        """
         kind, _, change = str(event.get("type")).rpartition(".")
         item = event.get("item")
-        streamed = self._of(event)
         if kind == "response.output_item" and isinstance(item, dict):
-            if change == "added" or streamed is None:
-                index = event.get("output_index")
-                has_index = isinstance(index, int)
-                key = (not has_index, index if isinstance(index, int) else len(self._items))
-                streamed = self._items[key] = _begun(item)
-                self._by_id[str(item.get("id"))] = streamed
-            if change == "done":
+            streamed = self._of(event, item)
+            if streamed is None or streamed.is_other(item):
+                streamed = self._begin(event)
+            for name in _ids_of(item):
+                self._by_id.setdefault(name, streamed)
+            streamed.is_given = True
+            if change == "added":
+                streamed.begin(item)
+            elif change == "done":
                 streamed.item = item
                 streamed.has_ended = True
-        elif streamed is not None and kind in _PIECES:
+        elif field := _PIECES.get(kind):
+            begun = _item_of(kind)
+            streamed = self._of(event, {"id": event.get("item_id")})
+            if streamed is None or streamed.is_other(begun):
+                streamed = self._begin(event)
+                streamed.item = begun
             if change == "delta":
                 streamed.pieces.append(event.get("delta"))
             elif change == "done":
-                streamed.whole = event.get(_PIECES[kind])
+                streamed.whole = event.get(field)
                 streamed.has_ended = True
 
-    def _of(self, event: Mapping[str, Any]) -> _StreamedItem | None:
-        """Return the item of an event: by index, by id, or else the only one."""
+    def _begin(self, event: Mapping[str, Any]) -> _StreamedItem:
         index = event.get("output_index")
-        if isinstance(index, int):
-            return self._items.get((False, index))
-        item = event.get("item")
-        item_id = item.get("id") if isinstance(item, dict) else event.get("item_id")
-        if item_id is not None:
-            return self._by_id.get(str(item_id))
-        is_only = len(self._items) == 1 and not isinstance(item, dict)
-        return next(iter(self._items.values())) if is_only else None
+        begun = _StreamedItem(index if isinstance(index, int) else None)
+        self._items.append(begun)
+        if begun.index is not None:
+            self._by_index[begun.index] = begun
+        if isinstance(item_id := event.get("item_id"), str):
+            self._by_id.setdefault(item_id, begun)
+        return begun
+
+    def _of(self, event: Mapping[str, Any], item: Plain) -> _StreamedItem | None:
+        """Return the item of an event: by id, by index, or else the only one that has not ended.
+
+        None if there is none, or if id and index are of different items.
+        """
+        ids = _ids_of(item)
+        index = event.get("output_index")
+        at = self._by_index.get(index) if isinstance(index, int) else None
+        known = next((self._by_id[name] for name in ids if name in self._by_id), None)
+        if known is not None:
+            return known if at is None or known.index == index else None
+        if ids or isinstance(index, int):
+            return at
+        if event.get("type") == "response.output_item.added":
+            return None
+        found = [each for each in self._items if not each.has_ended] or self._items
+        return found[0] if len(found) == 1 else None
 
     def completed(self, output: object) -> list[Any]:
         """Return the items of the whole response.
@@ -428,24 +472,35 @@ class _StreamedItems:
         Args:
             output: Its items by the last event, which count, but for arguments that it has not.
         """
-        streamed = [self._items[key].joined() for key in sorted(self._items)]
-        if not isinstance(output, list) or not output:
-            return streamed
-        calls = [item for item in streamed if _is_call(item)]
-        places = [place for place, item in enumerate(output) if _is_call(item)]
-        by_id = {str(item["call_id"]): item for item in calls if item.get("call_id")}
-        ids = {str(output[place].get("call_id")) for place in places}
-        completed = list(output)
-        for number, place in enumerate(places):
-            earlier = by_id.get(str(output[place].get("call_id")))
-            if earlier is None and len(calls) == len(places):
-                earlier = calls[number]
-            completed[place] = _filled(output[place], earlier or {})
-        if len(calls) > len(places):
-            # Which of them the model wants is not certain: as cut ones, the model reads of them.
-            lost = [item for call_id, item in by_id.items() if call_id not in ids]
-            completed += [item | {"status": "incomplete"} for item in lost]
+        in_order = sorted(self._items, key=lambda each: (each.index is None, each.index or 0))
+        pairs = [(each, each.joined()) for each in in_order]
+        completed = [item for each, item in pairs if each.is_given or _is_call(item)]
+        if isinstance(output, list) and output:
+            completed = _with_calls_of(output, [item for item in completed if _is_call(item)])
+        if not any(_texts_of(item) for item in completed if isinstance(item, dict)):
+            texts = [(each.is_given, item) for each, item in pairs if any(_texts_of(item))]
+            given = [item for is_given, item in texts if is_given]
+            completed += given or [item for _, item in texts]
         return completed
+
+
+def _with_calls_of(output: list[Any], calls: list[Plain]) -> list[Any]:
+    """Return the items of the last event with what only earlier events have of calls."""
+    places = [place for place, item in enumerate(output) if _is_call(item)]
+    by_id = {str(item["call_id"]): item for item in calls if item.get("call_id")}
+    ids = {str(output[place].get("call_id")) for place in places}
+    completed = list(output)
+    for number, place in enumerate(places):
+        earlier = by_id.get(str(output[place].get("call_id")))
+        if earlier is None and len(calls) == len(places):
+            earlier = calls[number]
+        completed[place] = _filled(output[place], earlier or {})
+    if len(calls) > len(places):
+        # Which of them the model wants is not certain: as cut ones, the model reads of them.
+        lost = [item for call_id, item in by_id.items() if call_id not in ids]
+        completed += [item | {"status": "incomplete"} for item in lost]
+    completed += [item for item in calls if not item.get("name") and not _ids_of(item)]
+    return completed
 
 
 def _is_call(item: object) -> bool:
@@ -460,12 +515,17 @@ def _filled(call: Plain, earlier: Plain) -> Plain:
     return call | {name: _later(earlier.get(name), call.get(name))}
 
 
-def _begun(item: Plain) -> _StreamedItem:
-    """Return an item that begins; arguments that it has already are a piece of them."""
-    name = _CALLS.get(str(item.get("type")))
-    if name is None:
-        return _StreamedItem(item)
-    return _StreamedItem(item | {name: None}, [item.get(name)])
+def _ids_of(item: Plain) -> list[str]:
+    """Return by what the events of an item name it: some servers change its `id` in each."""
+    return [value for name in ("id", "call_id") if isinstance(value := item.get(name), str)]
+
+
+def _item_of(kind: str) -> Plain:
+    """Return the item of a piece that came without one."""
+    if _PIECES[kind] in _TEXTS.values():
+        return {"type": "message", "role": "assistant", "content": []}
+    is_custom = _PIECES[kind] == "input"
+    return {"type": "custom_tool_call" if is_custom else "function_call"}
 
 
 def _later(earlier: Any, later: Any) -> Any:

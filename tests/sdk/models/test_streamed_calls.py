@@ -272,39 +272,56 @@ AT: Plain = {"output_index": 0}
 NEXT: Plain = {"output_index": 1}
 
 
-@pytest.mark.parametrize(
-    ("events", "output", "wanted"),
-    [
-        # The last event counts, as far as it has arguments.
-        ([], [item(X)], ["purge /x"]),
-        ([added(**AT), delta(Y, **AT), written(Y, **AT), done(Y, **AT)], [item(X)], ["purge /x"]),
-        ([added(**AT), delta(X, **AT), done(X, **AT)], [item("")], ["purge /x"]),
-        ([added(**AT), delta(X, **AT), done(X, **AT)], [item(None)], ["purge /x"]),
-        ([done(X, **AT)], [item("{}")], REFUSED),
-        ([done("{}", **AT)], [item("{}")], ["purge /everything"]),
-        ([added(**AT), done("", **AT)], [item("")], ["purge /everything"]),
-        ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "B"), item("", "A")], "yx"),
-        ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "C"), item("", "D")], "xy"),
-        ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item(Y, "B")], ["purge /y", "purge refused"]),
-        # Without it, what came last.
-        ([added(**AT), delta(X[:5], **AT), delta(X[5:], **AT)], [], ["purge /x"]),
-        ([added(**AT), delta(X[:5], **AT), written(X, **AT)], None, ["purge /x"]),
-        ([added(**AT), delta(Y, **AT), written(X, **AT)], [], ["purge /x"]),
-        ([added(**AT), delta(X, **AT), done("", **AT)], [], ["purge /x"]),
-        ([added(**AT), delta(X, **AT), done("{}", **AT)], [], REFUSED),
-        ([added(X, **AT), delta("", **AT)], [], ["purge /x"]),
-        ([added(X, **AT), delta(X, **AT)], [], ["purge /x"]),
-        ([added(X, **AT), delta(Y, **AT)], [], REFUSED),
-        ([added("{}", **AT), delta(X, **AT)], [], ["purge /x"]),
-        ([added(**AT)], [], REFUSED),
-        ([added(**AT), delta(X[:5], **AT)], [], REFUSED),
-        # Without an index, by id; without an id, the only one.
-        ([added(), delta(X, item_id="fA")], [], ["purge /x"]),
-        ([added(), added("", "B"), delta(Y, item_id="fB"), delta(X, item_id="fA")], [], "xy"),
-        ([added("", None), delta(X)], [], ["purge /x"]),
-        ([added("", None), added("", None), delta(X)], [], REFUSED * 2),
-    ],
-)
+RESPONSE_ROWS: list[tuple[list[Plain], Any, str | list[str]]] = [
+    # The last event counts, as far as it has arguments.
+    ([], [item(X)], ["purge /x"]),
+    ([added(**AT), delta(Y, **AT), written(Y, **AT), done(Y, **AT)], [item(X)], ["purge /x"]),
+    ([added(**AT), delta(X, **AT), done(X, **AT)], [item("")], ["purge /x"]),
+    ([added(**AT), delta(X, **AT), done(X, **AT)], [item(None)], ["purge /x"]),
+    ([done(X, **AT)], [item("{}")], REFUSED),
+    ([done("{}", **AT)], [item("{}")], ["purge /everything"]),
+    ([added(**AT), done("", **AT)], [item("")], ["purge /everything"]),
+    ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "B"), item("", "A")], "yx"),
+    ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "C"), item("", "D")], "xy"),
+    ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item(Y, "B")], ["purge /y", "purge refused"]),
+    # Without it, what came last.
+    ([added(**AT), delta(X[:5], **AT), delta(X[5:], **AT)], [], ["purge /x"]),
+    ([added(**AT), delta(X[:5], **AT), written(X, **AT)], None, ["purge /x"]),
+    ([added(**AT), delta(Y, **AT), written(X, **AT)], [], ["purge /x"]),
+    ([added(**AT), delta(X, **AT), done("", **AT)], [], ["purge /x"]),
+    ([added(**AT), delta(X, **AT), done("{}", **AT)], [], REFUSED),
+    ([added(X, **AT), delta("", **AT)], [], ["purge /x"]),
+    ([added(X, **AT), delta(X, **AT)], [], ["purge /x"]),
+    ([added(X, **AT), delta(Y, **AT)], [], REFUSED),
+    ([added("{}", **AT), delta(X, **AT)], [], ["purge /x"]),
+    ([added(**AT)], [], REFUSED),
+    ([added(**AT), delta(X[:5], **AT)], [], REFUSED),
+    # Without an index, by id; without an id, the only one.
+    ([added(), delta(X, item_id="fA")], [], ["purge /x"]),
+    ([added(), added("", "B"), delta(Y, item_id="fB"), delta(X, item_id="fA")], [], "xy"),
+    ([added("", None), delta(X)], [], ["purge /x"]),
+    ([added("", None), added("", None), delta(X)], [], [*REFUSED, *NAMELESS]),
+    ([added("", None), delta(X), done("", None), added("", None), delta(Y), done("", None)],
+     [], "xy"),
+    # The index or the id alone is wrong, or the pieces come first.
+    ([added(**AT), delta(X, **NEXT, item_id="fA"), done("", **AT)], [], ["purge /x"]),
+    ([added(**AT), delta(X, **AT, item_id="f?"), done("", **AT)], [], ["purge /x"]),
+    ([delta(X, **AT, item_id="fA"), added(**AT), done("", **AT)], [], ["purge /x"]),
+    ([delta(X, **AT, item_id="fA"), done("", **AT)], [], ["purge /x"]),
+    ([added(**AT), delta(X, **AT), added(**AT), done("", **AT)], [], ["purge /x"]),
+    ([added("", "A", **AT), delta(X, **AT), added("", "B", **AT), delta(Y, **AT)], [], "xy"),
+    ([added("", "A", **AT), added("", "B", **AT), delta(Y, item_id="fB", **AT),
+      delta(X, item_id="fA", **AT)], [item("", "A"), item("", "B")], "xy"),
+    ([done(X, "A", **AT), done(Y, "B", **AT)], [], "xy"),
+    # Pieces that may be of any call leave none with empty arguments.
+    ([added(**AT), delta(X, **NEXT), done("", **AT)], [], NAMELESS),
+    ([added(**AT), delta(X, **NEXT), done("", **AT)], [item("")], NAMELESS),
+    ([added("", "A", **AT), added("", "B", **NEXT), delta(X, item_id="fA", **NEXT),
+      done("", "A", **AT), done("", "B", **NEXT)], [], [*REFUSED, *NAMELESS]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "output", "wanted"), RESPONSE_ROWS)
 async def test_events_of_responses_run_what_they_say_for_certain(
     events: list[Plain], output: Any, wanted: str | list[str]
 ) -> None:
@@ -312,6 +329,18 @@ async def test_events_of_responses_run_what_they_say_for_certain(
     response = {"id": "r", "status": "completed", "output": output}
     end = {"type": "response.completed", "response": response}
     assert await outcome(RESPONSES, [*events, end]) == expected
+
+
+@pytest.mark.parametrize("output", [[], None, [{"type": "message", "content": []}]])
+@pytest.mark.parametrize("place", [{}, AT, AT | {"item_id": "m"}])
+def test_a_text_that_only_earlier_events_have_is_read_once(output: Any, place: Plain) -> None:
+    text: Plain = {"type": "response.output_text.delta", "delta": "noon"} | place
+    response = {"status": "completed", "output": output}
+    end = {"type": "response.completed", "response": response}
+    message = {"type": "message", "content": [{"type": "output_text", "text": "noon"}]}
+    whole = {"type": "response.output_item.done", "item": message} | AT
+    for events in ([text, end], [text, whole, end], [whole, end]):
+        assert RESPONSES.text(RESPONSES.collect(events)) == "noon"
 
 
 # Gemini
