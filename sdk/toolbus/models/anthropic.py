@@ -339,7 +339,8 @@ def _taking(delta: Mapping[str, Any], block: _StreamedBlock | None) -> _Streamed
         return block
     if delta["type"] == "input_json_delta":
         return _StreamedBlock({"type": "tool_use", "name": ""})
-    return _StreamedBlock({"type": delta["type"].removesuffix("_delta")})
+    is_thinking = delta["type"] in ("thinking_delta", "signature_delta")
+    return _StreamedBlock({"type": "thinking" if is_thinking else "text"})
 
 
 def _not_null(fields: Mapping[str, Any] | None) -> Plain:

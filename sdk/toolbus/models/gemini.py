@@ -28,7 +28,7 @@ from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
 from toolbus.models.call_arguments import call_use, cut_words, joined_arguments, whole_object
-from toolbus.models.endings import Ending
+from toolbus.models.endings import Ending, first_cut
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.schema_forms import GEMINI
@@ -263,7 +263,10 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
             raise _no_reply(event)
         reply |= event
         chunk = _first(event)
+        reason = first_cut(_finish_reason(candidate), _finish_reason(chunk))
         candidate |= {name: value for name, value in chunk.items() if value is not None}
+        if reason != _finish_reason(candidate):
+            candidate["finish_reason"] = reason
         for part in _content_parts(chunk):
             if (call := _call_key(part)) is not None:
                 if call in places:
@@ -369,11 +372,16 @@ def _content_parts(candidate: Plain) -> list[Plain]:
         match _field(part, "function_call"):
             case None:
                 pass
-            case {"name": str(name)} as call if name and not _field(call, "will_continue"):
+            case {"name": str(name)} as call if name and not _has_pieces(call):
                 pass
             case _:
                 raise ModelError("the reply has a function call that is not complete")
     return parts
+
+
+def _has_pieces(call: Mapping[str, Any]) -> bool:
+    """Whether the arguments of a call come in pieces."""
+    return bool(_field(call, "will_continue") or _field(call, "partial_args"))
 
 
 def _is_plain_text(part: Plain, of: Plain | None = None) -> bool:

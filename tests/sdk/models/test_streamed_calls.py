@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import Toolkit, Turn, tool
+from toolbus import ModelError, Toolkit, Turn, tool
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
 from toolbus.models.adapter import Adapter, Plain
 
@@ -242,6 +242,9 @@ def test_a_text_without_the_start_of_its_block_is_read() -> None:
     stop = {"type": "content_block_stop", "index": 0}
     reply = ANTHROPIC.collect([stop, *blocks()[:-2], event, *blocks()[-2:]])
     assert ANTHROPIC.text(reply) == "noon"
+    event["delta"] = {"type": "signature_delta", "signature": "s"}
+    reply = ANTHROPIC.collect([*blocks()[:-2], event, *blocks()[-2:]])
+    assert reply["content"] == [{"type": "thinking", "thinking": "", "signature": "s"}]
 
 
 # Responses
@@ -373,3 +376,22 @@ async def test_calls_of_gemini_run_what_they_say_for_certain(
     events: list[Plain] = [{"candidates": [{"content": {"parts": each}}]} for each in chunks]
     events.append({"candidates": [{"finishReason": "STOP"}]})
     assert await outcome(GEMINI, events) == wanted
+
+
+@pytest.mark.parametrize("reason", ["MAX_TOKENS", "MALFORMED_FUNCTION_CALL", "OTHER"])
+async def test_a_call_of_gemini_in_a_reply_that_was_cut_does_not_run(reason: str) -> None:
+    part: Plain = {"content": {"parts": [call(None)]}}
+    events: list[Plain] = [{"candidates": [part | {"finishReason": reason}]}]
+    for each in (events, [*events, {"candidates": [{"finishReason": "STOP"}]}]):
+        try:
+            assert await outcome(GEMINI, each) == REFUSED
+        except ModelError:
+            assert reason != "MAX_TOKENS"
+
+
+def test_arguments_of_gemini_in_pieces_are_an_error() -> None:
+    pieces: Plain = {"partialArgs": [{"jsonPath": "$.folder", "stringValue": "/x"}]}
+    part = {"functionCall": {"name": PURGE} | pieces}
+    events = [{"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]}]
+    with pytest.raises(ModelError, match="not complete"):
+        GEMINI.uses(GEMINI.collect(events))
