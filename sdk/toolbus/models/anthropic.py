@@ -48,6 +48,7 @@ from toolbus.models.shared_parts import (
     sent_name,
     system_text,
     told,
+    without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
@@ -368,6 +369,7 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     content = found.get("content")
     if not isinstance(content, list) or not all(map(_is_block, content)):
         raise ModelError("this is no reply of the messages API")
+    content = without_repeats(content, "id")
     asked = [block for block in content if block["type"] == "tool_use"]
     given = (block.get("id") for block in asked)
     ids = call_ids((each if _is_id(each) else None for each in given), found)

@@ -56,6 +56,7 @@ from toolbus.models.shared_parts import (
     formed_tools,
     sent_name,
     system_text,
+    without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
@@ -282,7 +283,7 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     checked = checked_reply(reply, "choices")
     choice = _first_choice(checked)
     message = choice["message"]
-    calls = _call_list(message.get("tool_calls"))
+    calls = without_repeats(_call_list(message.get("tool_calls")), "id")
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [{"function": message["function_call"]}]
     ids = call_ids([call.get("id") for call in calls], checked)

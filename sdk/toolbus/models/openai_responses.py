@@ -58,6 +58,7 @@ from toolbus.models.shared_parts import (
     formed_tools,
     sent_name,
     system_text,
+    without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 
@@ -262,7 +263,8 @@ def _items(reply: Plain) -> list[Plain]:
 def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
     """Return the items of a reply as they go back, each with what it asks for."""
     checked = _ended_reply(reply)
-    items = [item for item in _items(checked) if not _is_only_named(item, checked)]
+    items = without_repeats(_items(checked), "call_id")
+    items = [item for item in items if not _is_only_named(item, checked)]
     ids = iter(call_ids([item.get("call_id") for item in items if _is_call(item)], checked))
     asked: list[ToolUse] = []
     sent: list[Plain] = []

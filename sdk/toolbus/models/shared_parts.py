@@ -32,6 +32,7 @@ __all__ = [
     "sent_name",
     "system_text",
     "told",
+    "without_repeats",
 ]
 
 _logger = bounded_logger("toolbus.models")
@@ -128,6 +129,23 @@ def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
             found = f"call_{digest[:24]}"
         ids[found] = None
     return list(ids)
+
+
+def without_repeats(parts: Iterable[Plain], id_name: str) -> list[Plain]:
+    """Return the parts of a reply without calls that came twice, equal in all fields and their id.
+
+    Calls that a model wants twice have two ids, at least of a server that gives any.
+    """
+    first: dict[str, Plain] = {}
+    found: list[Plain] = []
+    for part in parts:
+        part_id = part.get(id_name)
+        if isinstance(part_id, str) and part_id:
+            earlier = first.setdefault(part_id, part)
+            if earlier is not part and earlier == part:
+                continue
+        found.append(part)
+    return found
 
 
 def sent_name(name: object) -> str:

@@ -307,7 +307,7 @@ def test_files_are_within_the_limit_of_a_request_together(adapter: Adapter) -> N
 
 @BOTH
 def test_ids_that_are_missing_or_repeat_are_made_and_stay_the_same(adapter: Adapter) -> None:
-    calls = [("a", "kit__t", "{}"), ("", "kit__t", "{}"), ("a", "kit__t", "{}")]
+    calls = [("a", "kit__t", "{}"), ("", "kit__t", "{}"), ("a", "kit__t", '{"a": 1}')]
     reply = reply_of(adapter, *calls)
     ids = [use.id for use in adapter.uses(reply)]
     assert ids[0] == "a"

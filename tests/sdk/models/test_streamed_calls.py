@@ -5,6 +5,7 @@ Each row is a stream, and what runs of it in a turn. `purge` would take everythi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -344,6 +345,21 @@ def test_a_text_that_only_earlier_events_have_is_read_once(output: Any, place: P
     whole = {"type": "response.output_item.done", "item": message} | AT
     for events in ([text, end], [text, whole, end], [whole, end]):
         assert RESPONSES.text(RESPONSES.collect(events)) == "noon"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "events"),
+    [
+        (CHAT, chat((0, "A", PURGE, X), (1, "A", PURGE, X))),
+        (RESPONSES, [{"type": "response.completed", "response": {"output": [item(X), item(X)]}}]),
+        (ANTHROPIC, blocks(*[(0, {}, [X])] * 2)),
+    ],
+)
+async def test_a_call_that_comes_twice_with_one_id_runs_once(
+    adapter: Adapter, events: list[Plain]
+) -> None:
+    renamed = json.loads(json.dumps(events).replace('"t1"', '"t0"'))
+    assert await outcome(adapter, renamed) == ["purge /x"]
 
 
 # Gemini
