@@ -72,11 +72,18 @@ def settled_uses(uses: Sequence[ToolUse]) -> list[ToolUse]:
     """Return the uses of a reply, without the arguments of those that may have lost theirs.
 
     Where one call has arguments and no name, or those of several calls, they may be those of a call
-    that has none: that call has unknown arguments, not the empty ones.
+    that has none: that call has unknown arguments, not the empty ones. So has each call where a
+    part of arguments has no name: what is left of them may be an object too.
     """
     if not any(_may_be_of_another(use) for use in uses):
         return list(uses)
+    if any(not use.name and _is_part(use.arguments) for use in uses):
+        return [replace(use, arguments=None) if use.name else use for use in uses]
     return [replace(use, arguments=None) if is_placeholder(use.arguments) else use for use in uses]
+
+
+def _is_part(arguments: object) -> bool:
+    return not (is_placeholder(arguments) or whole_object(arguments) is not None)
 
 
 def _may_be_of_another(use: ToolUse) -> bool:

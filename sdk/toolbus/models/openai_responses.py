@@ -453,14 +453,15 @@ class _StreamedItems:
     def _of(self, event: Mapping[str, Any], item: Plain) -> _StreamedItem | None:
         """Return the item of an event: by id, by index, or else the only one that has not ended.
 
-        None if there is none, or if id and index are of different items.
+        None if there is none, or if id and index of a piece are of different items.
         """
         ids = _ids_of(item)
         index = event.get("output_index")
         at = self._by_index.get(index) if isinstance(index, int) else None
         known = next((self._by_id[name] for name in ids if name in self._by_id), None)
         if known is not None:
-            return known if at is None or known.index == index else None
+            is_same = at is None or known.index == index or "item" in event
+            return known if is_same else None
         if ids or isinstance(index, int):
             return at
         if event.get("type") == "response.output_item.added":

@@ -81,6 +81,7 @@ CHATS: list[tuple[list[tuple[Any, Any, Any, Any]], str | list[str]]] = [
      ["purge /y", *REFUSED, *NAMELESS]),
     ([(0, None, None, X), (0, "A", PURGE, "")], [" refused", "purge refused"]),
     ([(0, "A", PURGE, ""), (1, "B", PURGE, ""), (None, None, None, X)], [*REFUSED, *NAMELESS]),
+    ([(0, "A", PURGE, X[:-3]), (1, None, None, "x"), (0, None, None, '"}')], NAMELESS),
     ([(0, "A", PURGE, X), (0, "A", None, Y), (1, "B", PURGE, "")], REFUSED * 2),
     # An id and a name begin a call; without an id, what follows whole arguments does.
     ([(0, "A", PURGE, X), (0, "B", PURGE, Y)], "xy"),
@@ -308,6 +309,8 @@ RESPONSE_ROWS: list[tuple[list[Plain], Any, str | list[str]]] = [
     ([added("", None), delta(X), done("", None), added("", None), delta(Y), done("", None)],
      [], "xy"),
     # The index or the id alone is wrong, or the pieces come first.
+    ([added("", "A", **AT), delta(X, **AT), added("", "B", **NEXT), delta(Y, **NEXT),
+      done("", "A", **NEXT)], [item("", "A"), item("", "B")], "xy"),
     ([added(**AT), delta(X, **NEXT, item_id="fA"), done("", **AT)], [], ["purge /x"]),
     ([added(**AT), delta(X, **AT, item_id="f?"), done("", **AT)], [], ["purge /x"]),
     ([delta(X, **AT, item_id="fA"), added(**AT), done("", **AT)], [], ["purge /x"]),
