@@ -48,11 +48,10 @@ class WrittenLines:
         self._unfinished = ""
         """What was written and may go on in the next text: `r`, or a quote that is open."""
         self._judged = dict[str, str]()
-        self._are_judged = False
+        """What was unfinished when a text was judged."""
 
     def judged(self, text: str) -> str:
         """Return the lines that a text ends, which is judged now."""
-        self._are_judged = True
         if len(self._judged) >= _MAX_JUDGED:
             self._judged.clear()
         self._judged[text] = self._unfinished
@@ -64,7 +63,7 @@ class WrittenLines:
         Raises `ToolFailed` if another one was written since this one was judged, so that it ends
         another line.
         """
-        if self._are_judged and self._judged.get(text) != self._unfinished:
+        if self._judged and self._judged.get(text) != self._unfinished:
             message = "another text was written to this job since this one was judged: nothing was"
             raise ToolFailed(f"{message} written, call it again", details={"reason": "changed"})
         lines = self._unfinished + text

@@ -48,7 +48,7 @@ _TAKE_TEXT = frozenset(
 )
 """Commands whose words are patterns, or code of a language that is not read."""
 _BEFORE_LINE = re.compile(
-    r"[\s+!]*(?:\|[\s|-]*)?(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE
+    r"\A[\s+!]*(?:\|[\s|-]*)?(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE
 )
 """What stands before a line in a word: `+!rm x` for less, `exec=rm x` for tar, `EXEC:rm x`."""
 _MARK = re.compile(r"[^\s=|]*[=|]")
@@ -141,8 +141,12 @@ def matching(
         found: The command.
         inside: Its `commands_inside`.
     """
-    command, effect = found.command, found.effect
-    first_operand = _first_operand(command, effect)
+    command = found.command
+    effect = found.effect
+    first_operand = 0
+    if len(effect.runs) == 1 and effect.runs[0].words[:1] == command.words[:1]:
+        # Where the sub-command stands: `git --no-pager stash push` is not a `git push`.
+        first_operand = len(command.words) - len(effect.runs[0].words) + 1
     # What cannot be told before it runs, as `eval "$X"`, may run anything too. Code of another
     # language is not seen, wherever it stands: `python3 - <<E` is as `python3 -c`.
     is_code = interpreter(command_name(command) or "") is not None if command.words else False
@@ -153,13 +157,6 @@ def matching(
             for other in inside
         ):
             yield pattern
-
-
-def _first_operand(command: SimpleCommand, effect: Effect) -> int:
-    """Return where the sub-command stands: `git --no-pager stash push` is no `git push`."""
-    if len(effect.runs) != 1 or effect.runs[0].words[:1] != command.words[:1]:
-        return 0
-    return len(command.words) - len(effect.runs[0].words) + 1
 
 
 def commands_inside(found: LineCommand) -> Iterator[LineCommand]:
@@ -207,7 +204,7 @@ def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
     for begin in begins[:MAX_DEPTH]:
         tail = command_of(command, command.words[begin:])
         for other in all_commands((tail,), found.input):
-            # Without an input that is not known, `tool parallel` is no question of what it runs.
+            # `tool parallel` runs nothing unknown unless its input is unknown.
             if other is not None and (_is_known(other.command) or other.input is None):
                 yield replace(other, effect=replace(other.effect, runs_words=False))
     if not begins and found.input and _is_described(command.words[0]):
@@ -216,7 +213,8 @@ def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
 
 def _in_texts(found: LineCommand) -> Iterator[LineCommand]:
     """Yield the commands of texts that programs may run, by their settings and options."""
-    command, effect = found.command, found.effect
+    command = found.command
+    effect = found.effect
     texts = [
         assignment.value.known
         for assignment in command.assignments
@@ -252,8 +250,7 @@ def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
 
 def _in_text(text: str) -> Iterator[LineCommand]:
     """Yield the commands of a text that may be a line; what cannot be read of it is left out."""
-    match = _BEFORE_LINE.match(text)
-    line = text[match.end() if match else 0 :]
+    line = _BEFORE_LINE.sub("", text, count=1)
     for other in all_commands(read_line(line, {}).commands):
         if other is not None and _is_known(other.command):
             yield replace(other, effect=replace(other.effect, runs_words=False))

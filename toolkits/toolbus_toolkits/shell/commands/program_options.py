@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import NamedTuple
 
 from toolbus_toolkits.shell.commands.table import Command, may_be_several, unknown_command
@@ -207,9 +207,7 @@ def program_options(command: SimpleCommand, rows: Mapping[str, Command]) -> Iter
     """
     letters = _base_name(command) not in _ONE_DASH
     for described in _described(command, rows):
-        for word, following in zip_longest(described.words, command.words[2:]):
-            if word is None:
-                break
+        for word, following in zip(described.words, (*command.words[2:], None), strict=False):
             for entry in (*described.runs, *described.leads):
                 value = _value(entry, word, following, letters=letters)
                 if value is None:

@@ -191,7 +191,7 @@ def unknown_command(source: str) -> SimpleCommand:
 
 
 def asking(
-    why: str, *, immune: bool = False, unless: str = "", runs_words: bool = False
+    why: str, *, immune: bool = False, unless: str = ""
 ) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command that is asked about whatever its words are.
 
@@ -199,7 +199,6 @@ def asking(
         why: What it does, as a clause.
         immune: Whether a person decides whatever the rules allow.
         unless: Options that only show something; one of them has to be the only word.
-        runs_words: Whether it may run what its words name.
     """
     shown = frozenset(unless.split())
 
@@ -208,7 +207,7 @@ def asking(
         if len(words) == 1 and words[0].value in shown and not command.takes_more:
             return Effect(read_only=True, reads=())
         name = command.words[0].source
-        return Effect(why=why, immune=f"`{name}` {why}" if immune else "", runs_words=runs_words)
+        return Effect(why=why, immune=f"`{name}` {why}" if immune else "")
 
     return effect
 
