@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from toolbus.models.model_error import ModelError
 from toolbus.untrusted_text import one_line
 
-__all__ = ["ApiFailure", "api_error", "api_failure", "error_in"]
+__all__ = ["api_error", "error_in", "error_text"]
 
-_MAX_WORDS_CHARS = 500
+_MAX_TEXT_CHARS = 1_000
 _PASSING = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which the same request may succeed."""
 _NEVER_PASSING = frozenset({501, 505})
@@ -45,17 +45,6 @@ _PARTS = ("error", "errors", "response", "metadata", "detail", "details", "base_
 """Fields of an error whose objects have further fields of it."""
 _PAUSES = ("retryDelay", "retry_after", "retry_after_seconds")
 _MAX_DEPTH = 4
-
-
-class ApiFailure(NamedTuple):
-    """What an API says about a failure."""
-
-    words: str
-    """Empty if there are none."""
-    status: int | None
-    retryable: bool
-    """Whether the same request may succeed later."""
-    retry_after_s: float | None
 
 
 def error_in(value: Any, event: str = "") -> Any:
@@ -89,13 +78,22 @@ def error_in(value: Any, event: str = "") -> Any:
     return value if is_failure or isinstance(value.get("detail"), dict) else None
 
 
-def api_failure(
-    body: Any, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> ApiFailure:
-    """Return what a body says about a failure.
+def api_error(
+    body: Any,
+    before: str = "the model's API failed: ",
+    otherwise: str = "it gave no reason",
+    *,
+    redact: Callable[[str], str] = str,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ModelError:
+    """Return the error for a response, a reply or an event that reports a failure.
 
     Args:
         body: JSON, or text.
+        before: What the message begins with; the words of the API follow.
+        otherwise: What follows if the API has no words.
+        redact: Removes the key.
         status: The HTTP status, of a response that is not a success.
         headers: Those of such a response.
     """
@@ -116,24 +114,19 @@ def api_failure(
     else:
         # Each status has to permit it: an upstream's 400 may come with the 500 of a gateway.
         retryable = bool(numbers or meant) and all(map(_may_pass, numbers or meant))
-    return ApiFailure(
-        _words(body) or next(iter(_written_names(objects)), ""),
-        next(iter(numbers or meant), None),
-        retryable,
-        next((pause for part in objects for pause in _pauses(part)), None),
-    )
-
-
-def api_error(body: Any) -> ModelError:
-    """Return the error for a reply, or an event, that reports a failure."""
-    failure = api_failure(body)
-    words = one_line(failure.words or "it gave no reason", _MAX_WORDS_CHARS)
+    words = _words(body) or next(_written_names(objects), otherwise)
     return ModelError(
-        f"the model's API failed: {words}",
-        status=failure.status,
-        retryable=failure.retryable,
-        retry_after_s=failure.retry_after_s,
+        error_text(before, words, redact),
+        status=next(iter(numbers or meant), None),
+        retryable=retryable,
+        retry_after_s=next((pause for part in objects for pause in _pauses(part)), None),
     )
+
+
+def error_text(before: str, words: str, redact: Callable[[str], str]) -> str:
+    """Return the message of an error, with the words of others cut and without the key."""
+    # Redacted before it is cut, so that no part of the key is left at the end.
+    return before + one_line(redact(words).strip(), _MAX_TEXT_CHARS)
 
 
 def _may_pass(status: int) -> bool:

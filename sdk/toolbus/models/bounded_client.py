@@ -67,7 +67,7 @@ class BoundedClient(httpx2.AsyncClient):
                 await _read_whole(response)
                 return response
             # The clients read a stream by this function too.
-            setattr(response, "aiter_bytes", partial(_events_of, read))  # noqa: B010
+            setattr(response, "aiter_bytes", lambda _=None: checked_events(read()))  # noqa: B010
             if (responses := _responses.get()) is not None:
                 responses.append(response)
             return response
@@ -99,12 +99,6 @@ async def _read_whole(response: httpx2.Response) -> None:
         await response.aclose()
         raise
     check_whole(response.content)
-
-
-def _events_of(
-    read: Callable[[], AsyncGenerator[bytes, None]], _: int | None = None
-) -> AsyncGenerator[bytes, None]:
-    return checked_events(read())
 
 
 async def _to_the_limit(

@@ -10,15 +10,12 @@ from typing import Any
 
 import httpx2
 
-from toolbus.models.api_errors import api_failure
+from toolbus.models.api_errors import api_error, error_text
 from toolbus.models.bounded_client import TooLongReplyError
 from toolbus.models.model_error import ModelError
 from toolbus.models.stream_reading import ErrorReply
-from toolbus.untrusted_text import one_line
 
 __all__ = ["model_error", "unusable_reply"]
-
-_MAX_TEXT_CHARS = 1_000
 
 
 def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -> ModelError:
@@ -37,19 +34,21 @@ def model_error(error: Exception, provider: str, redact: Callable[[str], str]) -
         if isinstance(error, TypeError):
             hint = "model.adapter.request makes requests that it takes"
             what = f"does not take this request, or {what} ({hint})"
-        return ModelError(_text(f"{provider} {what}: ", str(error), redact))
+        return ModelError(error_text(f"{provider} {what}: ", str(error), redact))
     if status is not None and 300 <= status < 400:
         words = "a redirect, which is not followed; if you trust the new place, give it as base_url"
         place = headers.get("location", "elsewhere")
-        text = _text(f"{provider} answered {status}, {words}: ", place, redact)
+        text = error_text(f"{provider} answered {status}, {words}: ", place, redact)
         return ModelError(text, status=status)
     before = f"{provider} answered {status}: " if status else f"{provider} answered with an error: "
-    return _reported(before, body, redact, status=status, headers=headers, otherwise=str(error))
+    failure = api_error(body, before, str(error), redact=redact, status=status, headers=headers)
+    failure.retry_after_s = next(_asked_pauses(headers), failure.retry_after_s)
+    return failure
 
 
 def unusable_reply(reply: Any, provider: str, redact: Callable[[str], str]) -> ModelError:
     """Return the error for a reply with the status 200 that is none of this API."""
-    return ModelError(_text(f"{provider} sent what is no reply: ", str(reply), redact))
+    return ModelError(error_text(f"{provider} sent what is no reply: ", str(reply), redact))
 
 
 def _transport_failure(
@@ -57,38 +56,13 @@ def _transport_failure(
 ) -> ModelError:
     if isinstance(transport, ErrorReply):
         what = "answered with an error" if transport.is_report else "sent what is no reply"
-        return _reported(f"{provider} {what}: ", transport.body, redact)
+        return api_error(transport.body, f"{provider} {what}: ", redact=redact)
     failure = str(transport) or type(transport).__name__
     if isinstance(transport, TooLongReplyError):
-        return ModelError(_text(f"{provider} sent what is no reply: ", failure, redact))
+        return ModelError(error_text(f"{provider} sent what is no reply: ", failure, redact))
     is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
     what = "cannot be reached" if is_away else "broke off"
-    return ModelError(_text(f"{provider} {what}: ", failure, redact), retryable=True)
-
-
-def _reported(
-    before: str,
-    body: Any,
-    redact: Callable[[str], str],
-    *,
-    status: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    otherwise: str = "it gave no reason",
-) -> ModelError:
-    """Return the error that a body reports."""
-    failure = api_failure(body, status, headers)
-    pause_s = next(_asked_pauses(headers or {}), failure.retry_after_s)
-    return ModelError(
-        _text(before, failure.words or otherwise, redact),
-        status=failure.status,
-        retryable=failure.retryable,
-        retry_after_s=pause_s,
-    )
-
-
-def _text(before: str, words: str, redact: Callable[[str], str]) -> str:
-    # Redacted before it is cut, so that no part of the key is left at the end.
-    return before + one_line(redact(words).strip(), _MAX_TEXT_CHARS)
+    return ModelError(error_text(f"{provider} {what}: ", failure, redact), retryable=True)
 
 
 def _status(error: Exception) -> int | None:
@@ -106,9 +80,9 @@ def _headers(error: Exception) -> Mapping[str, str]:
 
 def _transport_error(error: BaseException) -> BaseException | None:
     """Return the error of HTTP below, if there is one: openai and anthropic chain it."""
-    for each in (error, error.__cause__):
-        if isinstance(each, httpx2.HTTPError | httpx2.StreamError):
-            return each
+    for found in (error, error.__cause__):
+        if isinstance(found, httpx2.HTTPError | httpx2.StreamError):
+            return found
     return None
 
 
