@@ -83,13 +83,14 @@ class GrantedRule:
             value = getattr(self, field.name)
             if value is None and field.name == "match":
                 continue
-            if field.name == "workdirs":
-                _check_workdirs(value)
-                continue
-            if not isinstance(value, str):
+            texts = value if field.name == "workdirs" else (value,)
+            if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{field.name} must be text")
-            if len(value) > (MAX_MATCH_CHARS if field.name == "match" else _MAX_NAME_CHARS):
+            is_long = field.name in ("match", "workdirs")
+            if any(len(text) > (MAX_MATCH_CHARS if is_long else _MAX_NAME_CHARS) for text in texts):
                 raise ValueError(f"{field.name} is too long")
+        if not all(map(is_encodable, self.workdirs)):
+            raise ValueError("workdirs has a path that is not Unicode")
         if not self.tool or not self.own_name or not self.principal or self.match == "":
             raise ValueError("tool, own_name, principal and match must not be empty")
         if self.match is not None and self.arguments:
@@ -143,13 +144,6 @@ class GrantedRule:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["workdirs"] = list(self.workdirs)
         return {name: value for name, value in values.items() if value}
-
-
-def _check_workdirs(folders: object) -> None:
-    if not isinstance(folders, tuple) or not all(isinstance(folder, str) for folder in folders):
-        raise ValueError("workdirs must be a list of texts")
-    if any(len(folder) > MAX_MATCH_CHARS or not is_encodable(folder) for folder in folders):
-        raise ValueError("workdirs has a path that is too long, or is no text")
 
 
 def granted_rule(value: object) -> GrantedRule:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from unicodedata import east_asian_width
 from weakref import WeakKeyDictionary
 
@@ -198,8 +198,9 @@ class _Dialog:
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         """Yield what the person has to see, each with its label."""
-        question, assessment = self._question, self._question.assessment
-        tool, permit = question.tool, question.permit
+        assessment = self._question.assessment
+        tool = self._question.tool
+        permit = self._question.permit
         owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
         yield "tool", f"{one_line(tool.name)} ({one_line(owner)})"
         if tool.workdirs:
@@ -214,10 +215,8 @@ class _Dialog:
             yield "rule", permit.rule.shown()
         # Most reasons quote it already.
         if assessment.message and json_text(assessment.message) not in permit.reason:
-            yield (
-                "its owner says" if tool.owner else "the tool says",
-                printable(assessment.message),
-            )
+            speaker = "its owner says" if tool.owner else "the tool says"
+            yield speaker, printable(assessment.message)
         if assessment.preview:
             yield "preview", printable(assessment.preview)
 
@@ -232,24 +231,25 @@ class _Dialog:
         is_diff = label == "preview" and _HUNK.search(text) is not None
         has_colors = is_diff and self._terminal.has_colors
         head = list(islice(_rows(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
-        tail: list[_Row] = []
+        tail: list[slice] = []
         if not is_whole and len(head) > _HEAD_ROWS + _TAIL_ROWS:
             del head[_HEAD_ROWS:]
-            tail = _last_rows(text, width, _TAIL_ROWS, head[-1].end)
+            tail = _last_rows(text, width, _TAIL_ROWS, head[-1].stop)
         self._terminal.write(f"  {label}:\n")
         self._write_rows(text, head, has_colors=has_colors)
         if tail:
-            hidden = text[head[-1].end : tail[0].begin].removeprefix("\n").removesuffix("\n")
+            hidden = text[head[-1].stop : tail[0].start].removeprefix("\n").removesuffix("\n")
             lines = hidden.count("\n") + 1
             self._terminal.write(
                 f"    ({len(hidden):,} characters are hidden here, of {lines:,} lines: press v)\n"
             )
             self._write_rows(text, tail, has_colors=has_colors)
 
-    def _write_rows(self, text: str, rows: Iterable[_Row], *, has_colors: bool) -> None:
+    def _write_rows(self, text: str, rows: Iterable[slice], *, has_colors: bool) -> None:
         for row in rows:
-            shown = text[row.begin : row.end]
-            first = text[text.rfind("\n", 0, row.begin) + 1 :][:1] if has_colors else ""
+            shown = text[row]
+            line = text.rfind("\n", 0, row.start) + 1
+            first = text[line : line + 1] if has_colors else ""
             if color := _COLORS.get(first):
                 shown = f"\x1b[{color}m{shown}\x1b[0m"
             self._terminal.write(f"{_MARK}{shown}\n")
@@ -359,31 +359,26 @@ def _folders(tool: ToolInfo) -> str:
     return "\n".join(map(one_line, tool.workdirs))
 
 
-class _Row(NamedTuple):
-    """Where a row of the terminal begins and ends in a text."""
-
-    begin: int
-    end: int
-
-
-def _rows(text: str, width: int, begin: int = 0) -> Iterator[_Row]:
-    """Split a text so that the terminal breaks none of it: a broken line has no mark."""
+def _rows(text: str, width: int, begin: int = 0) -> Iterator[slice]:
+    """Yield where rows of a text are, so that the terminal breaks none: such a row has no mark."""
     used = 0
     for at in range(begin, len(text)):
         character = text[at]
         if character == "\n":
-            yield _Row(begin, at)
-            begin, used = at + 1, 0
+            yield slice(begin, at)
+            begin = at + 1
+            used = 0
             continue
         columns = 2 if east_asian_width(character) in "WF" else 1
         if used + columns > width:
-            yield _Row(begin, at)
-            begin, used = at, 0
+            yield slice(begin, at)
+            begin = at
+            used = 0
         used += columns
-    yield _Row(begin, len(text))
+    yield slice(begin, len(text))
 
 
-def _last_rows(text: str, width: int, count: int, after: int) -> list[_Row]:
+def _last_rows(text: str, width: int, count: int, after: int) -> list[slice]:
     """Return the last rows of a long text, without a look at all that is before."""
     # A row has at most `width` characters and a line end.
     begin = max(after + text.startswith("\n", after), len(text) - count * (width + 1))

@@ -64,7 +64,9 @@ class Live(Generic[T]):
             finally:
                 if self._task is None or not self._task.done():
                     self.cancel()
-        failure = self._failure()
+        failure: BaseException | None = Interrupted("interrupted", executed="maybe")
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            failure = self._task.exception()
         known = failure.executed if isinstance(failure, RoomException) else "maybe"
         interrupts.check(known)
         if failure is not None:
@@ -121,12 +123,6 @@ class Live(Generic[T]):
             async for event in events:
                 await self._space.acquire()
                 self._happened.put((event,))
-
-    def _failure(self) -> BaseException | None:
-        task = self._task
-        if task is None or not task.done() or task.cancelled():
-            return Interrupted("interrupted", executed="maybe")
-        return task.exception()
 
 
 def once(work: Callable[[], Awaitable[T]]) -> Callable[[], AsyncGenerator[list[T], None]]:
