@@ -328,6 +328,18 @@ def test_rules_are_suggested_for_what_is_asked_about(work: Path) -> None:
     assert len(assess("a; b; c; d; e", work).suggestions) == 5
 
 
+def test_no_more_than_its_text_is_suggested_for_what_another_command_starts(work: Path) -> None:
+    lines = {
+        "npx jest -t a": ["npx jest -t a", "jest -t a"],
+        "sudo apt-get update": ["sudo apt-get update", "apt-get update"],
+        "tmux new -s x": ["tmux new -s x", "new -s x", "x"],
+        "uv run - <<E\nx\nE": ["uv run - <<E\\\nx\\\nE"],
+        "timeout 5 npm test": ["npm test:*"],
+    }
+    found = {line: [rule.match for rule in assess(line, work).suggestions] for line in lines}
+    assert found == lines
+
+
 def test_a_limit_of_commands_counts_those_that_others_start(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,13 @@ SUGGESTED = [
     ("bash run.sh", "bash run.sh"),
     ("python3.12 run.py", "python3.12 run.py"),
     ("luajit run", "luajit run"),
+    (".venv/bin/python x.py", ".venv/bin/python x.py"),
+    ("/opt/x/bash run.sh", "/opt/x/bash run.sh"),
+    ("nodemon --exec x", "nodemon --exec x"),
+    ("yarn workspace a add b", "yarn workspace a add b"),
+    # The program is what it reads.
+    (".venv/bin/python -", ""),
+    ("python3 -u -", ""),
     ("uv run pytest", "uv run pytest"),
     ("adb shell ls", "adb shell ls"),
     ("docker compose exec web sh", "docker compose exec web sh"),

@@ -266,10 +266,16 @@ def _suggestions(
 ) -> tuple[Rule, ...]:
     """Return rules that together allow a line: one for each command, or one for the whole line."""
     found: dict[str, None] = {}
+    started: set[int] = set()
     for verdict in verdicts:
         effect = verdict.effect
-        # What deletes or changes files by its words is not allowed for all files at once.
+        is_started = id(verdict.command) in started
+        if is_started or not effect.is_transparent:
+            started.update(map(id, effect.runs))
+        # What deletes or changes files by its words is not allowed for all files at once, and for
+        # `npx x` or `tmux new -s x` no rule allows the program `x` alone.
         by_words = effect.changes is not None or effect.deletes or effect.runs or verdict.doubts
+        by_words = by_words or is_started
         for command in _asked_about(verdict, environment):
             found[suggestion(command, is_exact=bool(by_words))] = None
     patterns = list(found)

@@ -149,8 +149,7 @@ def matching(
         first_operand = len(command.words) - len(effect.runs[0].words) + 1
     # What cannot be told before it runs, as `eval "$X"`, may run anything too. Code of another
     # language is not seen, wherever it stands: `python3 - <<E` is as `python3 -c`.
-    is_code = interpreter(command_name(command) or "") is not None if command.words else False
-    everywhere = effect.runs_words or (bool(effect.immune) and not is_code)
+    everywhere = (effect.runs_words or bool(effect.immune)) and not _runs_code(command)
     for pattern in patterns:
         if matches_any(pattern, command, everywhere=everywhere, first_operand=first_operand) or any(
             matches_any(pattern, other.command, everywhere=other.effect.runs_words)
@@ -198,7 +197,7 @@ def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
     By its own words that tail is compared in `matches_any`.
     """
     command = found.command
-    if not found.effect.runs_words:
+    if not found.effect.runs_words or _runs_code(command):
         return
     begins = [at for at, word in enumerate(command.words) if at and _is_described(word)]
     for begin in begins[:MAX_DEPTH]:
@@ -241,11 +240,17 @@ def _parts_of(text: str) -> Iterator[str]:
 def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
     """Whether the words of a command are known to be texts, code or names of files."""
     name = command_name(command) or ""
-    if name in _TAKE_TEXT or interpreter(name) is not None:
+    if name in _TAKE_TEXT or _runs_code(command):
         return True
     if name in _WRITE_TEXTS:
         return any(word.value in _TEXT_GROUPS for word in command.words[1:2])
     return name in ROWS and not effect.runs_words
+
+
+def _runs_code(command: SimpleCommand) -> bool:
+    """Whether a command runs code of another language, such as `python` and `.venv/bin/python`."""
+    name = command.words[0].value if command.words else None
+    return name is not None and interpreter(name.rpartition("/")[2]) is not None
 
 
 def _in_text(text: str) -> Iterator[LineCommand]:

@@ -321,13 +321,24 @@ _ONLY_EXACT = frozenset(
         # file or text that they get.
         *("bash", "sh", "dash", "zsh", "ksh", "fish", "expect", "pwsh", "java", "awk", "gawk"),
         *("mawk", "sed", "ed", "vim", "vi", "ex", "gdb", "sqlite3", "psql", "mysql", "jshell"),
-        *("ghci", "erl", "iex", "julia", "cmake", "ansible"),
+        *("ghci", "erl", "iex", "julia", "cmake", "ansible", "mongosh", "mariadb"),
         # Programs that run others.
         *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
         *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
         *("parallel", "watch", "entr", "strace", "ltrace", "script", "flock", "chroot"),
         *("unshare", "nsenter", "busybox", "toybox", "ssh", "taskset", "chrt", "runuser"),
-        *("trap", "coproc", "systemd-run", "at", "batch", "start-stop-daemon", "setpriv"),
+        *(
+            "nodemon",
+            "concurrently",
+            "watchexec",
+            "trap",
+            "coproc",
+            "systemd-run",
+            "at",
+            "batch",
+            "start-stop-daemon",
+            "setpriv",
+        ),
         # What they do is all in what they name: a file, an address, a process.
         *("curl", "wget", "http", "nc", "ncat", "socat", "scp", "sftp", "rsync", "dd", "kill"),
         *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount", "tar", "zip"),
@@ -343,7 +354,13 @@ _RUNNING_PAIRS = frozenset(
     (
         *(("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("conda", "run"), ("pdm", "run")),
         *(("hatch", "run"), ("npm", "exec"), ("npm", "x"), ("pnpm", "exec"), ("pnpm", "dlx")),
-        *(("yarn", "exec"), ("yarn", "dlx"), ("docker", "run"), ("docker", "exec")),
+        *(
+            ("yarn", "exec"),
+            ("yarn", "dlx"),
+            ("yarn", "workspace"),
+            ("docker", "run"),
+            ("docker", "exec"),
+        ),
         *(("podman", "run"), ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run")),
         *(("go", "run"), ("bundle", "exec"), ("nix", "run"), ("nix", "shell"), ("git", "bisect")),
         *(("git", "submodule"), ("git", "config"), ("uv", "tool"), ("pipx", "run")),
@@ -400,8 +417,12 @@ def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
     name = _sure_name(words[0].value)
     second = words[1].value or "" if len(words) > 1 else ""
     third = words[2].value or "" if len(words) > 2 else ""
-    is_exact = is_exact or name in _ONLY_EXACT or interpreter(name) is not None
-    is_exact = is_exact or reaches_further(command, ())
+    base = name.rpartition("/")[2]  # `.venv/bin/python` runs what `python` does
+    is_code = interpreter(base) is not None
+    if name.startswith("-") or (is_code and all(word.known[:1] == "-" for word in words[1:])):
+        # Its program is what it reads, as in `.venv/bin/python - <<E` and `uv run -`.
+        return ""
+    is_exact = is_exact or is_code or base in _ONLY_EXACT or reaches_further(command, ())
     if is_exact or second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS:
         return _exact(command, name)
     if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):

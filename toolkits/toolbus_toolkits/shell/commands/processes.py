@@ -94,10 +94,14 @@ _SORT = rf"--sort=[+-]?{_COLUMN}(?:,[+-]?{_COLUMN})*"
 # if they fail: `ps -ef -o cmd -p 1`. So an `e` may stand in words that cannot fail, and in columns
 # behind words of which none takes a value in either reading. (parser.c of procps-ng 4.0)
 _PS_OF_ALL = re.compile(
-    rf"(?: -[AadfFjlLHwy]*e[AadfFjlLHwy]*| -[Aaw]*e[Aaw]*(?:o| -o) ?{_COLUMNS})"
+    rf"(?: -w+)*(?: -[AadfFjlLHwy]*e[AadfFjlLHwy]*| -[Aaw]*e[Aaw]*(?:o| -o) ?{_COLUMNS}"
+    rf"| -C [A-Za-z0-9_.-]{{1,15}}(?: -[fF]| -o ?{_COLUMNS})?)"
     rf"(?: -w+| --no-headers?| --forest| {_SORT})*"
 )
-_PS_LONG = r" --(?:no-headers?|forest|deselect|help|version|(?:sort|format|pid|ppid|user)=\S*)"
+_PS_LONG = (
+    r" --(?:no-headers?|forest|deselect|help|version|(?:sort|format|pid|ppid|user)=\S*"
+    r"|p?pid [0-9]+)"
+)
 _PS_WORDS = re.compile(
     rf"(?: -?[aAdfFjlLHTwyx]+| [aucfghjlmnrsvwxHLSTX]+| -?[aAdfFjlLHTwy]*p [0-9]+(?:,[0-9]+)*"
     rf"| -u (?:root|[0-9]+)|{_PS_LONG})*(?: -[aAdfFjlLHTwyx]*o ?{_COLUMNS}| [auxwf]*o ?{_COLUMNS})?"

@@ -57,9 +57,15 @@ _IMAGES = Command(
     any_option=True,
 )
 # A container has the variables of its process: a template may show other parts of it.
+_PART = (
+    r"\.(?:Created|Id|Image|Mounts|Name|NetworkSettings|RestartCount|State|Config\.(?:Cmd|Image"
+    r"|Labels|User|WorkingDir))(?:\.\w+)*"
+)
+# Within a `range` a name stands below that part; `$` alone is the whole container.
 _TEMPLATE = re.compile(
-    r"(?:[^{}]|\{\{ ?(?:json )?\.(?:Created|Id|Image|Mounts|Name|NetworkSettings|RestartCount"
-    r"|State)(?:\.\w+)* ?\}\})*"
+    rf"(?:[^{{}}]|\{{\{{ ?(?:json )?{_PART} ?\}}\}}"
+    rf"|\{{\{{ ?range (?:\$[a-z]\w*, ?\$[a-z]\w* := )?{_PART} ?\}}\}}"
+    r"(?:[^{}]|\{\{ ?(?:json )?(?:\.|\$[a-z])[\w.]* ?\}\})*\{\{ ?end ?\}\})*"
 )
 
 
