@@ -27,7 +27,7 @@ from toolbus_toolkits.shell.matching import (
     matching,
     reads_input,
 )
-from toolbus_toolkits.shell.places import Places, TooManyWords
+from toolbus_toolkits.shell.places import Places, Target, TooManyWords
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import covers, exact_line, matches_any, suggestion
 from toolbus_toolkits.workspace import Roots, SensitivePaths
@@ -69,6 +69,9 @@ def assess_line(
     if reading.faults:
         return _unreadable("; ".join(reading.faults), patterns)
     places = Places(directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive)
+    # What a rule allows holds in the working directories: a line that begins elsewhere has no rule.
+    is_inside = all(places.is_inside(Target("", path)) for path in places.directories)
+    whole = exact_line(line) if is_inside else ""
     commands = []
     for found in all_commands(reading.commands):
         if found is None:
@@ -80,7 +83,7 @@ def assess_line(
         matches = _matches(commands, verdicts, patterns)
     except TooManyWords:
         return _unreadable("it has too many words", patterns)
-    return _combined(line, verdicts, matches, patterns, environment)
+    return _combined(whole, verdicts, matches, patterns, environment)
 
 
 def reads_lines(line: str, environment: Mapping[str, str]) -> bool:
@@ -207,13 +210,12 @@ def _change_directory(
 
 
 def _combined(
-    line: str,
+    whole: str,
     verdicts: Sequence[Verdict],
     matches: Mapping[str, bool],
     patterns: Sequence[str],
     environment: Mapping[str, str],
 ) -> Assessment:
-    whole = exact_line(line)
     found = tuple(pattern for pattern in patterns if pattern in matches or pattern == whole)
     uncertain = tuple(pattern for pattern in found if pattern != whole and not matches[pattern])
     if all(verdict.is_read_only for verdict in verdicts):
@@ -221,7 +223,10 @@ def _combined(
     parts = []
     for verdict in verdicts:
         for command in _asked_about(verdict, environment):
-            covering = (p for p in patterns if p == whole or covers(p, command))
+            is_known_place = not verdict.is_elsewhere
+            covering = (
+                p for p in patterns if p == whole or (is_known_place and covers(p, command))
+            )
             parts.append(tuple(covering))
     immune = any(verdict.immune for verdict in verdicts)
     return Assessment(
@@ -275,9 +280,10 @@ def _suggestions(
         # What deletes or changes files by its words is not allowed for all files at once, and for
         # `npx x` or `tmux new -s x` no rule allows the program `x` alone.
         by_words = effect.changes is not None or effect.deletes or effect.runs or verdict.doubts
-        by_words = by_words or is_started
+        is_exact = bool(by_words) or is_started
         for command in _asked_about(verdict, environment):
-            found[suggestion(command, is_exact=bool(by_words))] = None
+            pattern = "" if verdict.is_elsewhere else suggestion(command, is_exact=is_exact)
+            found[pattern] = None
     patterns = list(found)
     if "" in patterns or len(patterns) > MAX_SUGGESTIONS:
         # Some of the rules would not be enough: the line would be asked about again.

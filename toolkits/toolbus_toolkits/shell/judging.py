@@ -75,6 +75,8 @@ class Verdict:
     """Why a person decides whatever the rules allow; each as a sentence."""
     is_outside: bool = False
     """Whether it changes what is not for sure in a working directory, or is no file command."""
+    is_elsewhere: bool = False
+    """Whether it may run in a folder that is not in a working directory: `cd ../other && make`."""
 
     @property
     def is_read_only(self) -> bool:
@@ -142,6 +144,8 @@ def judged(
     directories = places.directories
     if effect.directory is not None:
         directories = places.entered(effect.directory)
+    inside = (places.is_inside(Target("", directory)) for directory in directories)
+    verdict.is_elsewhere = not all(inside)
     if effect.read_only and not effect.runs and base_name(command) == "git":
         verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.

@@ -264,7 +264,9 @@ class LocalAgent:
         except asyncio.CancelledError:
             raise Interrupted("interrupted", executed=self._executed()) from None
         except ModelError as error:
-            raise ModelFailed(str(error), retryable=error.retryable) from error
+            executed = self._executed()
+            retryable = error.retryable and executed == "no"
+            raise ModelFailed(str(error), executed=executed, retryable=retryable) from error
         except RoomException:
             raise
         except Exception as error:
