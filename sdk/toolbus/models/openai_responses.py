@@ -365,13 +365,27 @@ class _StreamedItem:
     """The same at its end."""
     is_given: bool = False
     """Whether an event had the item itself, not only pieces of it."""
+    is_done: bool = False
+    """Whether an event had the whole item."""
     has_ended: bool = False
 
-    def is_other(self, item: Plain) -> bool:
-        """Whether an item is not this one, though it has the same index."""
-        names = ("type", "call_id")
-        pairs = [(self.item.get(name), item.get(name)) for name in names]
-        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+    def is_other(self, item: Plain, change: str) -> bool:
+        """Whether an item is not this one, though it has the same index or id."""
+        if self._differs("type", item) or (change == "added" and self.is_done):
+            return True
+        return (change == "added" or self.is_done) and self._differs("call_id", item)
+
+    def _differs(self, name: str, item: Plain) -> bool:
+        mine, theirs = self.item.get(name), item.get(name)
+        return bool(mine and theirs and mine != theirs)
+
+    def end(self, item: Plain) -> None:
+        """Take the whole item; a name that it has not stays."""
+        names = ("name", "call_id", "id")
+        self.item = item | {
+            name: self.item[name] for name in names if self.item.get(name) and not item.get(name)
+        }
+        self.is_done = self.has_ended = True
 
     def begin(self, item: Plain) -> None:
         """Take an item that begins; arguments that it has already are a piece of them."""
@@ -418,7 +432,7 @@ class _StreamedItems:
         item = event.get("item")
         if kind == "response.output_item" and isinstance(item, dict):
             streamed = self._of(event, item)
-            if streamed is None or streamed.is_other(item):
+            if streamed is None or streamed.is_other(item, change):
                 streamed = self._begin(event)
             for name in _ids_of(item):
                 self._by_id.setdefault(name, streamed)
@@ -426,12 +440,11 @@ class _StreamedItems:
             if change == "added":
                 streamed.begin(item)
             elif change == "done":
-                streamed.item = item
-                streamed.has_ended = True
+                streamed.end(item)
         elif field := _PIECES.get(kind):
             begun = _item_of(kind)
             streamed = self._of(event, {"id": event.get("item_id")})
-            if streamed is None or streamed.is_other(begun):
+            if streamed is None or streamed.is_other(begun, change):
                 streamed = self._begin(event)
                 streamed.item = begun
             if change == "delta":
@@ -460,8 +473,11 @@ class _StreamedItems:
         at = self._by_index.get(index) if isinstance(index, int) else None
         known = next((self._by_id[name] for name in ids if name in self._by_id), None)
         if known is not None:
-            is_same = at is None or known.index == index or "item" in event
-            return known if is_same else None
+            if at is None or known.index == index:
+                return known
+            if "item" not in event:
+                return None
+            return at if known.is_done else known
         if ids or isinstance(index, int):
             return at
         if event.get("type") == "response.output_item.added":
@@ -498,12 +514,22 @@ def _with_calls_of(output: list[Any], calls: list[Plain]) -> list[Any]:
         if earlier is None and len(calls) == len(places):
             earlier = calls[number]
         completed[place] = _filled(output[place], earlier or {})
+    found = {str(_arguments(completed[place])) for place in places}
+    written = [_arguments(call) for call in calls]
+    if not all(is_placeholder(each) or str(each) in found for each in written):
+        # Arguments that no call has any more may be those of a call without any.
+        for place in places:
+            if is_placeholder(_arguments(completed[place])):
+                completed[place] = completed[place] | {_CALLS[completed[place]["type"]]: None}
     if len(calls) > len(places):
         # Which of them the model wants is not certain: as cut ones, the model reads of them.
         lost = [item for call_id, item in by_id.items() if call_id not in ids]
         completed += [item | {"status": "incomplete"} for item in lost]
-    completed += [item for item in calls if not item.get("name") and not _ids_of(item)]
-    return completed
+    return completed + [item for item in calls if not item.get("name") and not _ids_of(item)]
+
+
+def _arguments(call: Plain) -> Any:
+    return call.get(_CALLS[call["type"]])
 
 
 def _is_call(item: object) -> bool:
