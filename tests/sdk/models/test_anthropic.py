@@ -82,9 +82,7 @@ def test_a_message_of_nothing_is_left_out() -> None:
 
 
 def test_uses_without_valid_ids_get_ids_of_their_own_and_each_its_result() -> None:
-    others: list[dict[str, Any]] = [
-        {**USE, "id": given, "input": {}} for given in ("u1", "a:1", "", None)
-    ]
+    others: list[Any] = [USE | {"id": given, "input": {}} for given in ("u1", "a:1", "", None)]
     answer = reply(USE, *others, stop_reason="tool_use")
     ids = [use.id for use in uses(answer)]
     assert len({each for each in ids if re.fullmatch("[A-Za-z0-9_-]+", each)}) == 5
