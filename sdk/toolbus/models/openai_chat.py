@@ -380,7 +380,20 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         raise ModelError("the reply is nested too deeply") from None
     if not choices or not reply["choices"][0].get("finish_reason"):
         raise broken_off()
+    _take_calls_of_others(*reply["choices"])
     return reply | {"object": "chat.completion"}
+
+
+def _take_calls_of_others(first: Plain, *others: Plain) -> None:
+    """Give the first choice the calls that it ended with, where others have them.
+
+    Gateways to Claude make a choice of each block.
+    """
+    message = first["message"]
+    if first["finish_reason"] == "tool_calls" and "tool_calls" not in message:
+        calls = [call for other in others for call in other["message"].get("tool_calls", ())]
+        if calls:
+            message["tool_calls"] = calls
 
 
 def _choices_of(event: Mapping[str, Any]) -> list[Plain]:

@@ -148,6 +148,17 @@ async def test_a_call_without_a_list_and_one_of_the_former_api_are_read() -> Non
     assert await outcome(CHAT, pieces) == ["purge /x"]
 
 
+async def test_calls_in_another_choice_than_the_one_that_ends_with_them_run() -> None:
+    events = chat((0, "A", PURGE, X[:5]), (0, None, None, X[5:]))
+    end = events[-1]["choices"][0]
+    events[-1] = {"choices": [end, end | {"index": 1}]}
+    for event in events[:-1]:
+        event["choices"][0]["index"] = 1
+    assert await outcome(CHAT, events) == ["purge /x"]
+    end["finish_reason"] = "stop"
+    assert await outcome(CHAT, events) == []
+
+
 # Messages of Anthropic
 
 
