@@ -39,7 +39,7 @@ _PERMANENT = re.compile(
 """Names of what does not pass, also with a status that may: OpenAI sends 429 where an account has
 no money left."""
 _NUMBERS = ("code", "status", "status_code", "statusCode", "error_code")
-_NAMES = ("type", "code", "status", "error_type", "reason")
+_NAMES = ("type", "code", "status", "error_type", "reason", "status_msg")
 _WORDS = ("error", "message", "detail", "error_message", "msg", "status_msg", "errors")
 _PARTS = ("error", "errors", "response", "metadata", "detail", "details", "base_resp", "choices")
 """Fields of an error whose objects have further fields of it."""

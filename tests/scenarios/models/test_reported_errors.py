@@ -55,6 +55,8 @@ ERRORS: list[tuple[Any, bool, str]] = [
     ({"object": "error", "type": "BadRequestError", "code": 400, "message": "a"}, False, "a"),
     ({"choices": None, "error_type": "BadRequestError", "error_message": "b"}, False, "b"),
     ({"choices": None, "base_resp": {"status_code": 1, "status_msg": "key"}}, False, "key"),
+    ({"choices": None, "base_resp": {"status_msg": "rate limit"}}, True, "rate limit"),
+    ({"choices": None, "base_resp": {"status_msg": "insufficient balance"}}, False, "balance"),
     ({"detail": "boom"}, False, "boom"),
     ({"detail": [{"msg": "Field required", "loc": ["body"]}]}, False, "Field required"),
     ({"success": False, "errors": [{"code": 7000, "message": "no route"}]}, False, "no route"),
