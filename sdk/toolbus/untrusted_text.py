@@ -59,14 +59,10 @@ def shortened(text: str, max_chars: int | None) -> str:
     """
     if max_chars is None or len(text) <= max_chars:
         return text
-    kept = max_chars - len(_left_out(len(text)))
-    tail = kept // 3
-    head = kept - tail
-    return f"{text[:head]}{_left_out(len(text) - kept)}{text[len(text) - tail :]}"
-
-
-def _left_out(count: int) -> str:
-    return f" [... {count:,} characters ...] "
+    mark = " [... {:,} characters ...] "
+    shown = max_chars - len(mark.format(len(text)))
+    tail = shown // 3
+    return text[: shown - tail] + mark.format(len(text) - shown) + text[len(text) - tail :]
 
 
 def json_text(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:

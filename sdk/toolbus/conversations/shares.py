@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 __all__ = ["Entry", "asker_of", "beyond_shares"]
@@ -29,7 +28,7 @@ def asker_of(key: str) -> str:
     return key[:-2].rpartition(', "')[0]
 
 
-def beyond_shares(entries: Iterable[Entry[_Key]], most: int, most_bytes: int) -> list[Entry[_Key]]:
+def beyond_shares(entries: Sequence[Entry[_Key]], most: int, most_bytes: int) -> list[Entry[_Key]]:
     """Return the entries that have to go so that the others are within two limits.
 
     As long as there is too much, the asker who has the most loses an entry, its oldest one. Of
@@ -40,15 +39,14 @@ def beyond_shares(entries: Iterable[Entry[_Key]], most: int, most_bytes: int) ->
         most: How many may stay.
         most_bytes: Of which size together.
     """
-    newest_first = list(entries)
-    too_large = _beyond(newest_first, lambda entry: entry.size, most_bytes)
-    left = [entry for at, entry in enumerate(newest_first) if at not in too_large]
+    too_large = _beyond(entries, lambda entry: entry.size, most_bytes)
+    left = [entry for at, entry in enumerate(entries) if at not in too_large]
     too_many = _beyond(left, lambda entry: 1, most)
-    return [newest_first[at] for at in too_large] + [left[at] for at in too_many]
+    return [entries[at] for at in too_large] + [left[at] for at in too_many]
 
 
 def _beyond(
-    entries: list[Entry[_Key]], weight: Callable[[Entry[_Key]], int], limit: int
+    entries: Sequence[Entry[_Key]], weight: Callable[[Entry[_Key]], int], limit: int
 ) -> set[int]:
     """Return the indices of the entries beyond one limit.
 
@@ -62,10 +60,9 @@ def _beyond(
     for at, entry in enumerate(entries):
         shares[entry.asker] += weight(entry)
         ranked.append((shares[entry.asker], at))
-    ranked.sort(key=itemgetter(0, 1))
     total = 0
     beyond: set[int] = set()
-    for _, at in ranked:
+    for _, at in sorted(ranked):
         total += weight(entries[at])
         if total > limit:
             beyond.add(at)

@@ -127,15 +127,14 @@ def _sent_messages(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[st
     for message in conversation:
         content = message.get("content")
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-        kept = [block for block in blocks if not _is_empty_text(block)]
-        if not kept:
+        sent = [block for block in blocks if not _is_empty_text(block)]
+        if not sent:
             continue
-        if message.get("role") == "assistant":
-            if found and found[-1].get("role") == "assistant":  # it went on after a pause
-                kept = [*found.pop()["content"], *kept]
-            message = {**message, "content": kept}
-        elif len(kept) < len(blocks):
-            message = {**message, "content": kept}
+        is_of_model = message.get("role") == "assistant"
+        if is_of_model and found and found[-1].get("role") == "assistant":
+            sent = [*found.pop()["content"], *sent]  # it went on after a pause
+        if is_of_model or len(sent) < len(blocks):
+            message = {**message, "content": sent}
         found.append(message)
     if found and found[-1].get("role") == "assistant":
         *before, last = found[-1]["content"]
@@ -181,15 +180,15 @@ def _without_open_calls(conversation: Sequence[Mapping[str, Any]]) -> list[Mappi
             continue
         blocks = [block for block in content if isinstance(block, Mapping)]
         has_results_of |= {str(block.get("tool_use_id")) for block in blocks}
-        kept = [
+        left = [
             block
             for block in content
             if is_open or not _is_server_call(block) or str(block.get("id")) in has_results_of
         ]
-        if kept == content:
+        if left == content:
             sent.append(message)
-        elif kept:
-            sent.append({**message, "content": kept})
+        elif left:
+            sent.append({**message, "content": left})
     return sent[::-1]
 
 
