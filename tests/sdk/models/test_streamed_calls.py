@@ -300,6 +300,7 @@ RESPONSE_ROWS: list[tuple[list[Plain], Any, str | list[str]]] = [
     ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "B"), item("", "A")], "yx"),
     ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item("", "C"), item("", "D")], "xy"),
     ([done(X, "A", **AT), done(Y, "B", **NEXT)], [item(Y, "B")], ["purge /y", "purge refused"]),
+    ([done(X, None, **AT)], [{"type": "message", "role": "assistant", "content": []}], REFUSED),
     # Without it, what came last.
     ([added(**AT), delta(X[:5], **AT), delta(X[5:], **AT)], [], ["purge /x"]),
     ([added(**AT), delta(X[:5], **AT), written(X, **AT)], None, ["purge /x"]),
