@@ -194,3 +194,9 @@ def test_the_pattern_of_a_line_covers_no_other_line() -> None:
     assert exact_line("a" * 1_001) == exact_line("a '\u200b'") == ""
     for line in ("rm\nx", "rm *; ls"):
         assert not covers(exact_line(line), command("rm x")), line
+
+
+def test_a_line_that_repeats_a_name_more_often_than_is_compared_is_matched() -> None:
+    assert matches_any("rm -x:*", command("tool " + "rm " * 3_000), everywhere=True)
+    assert not matches_any("rm -x:*", command("tool " + "rm " * 30), everywhere=True)
+    assert not matches_any("rm -x:*", command("tool " + "a " * 3_000), everywhere=True)

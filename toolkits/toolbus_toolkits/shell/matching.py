@@ -47,6 +47,8 @@ _TAKE_TEXT = frozenset(
     "psql mysql mariadb sqlite3 mongosh redis-cli sed awk gawk mawk nawk find fd curl".split()
 )
 """Commands whose words are patterns, or code of a language that is not read."""
+_NO_PROGRAMS = frozenset("exec eval source . builtin trap".split())
+"""Names that are commands of a shell alone: the `exec` of `docker exec` is none."""
 _BEFORE_LINE = re.compile(
     r"\A[\s+!]*(?:\|[\s|-]*)?(?:(?:exec|system|shell)[:=])?[\s!|]*", re.IGNORECASE
 )
@@ -149,9 +151,13 @@ def matching(
         first_operand = len(command.words) - len(effect.runs[0].words) + 1
     # What cannot be told before it runs, as `eval "$X"`, may run anything too. Code of another
     # language is not seen, wherever it stands: `python3 - <<E` is as `python3 -c`.
-    everywhere = (effect.runs_words or bool(effect.immune)) and not _runs_code(command)
+    unknown = bool(effect.immune) and not _runs_code(command)
+    everywhere = unknown or (effect.runs_words and not _runs_code(command))
     for pattern in patterns:
-        if matches_any(pattern, command, everywhere=everywhere, first_operand=first_operand) or any(
+        may_match = matches_any(
+            pattern, command, everywhere=everywhere, unknown=unknown, first_operand=first_operand
+        )
+        if may_match or any(
             matches_any(pattern, other.command, everywhere=other.effect.runs_words)
             for other in inside
         ):
@@ -199,12 +205,19 @@ def _in_tails(found: LineCommand) -> Iterator[LineCommand]:
     command = found.command
     if not found.effect.runs_words or _runs_code(command):
         return
-    begins = [at for at, word in enumerate(command.words) if at and _is_described(word)]
+    begins = [
+        at
+        for at, word in enumerate(command.words)
+        if at and _is_described(word) and word.value not in _NO_PROGRAMS
+    ]
     for begin in begins[:MAX_DEPTH]:
         tail = command_of(command, command.words[begin:])
+        has_unknown = any(word.value is None for word in tail.words)
         for other in all_commands((tail,), found.input):
-            # `tool parallel` runs nothing unknown unless its input is unknown.
-            if other is not None and (_is_known(other.command) or other.input is None):
+            # Without an input or a word that is not known, as in `docker exec c sh -c "$X"`,
+            # `tool parallel` is no question of what it runs.
+            is_asked = has_unknown or (other is not None and other.input is None)
+            if other is not None and (_is_known(other.command) or is_asked):
                 yield replace(other, effect=replace(other.effect, runs_words=False))
     if not begins and found.input and _is_described(command.words[0]):
         yield from _in_text(found.input)  # the image of `docker run -i image` may be a shell

@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from toolbus_toolkits.shell.commands.interpreters import interpreter, is_code_option
@@ -49,6 +50,9 @@ _TEXT_OPTION = re.compile(
     re.IGNORECASE,
 )
 """Options whose value is a text for people, or a pattern."""
+_MAX_BEGINS = 40
+"""So many words that have the name of a pattern are compared with it, each with all that follow;
+with more of them, it matches. `x rm rm ...` took 40 s where it has 3,000 of them."""
 _MAX_EXACT_CHARS = 1_000
 """The longest text that is suggested as it is: a person has to judge it."""
 
@@ -138,7 +142,12 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
 
 
 def matches_any(
-    pattern: str, command: SimpleCommand, *, everywhere: bool = False, first_operand: int = 0
+    pattern: str,
+    command: SimpleCommand,
+    *,
+    everywhere: bool = False,
+    unknown: bool = False,
+    first_operand: int = 0,
 ) -> bool:
     """Whether a pattern matches what a command may be: for rules that deny it or ask about it.
 
@@ -146,6 +155,8 @@ def matches_any(
         pattern: The pattern.
         command: The command.
         everywhere: Whether it may run any of its words as a command, as one that is not known may.
+        unknown: Whether that holds for words that are known only when the line runs too: for `eval
+            "$X"`, and not for `./run.sh "$X"`.
         first_operand: Where its sub-command stands, if that is known; the word before it is then no
             option whose value it would be.
     """
@@ -161,17 +172,31 @@ def matches_any(
     # What begins with a wildcard and matches the last words matches all of them too.
     if not everywhere or not found.chunks[0]:
         return False
-    for at, word in enumerate(command.words[1:], 1):
-        # This comes first because each word is compared with each pattern.
-        is_other = word.value is not None and not word.value.endswith(found.name)
-        has_more = _MAY_BE_MORE.search(word.value or "")
-        if is_other and not word.is_pattern and not has_more:
-            continue
-        if has_more and is_text(command.words, at):
-            continue
-        if _may_be(found, command.words[at:], command.takes_more):
+    for count, at in enumerate(_begins(found, command, unknown=unknown)):
+        if count == _MAX_BEGINS or _may_be(found, command.words[at:], command.takes_more):
             return True
     return False
+
+
+def _begins(found: _Pattern, command: SimpleCommand, *, unknown: bool) -> Iterator[int]:
+    """Yield where a command that a pattern names may begin among the words of another one."""
+    head = _SPACES.sub(" ", found.chunks[0].partition(" ")[0].rpartition("/")[2])
+    for at, word in enumerate(command.words[1:], 1):
+        value = word.value
+        base = (value or "").rpartition("/")[2]
+        if value is None:
+            may_begin = unknown
+        elif word.is_pattern:
+            # `/bin/r? v` is a program by its folder; `src/*` names files.
+            is_program = "/" in value and base.strip("*?") != "" and fnmatchcase(found.name, base)
+            may_begin = unknown or is_program
+        elif _MAY_BE_MORE.search(value):
+            is_named = _SPACES.sub(" ", base).startswith(head)
+            may_begin = is_named and not is_text(command.words, at)
+        else:
+            may_begin = base.startswith(head) and value.endswith(found.name)
+        if may_begin:
+            yield at
 
 
 def is_text(words: Sequence[Word], at: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import Command, may_be_several, row_effect
@@ -64,7 +65,14 @@ class _Find:
         is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
         directory = Word("the folder of what is found", None) if is_elsewhere else None
         if self._fault:
-            runs.extend(tails(self._command))
+            # The `"$X"` of `find "$X" -name x` is one word, and no command.
+            no_commands = [
+                word
+                for before, word in pairwise(self._words)
+                if word.value is None and not may_be_several(word) and before.value not in _RUNS
+            ]
+            found = tails(self._command)
+            runs.extend(run for run in found if run.words[0] not in no_commands)
             named = any(word.value == "-delete" for word in self._words)
             deletes = paths if self._deletes or named or gone else ()
             return Effect(why=self._fault, deletes=deletes, runs=tuple(runs), directory=directory)

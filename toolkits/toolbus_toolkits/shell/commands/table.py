@@ -131,6 +131,8 @@ class Arguments:
     """Where the first operand stands among the words of the command, or where it would."""
     fault: str = ""
     """Why the command is not understood, or what an option of `Command.asks` does, as a clause."""
+    has_other_option: bool = False
+    """Whether it has an option that is not described, or one of `Command.asks`."""
 
     def has(self, names: str) -> bool:
         """Whether one of some options is given."""
@@ -232,14 +234,15 @@ def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
     if not arguments.fault:
         return effect
     # What it deletes and runs is kept: a deny rule and the roots are looked at in any case. An
-    # option that is not understood may run the word behind it, `rg --pre rm`; an operand does not.
+    # option that is not understood may run the word behind it, `rg --pre rm`; an operand does not,
+    # and `cp "$A" "$B"` is asked about, but no rule against another command denies it.
     return replace(
         effect,
         read_only=False,
         why=arguments.fault,
         reads=None,
         changes=None,
-        runs_words=arguments.fault != row.beyond,
+        runs_words=effect.runs_words or arguments.has_other_option,
     )
 
 
@@ -263,6 +266,7 @@ class _Reader:
         self._operands: list[Word] = []
         self._first_operand = len(command.words)
         self._fault = ""
+        self._has_other_option = False
         self._is_open = True
         """Whether options may still follow."""
 
@@ -286,12 +290,14 @@ class _Reader:
             tuple(self._operands),
             self._first_operand,
             self._fault,
+            self._has_other_option,
         )
 
     def _add_operand(self, word: Word) -> None:
         text = word.known
         if self._row.plus and text.startswith("+"):
             self._note(f"`{word.source}` {self._row.plus}")
+            self._has_other_option = True
         self._operands.append(word)
         if not self._row.permutes:
             self._is_open = False
@@ -368,6 +374,7 @@ class _Reader:
             self._may_be_option(word)
 
     def _note_kind(self, name: str) -> None:
+        self._has_other_option = True
         clause = self._row.clauses.get(name)
         self._note(f"`{name}` {clause or f'of `{self._row.name}` is not known'}")
 

@@ -90,8 +90,11 @@ def _runs_operands(arguments: Arguments) -> Effect:
     command = arguments.command
     start = arguments.first_operand + arguments.row.leading
     leading = command.words[arguments.first_operand : start]
-    if arguments.fault or any(word.value is None and word.is_split for word in leading):
-        return Effect(why=f"`{arguments.row.name}` is not understood", runs=tails(command))
+    is_split = any(word.value is None and word.is_split for word in leading)
+    if arguments.fault or is_split:
+        # The `"$X"` of `timeout "$X" npm test` is one word, and no command.
+        runs = tails(command, 1 if is_split else start)
+        return Effect(why=f"`{arguments.row.name}` is not understood", runs=runs)
     inner = _with_assignments(_from(command, start))
     if inner.words and "=" in inner.words[0].source:
         # env sets variables of any name: `BASH_FUNC_ls%%=...` is a function of bash.
@@ -287,6 +290,9 @@ def _shell(arguments: Arguments) -> Effect:
         return Effect(read_only=True, reads=())
     reads_lines = _reads_lines(command)
     why = f"`{name}` runs what it reads"
+    script = command.words[1] if len(command.words) > 1 else Word("", "")
+    if script.value is None and not script.prefix and not _may_be_input(script):
+        return Effect(why=why, immune=f"`{name}` runs a script that is known only when it runs")
     if arguments.fault and reads_lines:
         runs = _unknown_script(command)
         return Effect(why=arguments.fault, immune=why, runs=runs, reads_lines=True)
@@ -300,8 +306,6 @@ def _shell(arguments: Arguments) -> Effect:
         return Effect(why=why, immune=why, runs=(unknown_command(command.source),))
     if reads_lines:
         return Effect(why=why, immune=why, runs=_unknown_script(command), reads_lines=True)
-    if words and words[0].value is None:
-        return Effect(why=why, immune=f"`{name}` runs a script that is known only when it runs")
     return Effect(why=f"`{name}` runs a script")
 
 
