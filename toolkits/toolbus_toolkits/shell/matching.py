@@ -55,9 +55,17 @@ _BEFORE_LINE = re.compile(
 """What stands before a line in a word: `+!rm x` for less, `exec=rm x` for tar, `EXEC:rm x`."""
 _MARK = re.compile(r"[^\s=|]*[=|]")
 _SPACE = re.compile(r"\s")
-_WRITE_TEXTS = frozenset("gh glab".split())
-_TEXT_GROUPS = frozenset("api gist issue label mr pr release repo workflow".split())
-"""Sub-commands of `gh` and `glab` that run no words; `gh alias` and `gh codespace` do."""
+_FORGE = frozenset(
+    "api gist issue label mr pr release repo run search secret variable workflow".split()
+)
+_TEXT_GROUPS = {
+    "gh": _FORGE,
+    "glab": _FORGE,
+    "git": frozenset(
+        "add branch checkout clone merge mv notes restore rm show stash switch tag worktree".split()
+    ),
+}
+"""Sub-commands that run no words, apart from the options that are described; `gh alias` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +263,8 @@ def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
     name = command_name(command) or ""
     if name in _TAKE_TEXT or _runs_code(command):
         return True
-    if name in _WRITE_TEXTS:
-        return any(word.value in _TEXT_GROUPS for word in command.words[1:2])
+    if groups := _TEXT_GROUPS.get(name):
+        return any(word.value in groups for word in command.words[1:2])
     return name in ROWS and not effect.runs_words
 
 

@@ -50,6 +50,8 @@ _TEXT_OPTION = re.compile(
     re.IGNORECASE,
 )
 """Options whose value is a text for people, or a pattern."""
+_TESTERS = frozenset("ava jest mocha playwright test vitest".split())
+"""Programs of which `-t` and `-g` are followed by the name of a test."""
 _MAX_BEGINS = 40
 """So many words that have the name of a pattern are compared with it, each with all that follow;
 with more of them, it matches. `x rm rm ...` took 40 s where it has 3,000 of them."""
@@ -206,6 +208,8 @@ def is_text(words: Sequence[Word], at: int) -> bool:
         return True
     before = words[at - 1].known
     if _TEXT_OPTION.fullmatch(before):
+        return True
+    if before in ("-t", "-g") and any(word.value in _TESTERS for word in words[: at - 1]):
         return True
     if not is_code_option(before):
         return False

@@ -16,7 +16,12 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from toolbus_toolkits.shell.commands.table import Command, may_be_several, unknown_command
+from toolbus_toolkits.shell.commands.table import (
+    Command,
+    may_be_several,
+    read_arguments,
+    unknown_command,
+)
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ProgramOption", "may_get_program_options", "program_options"]
@@ -263,7 +268,12 @@ def _described(command: SimpleCommand, rows: Mapping[str, Command]) -> Iterator[
         if row := rows.get(title):
             runs += _of_row(row, "runs")
             leads += _of_row(row, "names", "asks")
-        end = _end_of_options(words, (*runs, *leads)) if title in _LEADING else len(words)
+        end = len(words)
+        if title in _LEADING:
+            end = _end_of_options(words, (*runs, *leads))
+        elif row and title == name and not row.permutes and title not in _RUNS_BY_TITLE:
+            # The `-i` of `sudo sed -i s/a/b/` is none of sudo.
+            end = read_arguments(row, command).first_operand - 1
         takes_more = command.takes_more and end == len(words)
         if runs or leads:
             yield _Described(runs, leads, words[:end], takes_more)
