@@ -112,6 +112,10 @@ class _Reader:
         """Read a line; return the event that it ends. Raises `ErrorReply`."""
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
+        if self._body and self._has_event and field in (b"data", b"event"):
+            # JSON between two events reports an error, or is not a part of the reply.
+            self._check_body()
+            self._body.clear()
         if self._body:
             self._body.append(line)
             self._body_bytes += len(line)
@@ -165,17 +169,21 @@ class _Reader:
         # The client of Anthropic passes over events without a name, which some servers send.
         return _written(value, data, name) if value else None
 
-    def _events_of_body(self) -> Iterator[bytes]:
-        text = b"\n".join(self._body)
-        value = _parsed(text)
+    def _check_body(self) -> Any:
+        """Return the body as JSON. Raises `ErrorReply` if it reports an error."""
+        value = _parsed(b"\n".join(self._body))
         if (error := error_in(value)) is not None:
             raise ErrorReply(error, is_report=True)
+        return value
+
+    def _events_of_body(self) -> Iterator[bytes]:
+        value = self._check_body()
         if self._has_event:
             return  # what follows the events of a reply is no part of it
         replies = value if isinstance(value, list) else [value]
         events = [event for reply in replies for event in _as_events(reply)]
         if not events:
-            raise ErrorReply(_text(text), is_report=False)
+            raise ErrorReply(_text(b"\n".join(self._body)), is_report=False)
         for event in events:
             yield _written(event, json.dumps(event).encode())
 

@@ -226,6 +226,7 @@ async def test_events_are_read_however_a_server_writes_their_lines(api: str) -> 
         f"data:{data}\r\n\r\n",
         f"\ufeffdata: {data}\r\r",
         f": x\ndata: {data}",
+        f'data: {{}}\n\n{{"ping": 1}}\n\ndata: {data}\n\n',
     ]
     if api == "anthropic":  # its streams have several events
         streams = [f"\ufeff{data}", f"\n\n{data}\r\n"]
