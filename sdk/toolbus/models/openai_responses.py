@@ -523,7 +523,7 @@ def _with_calls_of(output: list[Any], calls: list[Plain]) -> list[Any]:
                 completed[place] = completed[place] | {_CALLS[completed[place]["type"]]: None}
     if len(calls) > len(places):
         # Which of them the model wants is not certain: as cut ones, the model reads of them.
-        lost = [item for call_id, item in by_id.items() if call_id not in ids]
+        lost = [item for item in calls if str(item.get("call_id")) not in ids and item.get("name")]
         completed += [item | {"status": "incomplete"} for item in lost]
     return completed + [item for item in calls if not item.get("name") and not _ids_of(item)]
 
