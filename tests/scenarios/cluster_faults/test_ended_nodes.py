@@ -146,7 +146,7 @@ async def test_a_call_that_ran_is_not_reported_lost_when_its_callers_node_ends(
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(here, holding.tool, add), there.room("me") as me:
             await until_listed(me, "kit")
-            running = asyncio.create_task(me.invoke("kit.hold", {}, timeout_s=3.0))
+            running = asyncio.create_task(me.invoke("kit.hold", {}, timeout_s=1.0))
             await holding.began.wait()
             node, other = node_of(here), node_of(there)
             node._mark_ended({other.node_id})  # as after a lease that was not renewed
