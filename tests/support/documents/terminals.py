@@ -160,7 +160,7 @@ class Terminals:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_S * len(steps),
+            timeout=PATIENCE_S * (1 + len(steps)),
             check=False,
         )
         return done.stdout.split(_MARK)
