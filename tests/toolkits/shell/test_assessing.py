@@ -306,6 +306,8 @@ def test_a_message_says_what_is_asked_and_why(work: Path) -> None:
     assert found.message.startswith("`cat .env`: `.env` may hold passwords and keys of a service;")
     found = assess("; ".join(f"touch {'y' * 500}{number}" for number in range(99)), work)
     assert found.message.endswith("and 95 more commands.")
+    hidden = assess("; ".join([*["touch x"] * 99, "rm -rf src", *["touch x"] * 99]), work)
+    assert hidden.message.startswith("`rm -rf src`: it deletes files; `touch x`")
     assert len(found.message) < 1_000
     assert len(found.preview) < 20_000
 

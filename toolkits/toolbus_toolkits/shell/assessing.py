@@ -303,9 +303,13 @@ def _reasons(verdict: Verdict) -> list[str]:
 
 
 def _message(verdicts: Sequence[Verdict]) -> str:
-    """Return what a line would do, for a person: what cannot be allowed by a rule comes first."""
+    """Return what a line would do, for a person.
+
+    What cannot be allowed by a rule comes first, then what deletes: the rest of a long line is
+    only counted.
+    """
     asked = [verdict for verdict in verdicts if not verdict.is_read_only and _reasons(verdict)]
-    asked.sort(key=lambda verdict: not verdict.immune)
+    asked.sort(key=lambda verdict: (not verdict.immune, not verdict.effect.deletes))
     told = [
         f"`{_shown(verdict.command)}`: {'; '.join(_reasons(verdict)[:_MAX_SHOWN])}"
         for verdict in asked[:_MAX_SHOWN]
