@@ -145,7 +145,10 @@ def _sent_messages(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 
 
 def _is_empty_text(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") == "text" and not block["text"].strip()
+    if not isinstance(block, Mapping) or block.get("type") != "text":
+        return False
+    text = block.get("text")  # null in what some servers sent
+    return not (isinstance(text, str) and text.strip())
 
 
 def portable(conversation: Conversation) -> list[Plain]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus import FileChunk, InvalidArguments, TextChunk, ToolFailed, ToolResult
+from toolbus import FileChunk, InvalidArguments, TextChunk, ToolFailed, ToolResult, Turn
 from toolbus.agents.tool_use import arguments_of
 from toolbus.models import anthropic
 from toolbus.models.adapter import Adapter, Plain
@@ -79,6 +79,14 @@ def test_what_the_api_does_not_take_back_is_changed(block: Plain, goes_back: lis
 def test_a_message_of_nothing_is_left_out() -> None:
     assert messages(reply(), []) == []
     assert messages(reply({"type": "text", "text": ""}), []) == []
+
+
+@pytest.mark.parametrize("nothing", [{"text": ""}, {"text": " "}, {"text": None}, {}])
+async def test_a_text_of_nothing_in_a_saved_conversation_is_not_sent(nothing: Plain) -> None:
+    said = {"role": "assistant", "content": [SAID, {"type": "text", **nothing}]}
+    async with Turn(None) as turn:
+        sent_messages = anthropic.request(turn, [user("hi"), said, user("more")])["messages"]
+    assert sent_messages[1] == {"role": "assistant", "content": [SAID]}
 
 
 def test_uses_without_valid_ids_get_ids_of_their_own_and_each_its_result() -> None:
