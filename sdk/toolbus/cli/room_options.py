@@ -156,7 +156,8 @@ class CommandRoom(RoomClient):
     @property
     def is_connected(self) -> bool:
         """Whether the connection is open; a lost connection is reopened automatically."""
-        return self._entered.connection.is_ready
+        # False as soon as the end of the stream is read: a call of that moment would wait.
+        return self._entered.connection.check_ready()
 
     @property
     def lock(self) -> LockFile | None:

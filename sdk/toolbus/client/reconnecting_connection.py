@@ -205,7 +205,7 @@ class ReconnectingConnection:
             Unavailable: No further connection will be made.
         """
         # The connection may be lost again before a waiting task runs.
-        while not self._finished.is_set() and not self._check_ready():
+        while not self._finished.is_set() and not self.check_ready():
             if self._refused is not None:
                 raise TokenExpired(self._refused.ago_s, dict(self._refused.details))
             events = (self._ready, self._finished, self._is_refused)
@@ -218,8 +218,8 @@ class ReconnectingConnection:
         if self._finished.is_set():
             raise room_closed_error(self.error)
 
-    def _check_ready(self) -> bool:
-        """Return whether calls can be sent; not on a connection that is closing."""
+    def check_ready(self) -> bool:
+        """Return whether a call can be sent now; not on a connection that is closing."""
         if self.is_ready and (self.websocket is None or not self.websocket.is_open):
             self.is_ready = False
             self._ready.clear()

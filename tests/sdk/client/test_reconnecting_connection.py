@@ -15,6 +15,7 @@ from support.clients.ending_tokens import lives_for
 from support.parts.isolated_host import echo
 from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
+from toolbus.cli.room_options import CommandRoom
 from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
@@ -139,6 +140,17 @@ async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retr
         websocket.close_with(1002, "no reason")
         chunk = await alice.invoke("t.echo", {"text": "x"}, retry=retry, timeout_s=10)
         assert chunk.value == "x"
+
+
+async def test_command_does_not_take_a_connection_that_is_closing_for_open() -> None:
+    async with running_server() as server:
+        token = server.token("ann")
+        async with CommandRoom(server.url, room="lab", token=token) as room:
+            assert room.is_connected
+            websocket = connection_of(room).websocket
+            assert websocket is not None
+            websocket.close_with(1002, "no reason")
+            assert not room.is_connected
 
 
 async def test_server_that_does_not_answer_is_a_warning_before_the_error(

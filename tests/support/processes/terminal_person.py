@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from support.patience import PATIENCE_S
+
 __all__ = ["ALWAYS", "JSON", "KEYS", "REASON", "Person"]
 
 KEYS, ALWAYS = "[v]iew all: ", "to go back: "
@@ -59,7 +61,7 @@ class Person:
 
     def ended(self) -> int:
         """Wait until the program has ended; return its exit code."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE_S
         while self._read(end):
             pass
         self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -71,7 +73,7 @@ class Person:
 
     def reads(self, text: str) -> str:
         """Wait until the screen shows a text; return what it shows up to there."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE_S
         while text not in self.screen:
             assert self._read(end), self.screen
         before, self.screen = self.screen.split(text, 1)

@@ -151,7 +151,8 @@ class RemoteAgent:
                 except _AWAY as error:
                     if not self._waits or not self._is_away(error):
                         raise
-                    is_there = await self._is_there()
+                    # A request would wait for a lost connection in silence.
+                    is_there = self._room.is_connected and await self._is_there()
                     # It may be back by now. If the error is the same again, waiting changes
                     # nothing: its toolkit has no tool `ask`, for example.
                     if is_there and was_there:
