@@ -1,10 +1,10 @@
 import asyncio
 
 from toolbus import (
-    Answer,
+    ApprovalDecision,
+    ApprovalRequest,
     Assessment,
     Permissions,
-    Question,
     RoomClient,
     Rule,
     Toolkit,
@@ -37,12 +37,12 @@ async def read(path: str) -> str:
     return f"text of {path}"
 
 
-async def person(question: Question) -> Answer:
-    """Replace a person; `ask_in_terminal` asks a real one."""
+async def person(question: ApprovalRequest) -> ApprovalDecision:
+    """Replace a person; `approve_in_terminal` asks a real one."""
     print("asked:", question.assessment.message)
     if not question.arguments["path"].endswith(".tmp"):
-        return Answer.deny("I need that file")
-    return Answer.allow("state", rule=question.permit.suggestions[0])
+        return ApprovalDecision.deny("I need that file")
+    return ApprovalDecision.allow("state", rule=question.decision.suggestions[0])
 
 
 files = Toolkit("files", [read, remove])
@@ -55,7 +55,7 @@ async def main() -> None:
     uses += [ToolUse(path, "files.remove", {"path": path}) for path in paths]
     async with (
         RoomClient(name="agent") as room,
-        Turn(room, always=[files], permissions=permissions, ask=person) as turn,
+        Turn(room, always=[files], permissions=permissions, approve=person) as turn,
     ):
         for result in await turn.run(uses):
             print(result.state, result.for_model())

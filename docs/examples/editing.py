@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from toolbus import Answer, Permissions, Question, ToolUse, Turn
+from toolbus import ApprovalDecision, ApprovalRequest, Permissions, ToolUse, Turn
 from toolbus_toolkits.files import Files
 
 USES = [
@@ -13,17 +13,19 @@ USES = [
 ]
 
 
-async def person(question: Question) -> Answer:
-    """Replace a person; `ask_in_terminal` asks a real one, and shows the diff in colors."""
+async def person(question: ApprovalRequest) -> ApprovalDecision:
+    """Replace a person; `approve_in_terminal` asks a real one, and shows the diff in colors."""
     print("  asked:", question.assessment.message)
     print(question.assessment.preview)
     if question.assessment.immune:
-        return Answer.deny("keep out")
-    return Answer.allow()
+        return ApprovalDecision.deny("keep out")
+    return ApprovalDecision.allow()
 
 
 async def main(folder: Path) -> None:
-    async with Turn(None, always=[Files(folder)], permissions=Permissions(), ask=person) as turn:
+    async with Turn(
+        None, always=[Files(folder)], permissions=Permissions(), approve=person
+    ) as turn:
         for name, arguments in USES:
             print(name, arguments["path"])
             (result,) = await turn.run([ToolUse("1", f"files.{name}", arguments)])

@@ -1,4 +1,3 @@
-import asyncio
 import os
 
 from toolbus import Agent, Toolkit, open_model
@@ -9,18 +8,11 @@ def count(text: str) -> int:
     return len(text.split())
 
 
-async def main() -> None:
-    async with Agent(
-        None,
-        open_model(os.environ["MODEL"]),
-        name="counter",
-        instructions="You count words. Answer with a number.",
-        always=[Toolkit("words", [count])],
-    ) as agent:
-        async for event in agent.answer("Count: the cat and the hat"):
-            match event:
-                case {"type": "end", "text": text}:
-                    print(text)
-
-
-asyncio.run(main())
+agent = Agent(
+    None,
+    open_model(os.environ["MODEL"]),
+    name="counter",
+    instructions="You count words. Answer with a number.",
+    always=[Toolkit("words", [count])],
+)
+print(agent.run_sync("Count: the cat and the hat").text)

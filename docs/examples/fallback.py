@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from toolbus import RESTART, Agent, Model, ModelCall, ModelError, NextModel, open_model
+from toolbus import RESTART, Agent, CallNextModel, Model, ModelError, RequestToModel, open_model
 
 
 class Fallback:
@@ -12,7 +12,9 @@ class Fallback:
     def __init__(self, other: Model) -> None:
         self.other = other
 
-    async def __call__(self, call: ModelCall, next: NextModel) -> AsyncIterator[Mapping[str, Any]]:
+    async def __call__(
+        self, call: RequestToModel, next: CallNextModel
+    ) -> AsyncIterator[Mapping[str, Any]]:
         has_begun = False
         try:
             async with aclosing(next(call)) as events:
@@ -34,7 +36,7 @@ async def main() -> None:
     model = open_model("scripted:one.jsonl")
     async with Agent(None, model, model_middlewares=[fallback]) as agent:
         for text in ("I am Ann.", "Who am I?"):
-            async for event in agent.answer(text):
+            async for event in agent.run_stream_events(text):
                 match event:
                     case {"type": "end", "text": answer}:
                         print(answer)

@@ -2,9 +2,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from toolbus import (
+    CallNext,
     Chunk,
     FunctionTool,
-    Next,
     RoomClient,
     ToolCall,
     ToolGroup,
@@ -19,7 +19,7 @@ def search(api_key: str, query: str) -> str:
     return f"{len(api_key)} letters of key, and results for {query}"
 
 
-async def on_tool_call(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def on_tool_call(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     print("before", call.tool.name)
     async for chunk in next(call.replace(arguments={"query": "hats"})):
         yield chunk

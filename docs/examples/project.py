@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from toolbus import Answer, Permissions, Question, Rule, ToolUse, Turn
+from toolbus import ApprovalDecision, ApprovalRequest, Permissions, Rule, ToolUse, Turn
 from toolbus_toolkits.shell import Shell
 
 LINES = [
@@ -12,15 +12,15 @@ LINES = [
 ]
 
 
-async def person(question: Question) -> Answer:
-    """Replace a person; `ask_in_terminal` asks a real one."""
-    print("  asked:", question.permit.reason)
-    return Answer.deny("not now")
+async def person(question: ApprovalRequest) -> ApprovalDecision:
+    """Replace a person; `approve_in_terminal` asks a real one."""
+    print("  asked:", question.decision.reason)
+    return ApprovalDecision.deny("not now")
 
 
 async def main(folder: Path) -> None:
     permissions = Permissions(rules=[Rule(behavior="allow", tool="shell.run", match="touch:*")])
-    async with Turn(None, always=[Shell(folder)], permissions=permissions, ask=person) as turn:
+    async with Turn(None, always=[Shell(folder)], permissions=permissions, approve=person) as turn:
         for line in LINES:
             print(line)
             (result,) = await turn.run([ToolUse("1", "shell.run", {"command": line})])

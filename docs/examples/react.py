@@ -17,7 +17,7 @@ async def main() -> None:
         always=[Toolkit("words", [count])],
         max_steps=5,
     ) as agent:
-        async for event in agent.answer("How many words: the cat and the hat"):
+        async for event in agent.run_stream_events("How many words: the cat and the hat"):
             match event:
                 case {"type": "text", "text": text}:
                     print(text, end="")

@@ -1,16 +1,16 @@
 import asyncio
 import sys
 
-from toolbus import Agent, SqliteStates, open_model
+from toolbus import Agent, SqliteStateStore, open_model
 
 
 async def main(text: str, conversation: str = "") -> None:
     model = open_model("scripted:names.jsonl")
     async with (
-        SqliteStates("helper.db") as store,
+        SqliteStateStore("helper.db") as store,
         Agent(None, model, name="helper", store=store) as agent,
     ):
-        async for event in agent.answer(text, conversation=conversation):
+        async for event in agent.run_stream_events(text, conversation=conversation):
             match event:
                 case {"type": "end", "text": answer}:
                     print(answer)

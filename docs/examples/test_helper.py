@@ -9,7 +9,7 @@ async def answer(text: str) -> list[str]:
     model = open_model("scripted:replies.jsonl")
     happened: list[str] = []
     async with Agent(None, model, always=[words]) as agent:
-        async for event in agent.answer(text):
+        async for event in agent.run_stream_events(text):
             match event:
                 case {"type": "tool_result", "tool": tool, "state": state}:
                     happened.append(f"{tool} {state}")

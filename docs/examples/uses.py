@@ -3,8 +3,8 @@ from collections.abc import AsyncIterator
 
 from toolbus import (
     AgentState,
+    CallNext,
     Chunk,
-    Next,
     RequiredToolkit,
     RoomClient,
     ToolCall,
@@ -33,7 +33,7 @@ async def spell(text: str) -> AsyncIterator[str]:
         yield letter
 
 
-async def log(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def log(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     print("call", call.id, call.tool.name)
     async for chunk in next(call):
         yield chunk

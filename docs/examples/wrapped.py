@@ -3,8 +3,8 @@ import time
 from collections.abc import AsyncIterator
 
 from toolbus import (
+    CallNext,
     Chunk,
-    Next,
     PermissionDenied,
     RoomException,
     ToolCall,
@@ -15,7 +15,7 @@ from toolbus import (
 from toolbus.middlewares import RateLimit, Retry, TimeLimit
 
 
-async def timed(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def timed(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     began_s = time.perf_counter()
     async for chunk in next(call):
         yield chunk
@@ -23,13 +23,13 @@ async def timed(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
     print(f"{call.tool.name} took {'less' if took_s < 60 else 'more'} than a minute")
 
 
-async def trimmed(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def trimmed(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     text = call.arguments["text"].strip()
     async for chunk in next(call.replace(arguments={"text": text})):
         yield chunk
 
 
-async def authorised(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def authorised(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     if call.arguments["text"].startswith("/"):
         raise PermissionDenied(f"{call.context.caller.name} may not shout commands")
     async for chunk in next(call):

@@ -9,29 +9,23 @@ from typing import TYPE_CHECKING, Any
 from toolbus.public_names import PublicNames
 
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
-    from toolbus.agents.agent_state import AgentState as AgentState
-    from toolbus.agents.builders import ToolkitBuilder as ToolkitBuilder
-    from toolbus.agents.builders import ToolkitConfig as ToolkitConfig
-    from toolbus.agents.builders import builder_infos as builder_infos
-    from toolbus.agents.builders import make_toolkits as make_toolkits
-    from toolbus.agents.factory_builder import builder_of as builder_of
-    from toolbus.agents.granted_rules import GrantedRule as GrantedRule
-    from toolbus.agents.model_tools import ModelTool as ModelTool
-    from toolbus.agents.questions import Answer as Answer
-    from toolbus.agents.questions import Question as Question
-    from toolbus.agents.skill_listing import SkillEntry as SkillEntry
-    from toolbus.agents.skill_listing import SkillListing as SkillListing
-    from toolbus.agents.skill_listing import SkillText as SkillText
-    from toolbus.agents.skill_listing import skill_viewer as skill_viewer
-    from toolbus.agents.terminal_questions import ask_in_terminal as ask_in_terminal
-    from toolbus.agents.tool_groups import ToolGroup as ToolGroup
-    from toolbus.agents.tool_use import ToolResult as ToolResult
-    from toolbus.agents.tool_use import ToolUse as ToolUse
-    from toolbus.agents.turn import Turn as Turn
-    from toolbus.agents.turn import TurnTool as TurnTool
-    from toolbus.agents.turn_permissions import TurnPermissions as TurnPermissions
-    from toolbus.agents.turn_toolkits import LocalToolkit as LocalToolkit
-    from toolbus.agents.turn_toolkits import RequiredToolkit as RequiredToolkit
+    from toolbus.agents.agent import Agent as Agent
+    from toolbus.agents.agent import RunResult as RunResult
+    from toolbus.agents.agent_events import AgentEvent as AgentEvent
+    from toolbus.agents.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
+    from toolbus.agents.loop import agent_loop as agent_loop
+    from toolbus.agents.model_middlewares import ModelBudget as ModelBudget
+    from toolbus.agents.model_middlewares import ModelLog as ModelLog
+    from toolbus.agents.model_middlewares import ModelRetries as ModelRetries
+    from toolbus.agents.model_requests import RESTART as RESTART
+    from toolbus.agents.model_requests import CallNextModel as CallNextModel
+    from toolbus.agents.model_requests import ModelMiddleware as ModelMiddleware
+    from toolbus.agents.model_requests import RequestToModel as RequestToModel
+    from toolbus.agents.state_store import SqliteStateStore as SqliteStateStore
+    from toolbus.agents.state_store import StateStore as StateStore
+    from toolbus.agents.state_store import StateStoreUnavailable as StateStoreUnavailable
     from toolbus.auth.grants import AgentsGrant as AgentsGrant
     from toolbus.auth.grants import ApiScope as ApiScope
     from toolbus.auth.keys import Key as Key
@@ -46,22 +40,6 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.chunks.chunk_types import MixedChunk as MixedChunk
     from toolbus.chunks.chunk_types import TextChunk as TextChunk
     from toolbus.client.chunk_stream import ChunkStream as ChunkStream
-    from toolbus.conversations.agent import Agent as Agent
-    from toolbus.conversations.agent_events import AgentEvent as AgentEvent
-    from toolbus.conversations.conversation import (
-        ConversationUnavailable as ConversationUnavailable,
-    )
-    from toolbus.conversations.loop import answer as answer
-    from toolbus.conversations.model_calls import RESTART as RESTART
-    from toolbus.conversations.model_calls import ModelCall as ModelCall
-    from toolbus.conversations.model_calls import ModelMiddleware as ModelMiddleware
-    from toolbus.conversations.model_calls import NextModel as NextModel
-    from toolbus.conversations.model_middlewares import ModelBudget as ModelBudget
-    from toolbus.conversations.model_middlewares import ModelLog as ModelLog
-    from toolbus.conversations.model_middlewares import ModelRetry as ModelRetry
-    from toolbus.conversations.state_store import SqliteStates as SqliteStates
-    from toolbus.conversations.state_store import StateStore as StateStore
-    from toolbus.conversations.state_store import StatesUnavailable as StatesUnavailable
     from toolbus.errors import AlreadyExists as AlreadyExists
     from toolbus.errors import ApprovalDenied as ApprovalDenied
     from toolbus.errors import ApprovalExpired as ApprovalExpired
@@ -94,18 +72,18 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.models.adapter import Model as Model
     from toolbus.models.endings import Ending as Ending
     from toolbus.models.model_error import ModelError as ModelError
-    from toolbus.models.opening import open_model as open_model
+    from toolbus.models.registry import open_model as open_model
     from toolbus.models.token_usage import TokenUsage as TokenUsage
     from toolbus.permissions.assessment import Assessment as Assessment
+    from toolbus.permissions.decision import PermissionDecision as PermissionDecision
     from toolbus.permissions.permissions import Permissions as Permissions
-    from toolbus.permissions.permit import Permit as Permit
     from toolbus.permissions.rule import Rule as Rule
     from toolbus.permissions.rule_file import RuleFileError as RuleFileError
     from toolbus.records.call_record import CallRecord as CallRecord
     from toolbus.records.recording import Recording as Recording
     from toolbus.records.records import Records as Records
     from toolbus.records.sqlite_file import RecordsUnavailable as RecordsUnavailable
-    from toolbus.room.call_explanation import Explanation as Explanation
+    from toolbus.room.call_explanation import CallExplanation as CallExplanation
     from toolbus.room.call_monitor import CallReport as CallReport
     from toolbus.room.call_monitor import EndedCall as EndedCall
     from toolbus.room.events import EventStream as EventStream
@@ -122,20 +100,42 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.toolkit_proxy import ToolkitProxy as ToolkitProxy
     from toolbus.room.toolkit_proxy import TypedToolkitProxy as TypedToolkitProxy
     from toolbus.service.remote_toolkit import RemoteToolkit as RemoteToolkit
-    from toolbus.tool_search.room_tools import RoomTools as RoomTools
+    from toolbus.tool_search.tool_search import ToolSearch as ToolSearch
     from toolbus.tools.context import ToolContext as ToolContext
     from toolbus.tools.function_tool import FunctionTool as FunctionTool
     from toolbus.tools.input_stream import InputStream as InputStream
-    from toolbus.tools.left_out import LeftOut as LeftOut
+    from toolbus.tools.middleware import CallNext as CallNext
     from toolbus.tools.middleware import Middleware as Middleware
-    from toolbus.tools.middleware import Next as Next
     from toolbus.tools.middleware import ToolCall as ToolCall
+    from toolbus.tools.omission import Omission as Omission
     from toolbus.tools.options import ToolOptions as ToolOptions
     from toolbus.tools.options import tool as tool
     from toolbus.tools.tool import Tool as Tool
     from toolbus.tools.tool_info import ToolInfo as ToolInfo
     from toolbus.tools.tool_run import Participant as Participant
     from toolbus.tools.toolkit import Toolkit as Toolkit
+    from toolbus.turns.agent_state import AgentState as AgentState
+    from toolbus.turns.approvals import ApprovalDecision as ApprovalDecision
+    from toolbus.turns.approvals import ApprovalRequest as ApprovalRequest
+    from toolbus.turns.builders import ToolkitBuilder as ToolkitBuilder
+    from toolbus.turns.builders import ToolkitConfig as ToolkitConfig
+    from toolbus.turns.builders import make_toolkits as make_toolkits
+    from toolbus.turns.factory_builder import builder_of as builder_of
+    from toolbus.turns.granted_rules import GrantedRule as GrantedRule
+    from toolbus.turns.model_tools import ModelTool as ModelTool
+    from toolbus.turns.skill_listing import SkillEntry as SkillEntry
+    from toolbus.turns.skill_listing import SkillListing as SkillListing
+    from toolbus.turns.skill_listing import SkillText as SkillText
+    from toolbus.turns.skill_listing import skill_viewer as skill_viewer
+    from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
+    from toolbus.turns.tool_groups import ToolGroup as ToolGroup
+    from toolbus.turns.tool_use import ToolResult as ToolResult
+    from toolbus.turns.tool_use import ToolUse as ToolUse
+    from toolbus.turns.turn import Turn as Turn
+    from toolbus.turns.turn import TurnTool as TurnTool
+    from toolbus.turns.turn_permissions import TurnPermissions as TurnPermissions
+    from toolbus.turns.turn_toolkits import LocalToolkit as LocalToolkit
+    from toolbus.turns.turn_toolkits import RequiredToolkit as RequiredToolkit
 
 _names = PublicNames(__name__)
 

@@ -51,7 +51,7 @@ async def caller(_facts: Facts) -> None:
         async def answer() -> AsyncGenerator[str, None]:
             while True:
                 await agent.forget()
-                async with aclosing(agent.answer("Do nothing.")) as events:
+                async with aclosing(agent.run_stream_events("Do nothing.")) as events:
                     async for event in events:
                         if isinstance(event, dict) and event["type"] == "tool_result":
                             yield event["state"]

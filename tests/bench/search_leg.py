@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.role import Facts, keep_calling, run_role, serve_orders
 from bench.toolbus_leg import ROOM, route, set_up_tracing
-from toolbus import RemoteToolkit, RoomClient, RoomTools, Tool, ToolContext, Turn
+from toolbus import RemoteToolkit, RoomClient, Tool, ToolContext, ToolSearch, Turn
 
 TOOLKITS, TOOLS_EACH = 100, 100
 VERBS = "get list create update delete send read find move copy".split()
@@ -70,7 +70,7 @@ async def caller(facts: Facts) -> None:
 
         async def turn_over(count: int) -> Turn:
             if count not in turns:
-                tools = RoomTools(max_tools=count)
+                tools = ToolSearch(max_tools=count)
                 await tools.start(room)
                 stack.push_async_callback(tools.stop)
                 turns[count] = await stack.enter_async_context(Turn(room, always=[tools.toolkit]))

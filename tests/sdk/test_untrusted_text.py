@@ -20,7 +20,8 @@ from toolbus.wire.error_frames import UnknownError
 HOSTILE = "\x1b[2J\x07\x7f\x9b31m\u200e\u061c\u202e\u2066\u200b\ufeff\u2028 caf\u00e9"
 HOST = f"""
 import asyncio
-from toolbus import LinkChunk, RoomClient, Toolkit, ToolkitBuilder, ToolkitConfig, builder_infos
+from toolbus.turns.builders import builder_infos
+from toolbus import LinkChunk, RoomClient, Toolkit, ToolkitBuilder, ToolkitConfig
 from toolbus import ToolContext, ToolFailed, tool
 
 EVIL = {HOSTILE!r}

@@ -11,10 +11,10 @@ import pytest
 
 from toolbus import (
     AgentState,
-    Answer,
+    ApprovalDecision,
+    ApprovalRequest,
     LocalToolkit,
     Permissions,
-    Question,
     Toolkit,
     ToolUse,
     Turn,
@@ -32,13 +32,13 @@ class Desk:
 
     def __init__(self, *, exactly: bool) -> None:
         self.exactly = exactly
-        self.asked: list[Question] = []
+        self.asked: list[ApprovalRequest] = []
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: ApprovalRequest) -> ApprovalDecision:
         self.asked.append(question)
         if self.exactly:
-            return Answer.allow("state")
-        return Answer.allow("state", rule=question.permit.suggestions)
+            return ApprovalDecision.allow("state")
+        return ApprovalDecision.allow("state", rule=question.decision.suggestions)
 
     async def run(
         self, kit: Toolkit | LocalToolkit, use: ToolUse, state: AgentState, *workdirs: Path
@@ -46,7 +46,7 @@ class Desk:
         """Run a use in a turn; return the state as it is read again from its JSON."""
         permissions = Permissions(workdirs=workdirs)
         async with Turn(
-            None, always=[kit], permissions=permissions, ask=self.ask, state=state
+            None, always=[kit], permissions=permissions, approve=self.ask, state=state
         ) as turn:
             (result,) = await turn.run([use])
             assert result.state != "denied", result.for_model()
@@ -140,7 +140,7 @@ async def test_two_toolkits_of_one_turn_have_grants_of_their_own(top: Path) -> N
     ]
     for always in turns:
         async with Turn(
-            None, always=always, permissions=Permissions(), ask=desk.ask, state=state
+            None, always=always, permissions=Permissions(), approve=desk.ask, state=state
         ) as turn:
             assert [result.state for result in await turn.run(uses)] == ["ok"] * 4
     assert [question.tool.name for question in desk.asked] == ["shell.run", "other.run"] * 2

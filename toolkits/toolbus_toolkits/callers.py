@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from toolbus import ToolContext
 
-__all__ = ["Asker", "Places", "asker_of", "seconds_to_answer"]
+__all__ = ["Asker", "PerCallerSemaphore", "asker_of", "seconds_to_answer"]
 
 _ANSWER_S = 1.0
 
@@ -42,7 +42,7 @@ def seconds_to_answer(context: ToolContext, most: float) -> float:
     return most if left_s is None else min(most, max(left_s - _ANSWER_S, left_s / 2))
 
 
-class Places:
+class PerCallerSemaphore:
     """So many places for each asker: none takes all threads or processes of a host.
 
     Args:

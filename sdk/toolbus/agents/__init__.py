@@ -1,33 +1,41 @@
-"""Agents: toolkits that are built for one turn."""
+"""Agents: participants that answer with a model and tools, each asker in a conversation of its own.
+
+The way of one question:
+
+    asker     NAME.ask(text, tools)                 a streaming call, like any other
+    agent     AgentToolkit -> Agent.run_stream_events  the conversation of this asker
+              Turn(context=...)                     the tools for this question, for the asker
+              agent_loop                            model, tools, model, ... until it answers
+    asker     events, then the end                  see `agent_events`
+
+The call of the question carries deadline, cancellation, credit, principal and trace, so that an
+agent needs no right to act for others, and agents can ask agents. `loop` is the loop alone, to be
+copied; `state_store` keeps conversations over restarts; `model_calls` is what stands around each
+request to a model.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from toolbus.public_names import PublicNames
 
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
-    from toolbus.agents.agent_state import AgentState as AgentState
-    from toolbus.agents.builders import ToolkitBuilder as ToolkitBuilder
-    from toolbus.agents.builders import ToolkitConfig as ToolkitConfig
-    from toolbus.agents.builders import builder_infos as builder_infos
-    from toolbus.agents.builders import make_toolkits as make_toolkits
-    from toolbus.agents.factory_builder import builder_of as builder_of
-    from toolbus.agents.granted_rules import GrantedRule as GrantedRule
-    from toolbus.agents.model_tools import ModelTool as ModelTool
-    from toolbus.agents.questions import Answer as Answer
-    from toolbus.agents.questions import Question as Question
-    from toolbus.agents.skill_listing import SkillEntry as SkillEntry
-    from toolbus.agents.skill_listing import SkillListing as SkillListing
-    from toolbus.agents.skill_listing import SkillText as SkillText
-    from toolbus.agents.skill_listing import skill_viewer as skill_viewer
-    from toolbus.agents.terminal_questions import ask_in_terminal as ask_in_terminal
-    from toolbus.agents.tool_groups import ToolGroup as ToolGroup
-    from toolbus.agents.tool_use import ToolResult as ToolResult
-    from toolbus.agents.tool_use import ToolUse as ToolUse
-    from toolbus.agents.turn import Turn as Turn
-    from toolbus.agents.turn import TurnTool as TurnTool
-    from toolbus.agents.turn_permissions import TurnPermissions as TurnPermissions
-    from toolbus.agents.turn_toolkits import LocalToolkit as LocalToolkit
-    from toolbus.agents.turn_toolkits import RequiredToolkit as RequiredToolkit
+    from toolbus.agents.agent import Agent as Agent
+    from toolbus.agents.agent import RunResult as RunResult
+    from toolbus.agents.agent_events import AgentEvent as AgentEvent
+    from toolbus.agents.conversation import (
+        ConversationUnavailable as ConversationUnavailable,
+    )
+    from toolbus.agents.loop import agent_loop as agent_loop
+    from toolbus.agents.model_middlewares import ModelBudget as ModelBudget
+    from toolbus.agents.model_middlewares import ModelLog as ModelLog
+    from toolbus.agents.model_middlewares import ModelRetries as ModelRetries
+    from toolbus.agents.model_requests import RESTART as RESTART
+    from toolbus.agents.model_requests import CallNextModel as CallNextModel
+    from toolbus.agents.model_requests import ModelMiddleware as ModelMiddleware
+    from toolbus.agents.model_requests import RequestToModel as RequestToModel
+    from toolbus.agents.state_store import SqliteStateStore as SqliteStateStore
+    from toolbus.agents.state_store import StateStore as StateStore
+    from toolbus.agents.state_store import StateStoreUnavailable as StateStoreUnavailable
 
 _names = PublicNames(__name__)
 

@@ -14,13 +14,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from toolbus.agents.agent_state import AgentState
-from toolbus.agents.builders import AnyBuilder, ToolkitBuilder
-from toolbus.agents.factory_builder import builder_of
-from toolbus.agents.questions import Ask
-from toolbus.agents.tool_groups import ActiveGroups, ToolGroup
-from toolbus.agents.turn_assembly import ToolkitNames
-from toolbus.agents.turn_toolkits import RequiredToolkit
+from toolbus.agents.agent import Agent
+from toolbus.agents.model_middlewares import ModelLog, ModelRetries
+from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_file
 from toolbus.cli.avatars import AvatarPieces, read_avatar
@@ -29,19 +25,23 @@ from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, o
 from toolbus.cli.flag_groups import takes
 from toolbus.cli.group_file import GroupFileError, read_group_file
 from toolbus.cli.toolkit_references import find_object, find_toolkit, last_name
-from toolbus.conversations.agent import Agent
-from toolbus.conversations.model_middlewares import ModelLog, ModelRetry
-from toolbus.conversations.state_store import SqliteStates, StatesUnavailable
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.adapter import Model
-from toolbus.models.opening import open_model
+from toolbus.models.registry import open_model
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule_file import RuleFileError
 from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.agent_state import AgentState
+from toolbus.turns.approvals import Approver
+from toolbus.turns.builders import AnyBuilder, ToolkitBuilder
+from toolbus.turns.factory_builder import builder_of
+from toolbus.turns.tool_groups import ActiveGroups, ToolGroup
+from toolbus.turns.turn_assembly import ToolkitNames
+from toolbus.turns.turn_toolkits import RequiredToolkit
 
 __all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
 
@@ -174,7 +174,7 @@ def agent_of(
     choices: AgentChoices,
     *,
     name: str,
-    ask: Ask | None = None,
+    approve: Approver | None = None,
     records: Records | None = None,
 ) -> Agent:
     """Make the agent that the flags describe. Nothing is sent, and nothing is started.
@@ -183,7 +183,7 @@ def agent_of(
         room: Its room; None for an agent that is asked in this process alone.
         choices: What the flags say; `model` is given.
         name: The name of the agent.
-        ask: Asks a person about a call; without it, what would be asked is denied.
+        approve: Asks a person about a call; without it, what would be asked is denied.
         records: Where the calls that it makes are recorded.
 
     Raises:
@@ -227,8 +227,8 @@ def agent_of(
             groups=groups,
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
-            ask=ask,
-            model_middlewares=[ModelRetry(), ModelLog()],
+            approve=approve,
+            model_middlewares=[ModelRetries(), ModelLog()],
             records=records,
             store=None if choices.state is None else _states(choices.state),
             available=avatar.available if choices.available is None else choices.available,
@@ -300,11 +300,11 @@ def _model(name: str, base_url: str | None) -> Model:
         raise UsageError(f"--model: {error}") from error
 
 
-def _states(path: Path) -> SqliteStates:
-    states = SqliteStates(path)
+def _states(path: Path) -> SqliteStateStore:
+    states = SqliteStateStore(path)
     try:
         states.check()
-    except StatesUnavailable as error:
+    except StateStoreUnavailable as error:
         raise UsageError(f"--state: {error.message}; {error.next_step}") from error
     return states
 

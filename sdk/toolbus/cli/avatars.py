@@ -13,12 +13,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
-from toolbus.agents.skill_listing import SkillListing
 from toolbus.cli.toolkit_references import find_factory, find_toolkit
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule import Rule
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.skill_listing import SkillListing
 from toolbus.untrusted_text import one_line
 
 __all__ = ["AvatarPieces", "InstalledAvatar", "read_avatar"]

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolbus.agents.builders import AnyBuilder
-from toolbus.agents.tool_groups import ToolGroup
-from toolbus.agents.turn_toolkits import RequiredToolkit
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.toml_file import TomlFile, TomlFileError, TomlKey
 from toolbus.permissions.toml_lines import KeyPath
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.builders import AnyBuilder
+from toolbus.turns.tool_groups import ToolGroup
+from toolbus.turns.turn_toolkits import RequiredToolkit
 
 __all__ = ["GroupFileError", "read_group_file"]
 

@@ -27,7 +27,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import Executed, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
-from toolbus.room.call_explanation import Explanation
+from toolbus.room.call_explanation import CallExplanation
 from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = [
@@ -374,7 +374,7 @@ def progress_printer() -> Callable[[Any], None] | None:
     return show
 
 
-def show_explanation(explained: Explanation, *, as_json: bool) -> None:
+def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
     """Print which host would run the call.
 
     Raises:

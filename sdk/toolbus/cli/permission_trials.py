@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from toolbus.auth.participant_names import full_name, is_alias
 from toolbus.errors import RoomException
-from toolbus.permissions.permit import Permit
+from toolbus.permissions.decision import PermissionDecision
 from toolbus.records.call_record import CallRecord
 from toolbus.records.recording import whole_arguments
 from toolbus.tools.tool_run import LOCAL, Participant
@@ -70,7 +70,7 @@ class TriedCall:
         return full_name(self.tool.owner, self.tool.alias) or None
 
 
-Judge: TypeAlias = Callable[[TriedCall], Awaitable[Permit]]
+Judge: TypeAlias = Callable[[TriedCall], Awaitable[PermissionDecision]]
 """Decides about a call. Raises `RoomException` if its tool cannot be asked."""
 
 
@@ -127,7 +127,7 @@ class Tally:
 async def tally(records: Iterable[CallRecord], judge: Judge, *, at_host: bool) -> Tally:
     """Judge recorded calls that were let through, or that a person or permissions refused."""
     found = Tally()
-    known: dict[tuple[str | None, ...], Permit | str] = {}
+    known: dict[tuple[str | None, ...], PermissionDecision | str] = {}
     for record in records:
         if not _came_to_permission(record):
             found.apart["they were refused for another reason"] += 1
@@ -144,16 +144,16 @@ async def tally(records: Iterable[CallRecord], judge: Judge, *, at_host: bool) -
             continue
         if key not in known:
             call = recorded_call(record, arguments, at_host=at_host)
-            known[key] = await _permit(call, judge)
-        permit = known[key]
-        if isinstance(permit, str):
-            found.apart[permit] += 1
+            known[key] = await _decision(call, judge)
+        decision = known[key]
+        if isinstance(decision, str):
+            found.apart[decision] += 1
         else:
-            found.decided[record.tool, permit.behavior, permit.by] += 1
+            found.decided[record.tool, decision.behavior, decision.by] += 1
     return found
 
 
-async def _permit(call: TriedCall, judge: Judge) -> Permit | str:
+async def _decision(call: TriedCall, judge: Judge) -> PermissionDecision | str:
     try:
         return await judge(call)
     except RoomException as error:

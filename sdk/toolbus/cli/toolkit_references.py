@@ -92,7 +92,7 @@ def find_object(
             suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
     if not isinstance(made, kinds):
-        from toolbus.conversations.agent import Agent  # it is large, and commands import this
+        from toolbus.agents.agent import Agent  # it is large, and commands import this
 
         if made is found:
             text = f"{reference} is of type {type(made).__name__}"

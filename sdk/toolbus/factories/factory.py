@@ -1,7 +1,7 @@
 """A factory: a function that makes a toolkit from one pydantic config, and the config's fields.
 
 Here is what a factory is and how its fields are read from text. Where the values come from, flags
-and variables or an agent's request, is decided by `toolbus.cli` and `toolbus.agents`.
+and variables or an agent's request, is decided by `toolbus.cli` and `toolbus.turns`.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ from toolbus.hosting.call_records import (
     record_refusal,
 )
 from toolbus.hosting.definitions import Definitions
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldPlaces
 from toolbus.hosting.hosted_call import (
     FIELDS_TO_READ,
     HostedCall,
@@ -49,10 +50,9 @@ from toolbus.hosting.hosted_call import (
 )
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call
-from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_to_plain
-from toolbus.telemetry.attributes import permit_attributes
+from toolbus.telemetry.attributes import decision_attributes
 from toolbus.telemetry.propagation import (
     CALL_AS_TRACE,
     CALL_ID,
@@ -108,7 +108,7 @@ class Runner:
         tracing: Records sampled calls.
         connection: The connection; without one, frames are dropped.
         max_in_flight: How many calls may run and queue, before their callers share: see
-            `SharedPlaces`.
+            `FairSlots`.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
         owner_of: Returns the name of this host, for records of calls.
         wants_error_text: Whether the server asks for the texts of exceptions.
@@ -158,7 +158,7 @@ class Runner:
         self.room_of: Callable[[int, float | None], Any] = room_of
         self._room_name = room_name
         self._tracing = tracing
-        self._places = SharedPlaces.of(max_in_flight)
+        self._places = FairSlots.of(max_in_flight)
         self._held = HeldPlaces()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
@@ -442,8 +442,8 @@ class Runner:
             error = Cancelled("the call was cancelled", executed=call.executed)
             raise
         finally:
-            if call.permit is not None:
-                trace.describe(permit_attributes(call.permit.behavior, call.permit.by))
+            if call.decision is not None:
+                trace.describe(decision_attributes(call.decision.behavior, call.decision.by))
             trace.end(error)
 
     def finish(self, call: HostedCall) -> None:

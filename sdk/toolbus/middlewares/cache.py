@@ -12,7 +12,7 @@ import msgspec
 from toolbus.chunks.chunk_types import Chunk, FileChunk, read_chunk
 from toolbus.errors import InvalidArguments
 from toolbus.middlewares.outcomes import checked_count, checked_seconds, extra_named, own_error
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import BadBody, pack_body
@@ -119,7 +119,7 @@ class Cache:
         if tool.takes and own:
             raise ValueError(f"tool {tool.name} takes an input: Cache cannot compare inputs")
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Serve the call from the cache, or run it and keep its result."""
         tool = call.tool
         if tool.name in self._tools and not tool.read_only:

@@ -10,7 +10,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.middlewares.outcomes import outcome_of
 from toolbus.tools.context import run_of
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_run import Participant
 from toolbus.untrusted_text import json_text
 
@@ -49,7 +49,7 @@ class Log:
         self._level = level
         self._arguments = arguments
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Log around the call."""
         if not self._logger.isEnabledFor(self._level):
             async for chunk in next(call):

@@ -25,7 +25,7 @@ from toolbus.telemetry.attributes import (
     toolbus_version,
 )
 from toolbus.tools.context import run_of
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 
 __all__ = ["Metrics"]
 
@@ -61,7 +61,7 @@ class Metrics:
             TOOL_CALLS_ACTIVE, "{call}", "Calls of tools that are under way"
         )
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Record the call."""
         clock = run_of(call.context).clock
         tool = _tool_attributes(call.tool.name)

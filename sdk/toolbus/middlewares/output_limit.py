@@ -10,7 +10,7 @@ from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, 
 from toolbus.chunks.file_io import FILE_THREADS, PathSource
 from toolbus.errors import TooLarge
 from toolbus.middlewares.outcomes import checked_count, closing, own_error
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.wire import BadBody, pack_body
 
 __all__ = ["OutputLimit"]
@@ -41,7 +41,7 @@ class OutputLimit:
         self._max_chunks = None if max_chunks is None else checked_count("max_chunks", max_chunks)
         self._cut = cut
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Pass chunks on up to the limit."""
         used, count = _Used(), 0
         async with closing(next(call)) as chunks:

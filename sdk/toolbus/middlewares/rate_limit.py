@@ -11,7 +11,7 @@ from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import shown
 from toolbus.errors import Overloaded
 from toolbus.middlewares.outcomes import checked_count, checked_seconds, extra_named, own_error
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_run import Participant
 
 __all__ = ["RateLimit"]
@@ -59,7 +59,7 @@ class RateLimit:
             store=MemoryStore(options={"MAX_SIZE": _MAX_KEYS}),
         )
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Count the call, and run or refuse it."""
         found = self._limiter.limit(self._key_of(call))
         if found.limited:

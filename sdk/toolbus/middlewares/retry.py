@@ -9,7 +9,7 @@ from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.backoff import backoff_pause_s
 from toolbus.errors import RoomException
 from toolbus.middlewares.outcomes import checked_count, checked_seconds, failure_seen
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 
 __all__ = ["Retry"]
 
@@ -41,7 +41,7 @@ class Retry:
         self._first_s = checked_seconds("backoff_s", backoff_s, zero=True)
         self._longest_s = checked_seconds("max_backoff_s", max_backoff_s, zero=True)
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Run the call, again if need be."""
         number, may_have_run = 1, False
         while True:

@@ -11,7 +11,7 @@ from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
 from toolbus.errors import DeadlineExceeded
 from toolbus.middlewares.outcomes import checked_seconds, closing, own_error
 from toolbus.tools.context import run_of
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 
 __all__ = ["TimeLimit"]
 
@@ -34,7 +34,7 @@ class TimeLimit:
     def __init__(self, seconds: float) -> None:
         self._seconds = checked_seconds("seconds", seconds)
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Run the call until its time is over."""
         # In a turn a person may be asked about the call; that takes none of its time.
         clock = run_of(call.context).pausable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.models.adapter import Model as Model
     from toolbus.models.endings import Ending as Ending
     from toolbus.models.model_error import ModelError as ModelError
-    from toolbus.models.opening import open_model as open_model
+    from toolbus.models.registry import open_model as open_model
     from toolbus.models.token_usage import TokenUsage as TokenUsage
 
 _names = PublicNames(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from toolbus.agents.tool_use import ToolResult, ToolUse
-from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.endings import Ending
 from toolbus.models.token_usage import TokenUsage
+from toolbus.turns.tool_use import ToolResult, ToolUse
+from toolbus.turns.turn import Turn
 
 __all__ = ["Adapter", "Conversation", "Model", "Plain"]
 

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse, arguments_of
-from toolbus.agents.turn import Turn
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.errors import InvalidArguments
@@ -52,6 +50,8 @@ from toolbus.models.shared_parts import (
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
+from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
+from toolbus.turns.turn import Turn
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolbus.agents.tool_use import ToolUse
+from toolbus.turns.tool_use import ToolUse
 from toolbus.untrusted_text import one_line
 
 __all__ = [

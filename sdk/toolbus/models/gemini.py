@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse
-from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
@@ -43,6 +41,8 @@ from toolbus.models.shared_parts import (
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
+from toolbus.turns.tool_use import ToolResult, ToolUse
+from toolbus.turns.turn import Turn
 
 __all__ = [
     "collect",

@@ -26,8 +26,6 @@ from hashlib import sha256
 from itertools import chain
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
-from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.api_errors import api_error
@@ -60,6 +58,8 @@ from toolbus.models.shared_parts import (
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
+from toolbus.turns.tool_use import ToolResult, ToolUse, file_label
+from toolbus.turns.turn import Turn
 
 __all__ = [
     "collect",

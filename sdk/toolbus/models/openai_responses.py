@@ -27,8 +27,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse
-from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
@@ -61,6 +59,8 @@ from toolbus.models.shared_parts import (
     without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
+from toolbus.turns.tool_use import ToolResult, ToolUse
+from toolbus.turns.turn import Turn
 
 __all__ = [
     "collect",

@@ -10,11 +10,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import is_encodable, shown
 from toolbus.errors import Cancelled, InvalidArguments
+from toolbus.turns.tool_use import ToolResult, ToolUse, file_label
 
 __all__ = [
     "MAX_RESULT_CHARS",

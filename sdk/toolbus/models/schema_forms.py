@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from toolbus.agents.argument_schemas import KeptByIdentity, argument_schema
 from toolbus.models.plain_schemas import plain_object
 from toolbus.models.schema_merging import ImpossiblePart, Merger, declared, root_object
 from toolbus.models.schema_notes import described
 from toolbus.models.schema_reduction import DEFINITION_PREFIX, NoFormError, Reduction
 from toolbus.models.schema_rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
+from toolbus.turns.argument_schemas import KeptByIdentity, argument_schema
 
 __all__ = [
     "ANTHROPIC",

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 from toolbus.models.schema_notes import described, note
+from toolbus.turns.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 
 __all__ = [
     "ImpossiblePart",

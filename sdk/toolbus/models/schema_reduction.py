@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from toolbus.agents.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.models.schema_merging import (
     ImpossiblePart,
@@ -26,6 +25,7 @@ from toolbus.models.schema_merging import (
 )
 from toolbus.models.schema_notes import described, note, notes_of
 from toolbus.models.schema_rules import Rules
+from toolbus.turns.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
 
 __all__ = ["DEFINITION_PREFIX", "Definitions", "NoFormError", "Reduction", "with_note"]
 

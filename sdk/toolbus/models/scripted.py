@@ -16,14 +16,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from toolbus.agents.tool_use import ToolResult, ToolUse, file_label
-from toolbus.agents.turn import Turn
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.endings import Ending
 from toolbus.models.results import paired, user_parts
 from toolbus.models.shared_parts import broken_off, checked_conversation, system_text
 from toolbus.models.token_usage import TokenUsage
+from toolbus.turns.tool_use import ToolResult, ToolUse, file_label
+from toolbus.turns.turn import Turn
 
 __all__ = [
     "collect",

@@ -12,15 +12,15 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any
 
-from toolbus.agents.model_tools import ModelTool
-from toolbus.agents.turn import Turn
-from toolbus.agents.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
 from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
+from toolbus.turns.model_tools import ModelTool
+from toolbus.turns.turn import Turn
+from toolbus.turns.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.untrusted_text import one_line
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from toolbus.permissions.assessment import Assessment
 
 if TYPE_CHECKING:  # most programs have no permissions
+    from toolbus.permissions.decision import JudgedCall, PermissionDecision
     from toolbus.permissions.permissions import Permissions
-    from toolbus.permissions.permit import JudgedCall, Permit
 
 __all__ = ["AskTool", "judge", "of_same_reach"]
 
@@ -20,7 +20,7 @@ AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
 
 async def judge(
     in_force: Callable[[str], Permissions], call: JudgedCall, ask: AskTool
-) -> tuple[Permit, Assessment]:
+) -> tuple[PermissionDecision, Assessment]:
     """Ask the tool of a call as often as the rules need it, and decide.
 
     Args:

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from toolbus.auth.participant_names import Named, full_name
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.decision import DecisionSource, JudgedCall, JudgedTool, PermissionDecision
 from toolbus.permissions.modes import MODES, OUTCOMES, Mode, Step, mode_fault
-from toolbus.permissions.permit import JudgedCall, JudgedTool, Permit, PermitSource
 from toolbus.permissions.plain import MAX_MATCHES, MAX_MATCHES_BYTES, MAX_SUGGESTIONS
 from toolbus.permissions.rule import Rule, RuleBehavior, name_fault_in_rules
 from toolbus.permissions.rule_index import (
@@ -43,7 +43,7 @@ class _Finding(NamedTuple):
     step: Step
     words: str
     """Why it applies: a sentence without its full stop; empty for the last step."""
-    source: PermitSource
+    source: DecisionSource
     rule: Rule | None = None
     uncertain: bool = False
     """Whether the rule only may cover the call, because its tool could not judge it."""
@@ -158,7 +158,7 @@ class Permissions:
         """Return these permissions with more rules."""
         return replace(self, rules=(*self.rules, *_list("rules", rules)))
 
-    def decide(self, call: JudgedCall, assessment: Assessment) -> Permit:
+    def decide(self, call: JudgedCall, assessment: Assessment) -> PermissionDecision:
         """Decide about a call, with what its tool says about this very input.
 
         What loosens counts only from tools of this process, of the caller's own identity, and of
@@ -180,7 +180,7 @@ class Permissions:
             if outcome == "ask if read-only":
                 outcome = "ask" if is_read_only else "deny"
             if outcome != "skip":
-                return self._permit(finding, outcome, judged)
+                return self._decision(finding, outcome, judged)
         raise AssertionError("the last step decides")
 
     def trusts(self, tool: JudgedTool, caller: Named) -> bool:
@@ -200,14 +200,14 @@ class Permissions:
         """
         return self._concerning(call.tool, reaches, People(call)).asked()[0]
 
-    def settles(self, call: JudgedCall) -> Permit | None:
+    def settles(self, call: JudgedCall) -> PermissionDecision | None:
         """Return the denial of a call that no assessment can change, so that nothing is asked."""
         people = People(call)
         is_trusted = people.trusts_owner(self._trusted)
         concerning = self._concerning(call.tool, "", people)
         judged = _Judged(call.tool, Assessment("pass"), is_trusted, concerning)
         found = judged.strict_rule("deny")
-        return None if found is None else self._permit(found, "deny", judged)
+        return None if found is None else self._decision(found, "deny", judged)
 
     def _concerning(self, tool: JudgedTool, reaches: str, people: People) -> _Concerning:
         # A toolkit with an alias in a turn must not escape what was written for its own name.
@@ -258,7 +258,9 @@ class Permissions:
             words = f"All that {judged.what} changes is within a working directory"
             yield _Finding("own allow", words, "mode")
 
-    def _permit(self, finding: _Finding, behavior: RuleBehavior, judged: _Judged) -> Permit:
+    def _decision(
+        self, finding: _Finding, behavior: RuleBehavior, judged: _Judged
+    ) -> PermissionDecision:
         if finding.step == "undecided":
             reason = self._undecided(judged)
         elif finding.step in ("ask rule", "immune ask") and behavior == "deny":
@@ -274,7 +276,7 @@ class Permissions:
             self.mode == "dont_ask" and OUTCOMES[finding.step][0] == "ask"
         )
         suggestions = judged.suggestions() if is_ask else ()
-        return Permit(
+        return PermissionDecision(
             behavior,
             reason,
             finding.rule,

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from toolbus.permissions.assessment import AssessedBehavior, Assessment
-from toolbus.permissions.permit import Permit
+from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.rule import Rule
 from toolbus.untrusted_text import one_line
 
@@ -26,7 +26,7 @@ __all__ = [
     "MAX_SUGGESTIONS",
     "assessment_from_plain",
     "assessment_to_plain",
-    "permit_details",
+    "decision_details",
     "rule_from_plain",
     "rule_to_plain",
 ]
@@ -77,15 +77,15 @@ def rule_from_plain(value: object) -> Rule:
     return Rule(**value)
 
 
-def permit_details(permit: Permit) -> dict[str, Any]:
+def decision_details(decision: PermissionDecision) -> dict[str, Any]:
     """Return what decided, as the `details` of the error of a denied call."""
-    details: dict[str, Any] = {"source": permit.source}
-    if permit.rule is not None:
-        details["rule"] = rule_to_plain(permit.rule)
-    if permit.uncertain:
+    details: dict[str, Any] = {"source": decision.source}
+    if decision.rule is not None:
+        details["rule"] = rule_to_plain(decision.rule)
+    if decision.uncertain:
         details["uncertain"] = True
-    if permit.hint:
-        details["hint"] = permit.hint
+    if decision.hint:
+        details["hint"] = decision.hint
     return details
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import Named, full_name, is_alias, is_named
-from toolbus.permissions.permit import JudgedCall, JudgedTool
+from toolbus.permissions.decision import JudgedCall, JudgedTool
 from toolbus.permissions.rule import Rule, RuleBehavior
 
 __all__ = [

@@ -10,7 +10,7 @@ from toolbus.errors import ERRORS, PermissionDenied, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.tool_run import Participant
 
-__all__ = ["Explanation"]
+__all__ = ["CallExplanation"]
 
 
 def _participant(facts: Mapping[str, Any]) -> Participant:
@@ -19,7 +19,7 @@ def _participant(facts: Mapping[str, Any]) -> Participant:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class CallExplanation:
     """The decision about a call that was not made: the server's, and that of the host's policy."""
 
     would_run: bool
@@ -52,7 +52,7 @@ class Explanation:
         kind = ERRORS.get(self.code, RoomException)
         return kind(self.message, executed="no", details=self.details)
 
-    def assessed(self, assessment: Assessment, tool: str) -> Explanation:
+    def assessed(self, assessment: Assessment, tool: str) -> CallExplanation:
         """Return this with what the tool says; a call that its policy refuses would not run."""
         if not assessment.refusal:
             return replace(self, assessment=assessment)
@@ -66,7 +66,7 @@ class Explanation:
         )
 
     @classmethod
-    def from_wire(cls, body: Mapping[str, Any]) -> Explanation:
+    def from_wire(cls, body: Mapping[str, Any]) -> CallExplanation:
         """Decode the server's reply."""
         if not body["would_run"]:
             return cls(False, code=body["code"], message=body["message"], details=body["details"])

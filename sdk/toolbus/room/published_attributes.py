@@ -68,8 +68,8 @@ class PublishedAttributes:
         """
         offered = tuple(builders) if isinstance(builders, Iterable) else (None,)
         if not all(isinstance(each, BuilderInfo) for each in offered):
-            words = "builders are offered as BuilderInfo: builder_infos(builders) makes them"
-            raise InvalidArguments(words)
+            maker = "toolbus.turns.builders.builder_infos"
+            raise InvalidArguments(f"builders are offered as BuilderInfo: {maker} makes them")
         packed = packed_json("offer", [each.to_wire() for each in offered])
         offers: list[dict[str, Any]] = unpack_body(packed)
         try:

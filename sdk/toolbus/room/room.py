@@ -65,7 +65,7 @@ from toolbus.wire import (
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
-    from toolbus.room.call_explanation import Explanation
+    from toolbus.room.call_explanation import CallExplanation
     from toolbus.room.room_client import RoomClient
 
 __all__ = ["Core", "Room", "bound_room", "client_of"]
@@ -472,7 +472,7 @@ class Room:
         on_behalf_of: str | None = None,
         pin: str | None = None,
         **unknown: Never,
-    ) -> Explanation:
+    ) -> CallExplanation:
         """Return which host would run a call now, or which error would end it; nothing runs.
 
         With arguments the tool is asked too, as by `assess`, if its host answers such questions:
@@ -510,7 +510,7 @@ class Room:
 
     async def _explained_call(
         self, tool: str, arguments: dict[str, Any], options: dict[str, Any]
-    ) -> Explanation:
+    ) -> CallExplanation:
         options = options | self._parent_options
         names = tool_parts(tool)
         explained = await self._explained(names, options)
@@ -521,11 +521,11 @@ class Room:
             explained = await self._explained(names, options)
         return explained
 
-    async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> Explanation:
-        from toolbus.room.call_explanation import Explanation  # few programs explain calls
+    async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> CallExplanation:
+        from toolbus.room.call_explanation import CallExplanation  # few programs explain calls
 
         body = await self._core.caller.request(Explain, *names, options)
-        return Explanation.from_wire(body)
+        return CallExplanation.from_wire(body)
 
     async def toolkit(
         self, name: str, participant: str | None = None, pin: str | None = None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
     from toolbus.permissions.assessment import Assessment
-    from toolbus.room.call_explanation import Explanation
+    from toolbus.room.call_explanation import CallExplanation
     from toolbus.room.call_monitor import CallReport
     from toolbus.room.lock_file import LockFile
     from toolbus.room.toolkit_proxy import ToolkitProxy as AsyncToolkitProxy
@@ -303,7 +303,7 @@ class RoomClient:
         participant: str | None = None,
         on_behalf_of: str | None = None,
         pin: str | None = None,
-    ) -> Explanation:
+    ) -> CallExplanation:
         """Return which host would run a call now, or which error would end it; nothing runs."""
         return self._run(
             self._client.explain,

@@ -162,7 +162,7 @@ def turn_call_attributes(toolkit: str, tool: str, mcp_server: object = None) -> 
     return SharedAttributes(attributes)
 
 
-def permit_attributes(behavior: str, decided_by: str) -> dict[str, str]:
+def decision_attributes(behavior: str, decided_by: str) -> dict[str, str]:
     """Build the attributes of a call that permissions have decided about.
 
     Args:

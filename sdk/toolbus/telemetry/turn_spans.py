@@ -29,7 +29,7 @@ from toolbus.telemetry.attributes import (
     MAX_NAME_CHARS,
     OTHER,
     SharedAttributes,
-    permit_attributes,
+    decision_attributes,
     record_outcome,
     sendable,
     turn_attributes,
@@ -49,9 +49,9 @@ class TurnCallSpan:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
-    def permit(self, behavior: str, decided_by: str) -> None:
+    def decision(self, behavior: str, decided_by: str) -> None:
         """Record what the permissions of the turn said, and what decided so."""
-        self._span.set_attributes(permit_attributes(behavior, decided_by))
+        self._span.set_attributes(decision_attributes(behavior, decided_by))
 
     def end(self, error: RoomException | None, executed: Executed) -> None:
         """End it with the call's outcome, recorded as that of every call."""

@@ -1,10 +1,11 @@
 """Finding tools where a room has more of them than a prompt holds.
 
-    room       listing, digests, events
-    RoomTools  what the agent's token may call of it, in an index of names and words
-    `tools`    the toolkit with which a model searches, describes and calls
+    room        listing, digests, events
+    ToolSearch  what the agent's token may call of it, in an index of names and words
+    `tools`     the toolkit with which a model searches, describes and calls
 
-`tools.call` only names a tool: the turn calls that one in its place (`toolbus.agents.naming_tool`).
+`tools.call` only names a tool: the turn calls that one in its place
+(`toolbus.turns.shown_definitions`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus.public_names import PublicNames
 
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
-    from toolbus.tool_search.room_tools import RoomTools as RoomTools
+    from toolbus.tool_search.tool_search import ToolSearch as ToolSearch
 
 _names = PublicNames(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from toolbus.agents.tool_origins import Trust, quoted
-from toolbus.agents.turn_tools import ProviderNames
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.turns.tool_origins import Trust, quoted
+from toolbus.turns.turn_tools import ProviderNames
 
 __all__ = ["definition_bytes"]
 

@@ -7,19 +7,19 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolbus.agents.naming_tool import NamingTool, TurnWords
-from toolbus.agents.seen_definitions import SeenDefinitions
-from toolbus.agents.tool_origins import Trust, quoted, visible_schema
 from toolbus.auth.participant_names import full_name
 from toolbus.errors import InvalidArguments, NotFound, ToolFailed, Unavailable
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.seen_definitions import SeenDefinitions
+from toolbus.turns.shown_definitions import NamingTool, ShownDefinitions
+from toolbus.turns.tool_origins import Trust, quoted, visible_schema
 from toolbus.untrusted_text import one_line, visible
 
 if TYPE_CHECKING:
-    from toolbus.tool_search.room_tools import RoomTools
+    from toolbus.tool_search.tool_search import ToolSearch
 
 __all__ = ["search_toolkit"]
 
@@ -68,7 +68,7 @@ _CALL_SCHEMA: Mapping[str, Any] = {
 _CHANGED = "The definition of this tool's toolkit has changed since it was described before."
 
 
-def search_toolkit(tools: RoomTools) -> Toolkit:
+def search_toolkit(tools: ToolSearch) -> Toolkit:
     """Make the toolkit over the tools of a room."""
     return Toolkit(
         _NAME,
@@ -88,7 +88,7 @@ class _Search(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: RoomTools) -> None:
+    def __init__(self, tools: ToolSearch) -> None:
         super().__init__(input_schema=dict(_SEARCH_SCHEMA))
         self._tools = tools
 
@@ -120,7 +120,7 @@ class _Describe(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: RoomTools) -> None:
+    def __init__(self, tools: ToolSearch) -> None:
         super().__init__(input_schema=dict(_DESCRIBE_SCHEMA))
         self._tools = tools
 
@@ -175,7 +175,7 @@ class _Call(NamingTool):
     open_world = True
     destructive = True
 
-    def __init__(self, tools: RoomTools) -> None:
+    def __init__(self, tools: ToolSearch) -> None:
         super().__init__(input_schema=dict(_CALL_SCHEMA))
         self._tools = tools
 
@@ -202,9 +202,13 @@ class _Call(NamingTool):
         raise context.refuse(Unavailable("tools are called by name in a turn", retryable=False))
 
 
-def _words(context: ToolContext) -> TurnWords:
+def _words(context: ToolContext) -> ShownDefinitions:
     words = run_of(context).words
-    return words if isinstance(words, TurnWords) else TurnWords(Trust(), SeenDefinitions())
+    return (
+        words
+        if isinstance(words, ShownDefinitions)
+        else ShownDefinitions(Trust(), SeenDefinitions())
+    )
 
 
 def _line(tool: ToolInfo, trust: Trust) -> dict[str, Any]:
@@ -214,7 +218,7 @@ def _line(tool: ToolInfo, trust: Trust) -> dict[str, Any]:
     return line if is_trusted else line | _owner(tool)
 
 
-def _definition(tool: ToolInfo, words: TurnWords) -> dict[str, Any]:
+def _definition(tool: ToolInfo, words: ShownDefinitions) -> dict[str, Any]:
     is_trusted = words.trust.of_tool(tool)
     description = visible(tool.description) if is_trusted else quoted(tool.description, tool)
     if words.has_changed(tool):

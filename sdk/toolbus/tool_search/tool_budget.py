@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from toolbus.agents.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus.room.room_client import RoomClient
-from toolbus.tool_search.room_tools import RoomTools
+from toolbus.tool_search.tool_search import ToolSearch
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
 
 __all__ = ["ToolBudget"]
 
@@ -37,7 +37,7 @@ class ToolBudget:
         required: Iterable[RequiredToolkit],
     ) -> None:
         self._tokens = tokens
-        self._tools = RoomTools()
+        self._tools = ToolSearch()
         needed = tuple(required)
         self._required = {toolkit.name for toolkit in needed}
         taken = {toolkit.name for toolkit in local}
@@ -46,7 +46,7 @@ class ToolBudget:
 
     @asynccontextmanager
     async def following(self, room: RoomClient) -> AsyncIterator[None]:
-        """Follow the room while the block runs. Raises as `RoomTools.start`."""
+        """Follow the room while the block runs. Raises as `ToolSearch.start`."""
         await self._tools.start(room)
         try:
             yield

@@ -13,10 +13,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from toolbus.agents.turn_tools import ProviderNames, without_namespace
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
 from toolbus.tool_search.search_words import name_words, words_of
+from toolbus.turns.turn_tools import ProviderNames, without_namespace
 
 __all__ = ["Found", "IndexedTool", "ToolIndex", "as_name", "full_names"]
 

@@ -28,9 +28,9 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 
 __all__ = [
+    "CallNext",
     "Middleware",
     "MiddlewareChain",
-    "Next",
     "ToolCall",
     "check_tool",
     "checked_generators",
@@ -63,7 +63,7 @@ class ToolCall:
         return replace(self, arguments=arguments)
 
 
-Next: TypeAlias = Callable[[ToolCall], AsyncIterator[Chunk]]
+CallNext: TypeAlias = Callable[[ToolCall], AsyncIterator[Chunk]]
 """Runs the rest of a call. It may be called again only after a failure, and before any chunk."""
 
 
@@ -74,7 +74,7 @@ class Middleware(Protocol):
     the `ToolInfo` of each tool, and whether it is in the tool's own list; what it raises is raised.
     """
 
-    def __call__(self, call: ToolCall, next: Next, /) -> AsyncIterator[Any]:
+    def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncIterator[Any]:
         """Yield the chunks of the call, or values that a tool may return."""
 
 
@@ -124,7 +124,7 @@ class MiddlewareChain:
         innermost: Runs the call.
     """
 
-    def __init__(self, middlewares: Sequence[Middleware], innermost: Next) -> None:
+    def __init__(self, middlewares: Sequence[Middleware], innermost: CallNext) -> None:
         self._middlewares = middlewares
         self._innermost = innermost
         self.opened: list[AsyncIterator[Chunk]] = []

@@ -19,7 +19,7 @@ from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
     MAX_MESSAGE_CHARS,
-    permit_details,
+    decision_details,
 )
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
@@ -29,8 +29,8 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import printable
 
 if TYPE_CHECKING:  # most programs have no permissions
+    from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
-    from toolbus.permissions.permit import Permit
     from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["Inquiry", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
@@ -83,15 +83,15 @@ class Inquiry:
         return self._answer
 
 
-async def permit_of(policy: Permissions, inquiry: Inquiry) -> Permit:
+async def decision_of(policy: Permissions, inquiry: Inquiry) -> PermissionDecision:
     """Return what a policy decides about the call of an inquiry.
 
     Raises a `RoomException` that the tool refuses the call with.
     """
-    permit, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
-    if permit.behavior == "ask":
-        return replace(permit, reason=f"{permit.reason} {_NO_PERSON}")
-    return permit
+    decision, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
+    if decision.behavior == "ask":
+        return replace(decision, reason=f"{decision.reason} {_NO_PERSON}")
+    return decision
 
 
 async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
@@ -107,30 +107,30 @@ async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
     run.workdirs = workdirs_of(policies) or run.workdirs
     for policy in policies:
         try:
-            run.permit = permit = await permit_of(policy, inquiry)
+            run.decision = decision = await decision_of(policy, inquiry)
         except RoomException as error:  # of the tool's `assess`, by `context.refuse`
             error.executed = run.executed if run.entered else "no"
             if run.recording is not None:
                 run.recording.decide("denied", "tool")
             raise
-        is_allowed = permit.behavior == "allow"
+        is_allowed = decision.behavior == "allow"
         if run.recording is not None:
-            run.recording.decide("allowed" if is_allowed else "denied", f"policy: {permit.by}")
+            run.recording.decide("allowed" if is_allowed else "denied", f"policy: {decision.by}")
         if is_allowed:
             continue
         # An attempt before this one may have run it: a middleware makes several.
         executed = run.executed if run.entered else "no"
         raise run.record(
-            PermissionDenied(permit.reason, executed=executed, details=permit_details(permit))
+            PermissionDenied(decision.reason, executed=executed, details=decision_details(decision))
         )
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
     """Return why the policies of its toolkit would refuse a call; empty if they would not."""
     for policy in policies:
-        permit = await permit_of(policy, inquiry)
-        if permit.behavior != "allow":
-            return printable(permit.reason, MAX_MESSAGE_CHARS)
+        decision = await decision_of(policy, inquiry)
+        if decision.behavior != "allow":
+            return printable(decision.reason, MAX_MESSAGE_CHARS)
     return ""
 
 

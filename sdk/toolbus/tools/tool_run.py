@@ -23,7 +23,7 @@ from toolbus.tools.call_room import CallRoom
 
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.concurrency.pausable_clock import PausableClock
-    from toolbus.permissions.permit import Permit
+    from toolbus.permissions.decision import PermissionDecision
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
 
@@ -119,9 +119,9 @@ class ToolRun(ABC):
     workdirs: tuple[str, ...] = ()
     """The working directories of the permissions that the call was judged by."""
     words: Any = None
-    """What the turn that makes the call knows of the words of tools: a `TurnWords` of the package
-    `agents`, which is above this one; None outside of turns."""
-    permit: Permit | None = None
+    """What the turn that makes the call knows of the words of tools: the
+    `ShownDefinitions` of the package `turns`, which is above this one; None outside of turns."""
+    decision: PermissionDecision | None = None
     """What the policy of the toolkit decided about the call, if it has one."""
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""

@@ -42,9 +42,9 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import SentErrors, checked_errors, described
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.left_out import LeftOut, entries_of
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
+from toolbus.tools.omission import Omission, entries_of
 from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams, unreadable_input
@@ -122,8 +122,8 @@ class Toolkit:
         records: Records | None = None,
         errors: SentErrors | None = None,
         policy: Permissions | None = None,
-        left_out: Iterable[LeftOut] = (),
-        unchecked: Iterable[LeftOut] = (),
+        left_out: Iterable[Omission] = (),
+        unchecked: Iterable[Omission] = (),
     ) -> None:
         self.name: str = _checked_name(name)
         self.title: str = name if title is None else title
@@ -132,9 +132,9 @@ class Toolkit:
         self.thumbnail_url = thumbnail_url
         self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
         self.version = version
-        self.left_out: tuple[LeftOut, ...] = tuple(left_out)
+        self.left_out: tuple[Omission, ...] = tuple(left_out)
         """What cannot be hosted. The annotation `left_out` of the manifest has it too."""
-        self.unchecked: tuple[LeftOut, ...] = tuple(unchecked)
+        self.unchecked: tuple[Omission, ...] = tuple(unchecked)
         """What of the tools' schemas is not checked. The annotation `unchecked` has it too."""
         self._tools = _by_name(name, tools)
         self._manifest = _definition(

@@ -34,7 +34,7 @@ from toolbus import (
 from toolbus.errors import InvalidArguments, RoomException, TooLarge
 from toolbus.middlewares import OutputLimit
 from toolbus.room.room_client import RoomClient
-from toolbus.tools.middleware import Next
+from toolbus.tools.middleware import CallNext
 from toolbus.wire import MAX_FRAME_BYTES
 
 LOST = {"wei": 10**30, "ratio": math.inf, "rows": [*range(9_999), math.nan], 7: "half \ud800"}
@@ -217,7 +217,7 @@ async def test_what_is_no_file_has_to_fit_a_frame(turn: tuple[Turn, RoomClient])
 async def test_middlewares_see_a_result_of_several_chunks_as_one() -> None:
     seen: list[Chunk] = []
 
-    async def look(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def look(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         async for chunk in next(call):
             seen.append(chunk)
             yield chunk

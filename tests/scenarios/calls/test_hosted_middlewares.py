@@ -14,11 +14,11 @@ import pytest
 from support.patience import PATIENCE_S
 from support.rooms.failures import late_in_its_tool
 from toolbus import (
+    CallNext,
     Chunk,
     FileChunk,
     FunctionTool,
     LocalToolkit,
-    Next,
     RemoteToolkit,
     RoomException,
     ToolCall,
@@ -109,7 +109,7 @@ async def test_a_middleware_that_never_ends_ends_its_call_at_the_deadline_and_ha
 ) -> None:
     began, release, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def never(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async def never(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
         began.set()
         try:
             while not release.is_set():
@@ -143,7 +143,7 @@ async def test_a_middleware_that_never_ends_ends_its_call_at_the_deadline_and_ha
 
 
 async def test_answer_that_cannot_be_sent_has_the_code_that_a_result_of_the_tool_has() -> None:
-    async def answer(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def answer(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         yield "x" * 2_000_000 if call.arguments["item"] == "large" else {"text": object()}
 
     kit = Toolkit("shop", [Shop().price], middlewares=[answer])

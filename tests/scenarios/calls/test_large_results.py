@@ -14,7 +14,7 @@ from support.patience import PATIENCE_S
 from support.rooms.large_results import MANY_LARGE, SLOW, arrives, raw_host, sdk_host
 from toolbus import KeyRing, RoomException
 from toolbus.client import reconnecting_connection
-from toolbus.hosting.shared_places import MAX_IN_FLIGHT
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT
 from toolbus.transport import websocket
 from toolbus_server import ServerSettings
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server

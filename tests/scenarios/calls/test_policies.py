@@ -13,9 +13,9 @@ import pytest
 
 from toolbus import (
     Assessment,
+    CallNext,
     Chunk,
     InputStream,
-    Next,
     PermissionDenied,
     Permissions,
     Records,
@@ -136,12 +136,12 @@ async def test_streams_and_inputs_are_refused_before_they_begin() -> None:
     assert not shell.ran
 
 
-async def to_rm(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def to_rm(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     async for chunk in next(call.replace(arguments={"command": "rm"})):
         yield chunk
 
 
-async def attempts(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+async def attempts(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
     for _ in range(3):
         try:
             async for chunk in next(call):
@@ -163,7 +163,7 @@ async def test_arguments_that_are_changed_in_place_while_they_are_judged_do_not_
     given: list[Any] = []
     ran: list[Any] = []
 
-    async def keep(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async def keep(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
         given.append(call.arguments["words"])
         async for chunk in next(call):
             yield chunk

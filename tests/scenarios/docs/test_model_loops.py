@@ -13,7 +13,7 @@ from support.documents.pages import EXAMPLES, examples
 from support.models.model_server import KEY, model_server
 from support.models.wire_replies import Says
 from toolbus import Toolkit, tool
-from toolbus.conversations import loop
+from toolbus.agents import loop
 from toolbus_server.testing import TestServer
 
 

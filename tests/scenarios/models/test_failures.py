@@ -19,7 +19,7 @@ from support.models.model_server import KEY, Broken, ModelServer, model_server
 from support.models.wire_replies import APIS, INPUT_TOKENS, OUTPUT_TOKENS, Says
 from toolbus.models.adapter import Model
 from toolbus.models.model_error import ModelError
-from toolbus.models.opening import open_model
+from toolbus.models.registry import open_model
 
 ASKED: dict[str, dict[str, Any]] = {
     "openai-chat": {"messages": [{"role": "user", "content": "hi"}]},

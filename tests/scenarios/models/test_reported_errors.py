@@ -14,10 +14,10 @@ import pytest
 
 from support.models.model_server import KEY, Broken, model_server
 from support.models.wire_replies import APIS, Says, whole_reply
-from toolbus import ModelError, ModelRetry, Turn
-from toolbus.conversations.model_calls import ModelCall, model_events
+from toolbus import ModelError, ModelRetries, Turn
+from toolbus.agents.model_requests import RequestToModel, model_events
 from toolbus.models.adapter import Model, Plain
-from toolbus.models.opening import open_model
+from toolbus.models.registry import open_model
 
 each_api = pytest.mark.parametrize("api", APIS)
 
@@ -106,7 +106,7 @@ async def whole(model: Model) -> Plain:
 async def streamed(model: Model, *middlewares: Any) -> Plain:
     """Ask as an agent does; return the reply."""
     async with Turn(None) as turn:
-        call = ModelCall(model, request_of(model, turn), turn, 1)
+        call = RequestToModel(model, request_of(model, turn), turn, 1)
         seen: list[Any] = []
         async with contextlib.aclosing(model_events(call, middlewares)) as events:
             async for event in events:
@@ -262,7 +262,7 @@ BROKEN = Broken(after=Says("a long text"), is_cut=True)
 async def test_retries_of_the_model_and_of_the_middleware_do_not_multiply(
     api: str, attempts: int | None, max_retries: int, kinds: list[Broken], requests: int
 ) -> None:
-    middlewares = [] if attempts is None else [ModelRetry(attempts, backoff_s=0)]
+    middlewares = [] if attempts is None else [ModelRetries(attempts, backoff_s=0)]
     async with opened(api, *(kinds * 20)[:20], max_retries=max_retries) as (model, server):
         with pytest.raises(ModelError):
             await streamed(model, *middlewares)
@@ -284,7 +284,7 @@ async def test_refused_connections_are_not_multiplied_either(
     model.stream_once = counted  # type: ignore[attr-defined]
     async with contextlib.aclosing(model):
         with pytest.raises(ModelError, match="cannot be reached"):
-            await streamed(model, ModelRetry(3, backoff_s=0))
+            await streamed(model, ModelRetries(3, backoff_s=0))
     assert asked == 3
 
 

@@ -16,7 +16,7 @@ from support.processes.flow_process import FlowHost, command, flow_host, number_
 from support.rooms.large_results import sdk_host
 from toolbus import ChunkStream, Overloaded, RoomClient, StreamStalled
 from toolbus.auth.tokens import KeyRing
-from toolbus.hosting.shared_places import MAX_IN_FLIGHT
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT
 from toolbus.wire import pack_body
 from toolbus.wire.flow_control import WINDOW_CHUNKS
 from toolbus_server import ServerSettings

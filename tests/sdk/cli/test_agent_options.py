@@ -9,9 +9,9 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from toolbus import Agent
-from toolbus.agents.builders import builder_infos
 from toolbus.cli.agent_options import AgentChoices, agent_of
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.turns.builders import builder_infos
 
 KITS = '''
 from toolbus import Agent, Toolkit, ToolkitBuilder, ToolkitConfig, open_model, tool
@@ -175,7 +175,11 @@ async def test_groups_of_a_file_are_those_of_the_agent(here: Path) -> None:
     async with chosen(groups=path) as helper:
         built = (await helper.about(tools=[{"name": "clock"}]))["tools"]
         assert "clock.now" in [each["name"] for each in built]
-        events = [event async for event in helper.answer("How many?") if isinstance(event, dict)]
+        events = [
+            event
+            async for event in helper.run_stream_events("How many?")
+            if isinstance(event, dict)
+        ]
     results = [(each["tool"], each["text"]) for each in events if each["type"] == "tool_result"]
     assert results[0][0] == "groups.reset_tools"
     assert "Count twice." in results[0][1]

@@ -13,7 +13,8 @@ from support.processes.command_line import CommandLine
 AGENT = '''
 import asyncio
 from pydantic import Field
-from toolbus import RoomClient, Toolkit, ToolkitBuilder, ToolkitConfig, builder_infos
+from toolbus.turns.builders import builder_infos
+from toolbus import RoomClient, Toolkit, ToolkitBuilder, ToolkitConfig
 
 class ShopConfig(ToolkitConfig):
     """A shop of one region,

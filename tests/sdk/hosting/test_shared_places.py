@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolbus.hosting.shared_places import HeldPlaces, SharedPlaces
+from toolbus.hosting.fair_slots import FairSlots, HeldPlaces
 
-PLACES = SharedPlaces()
+PLACES = FairSlots()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.parts.wrapped_calls import execute, person
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import PermissionDenied
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.toolkit import Toolkit
 
 
@@ -21,7 +21,7 @@ async def say(text: str) -> AsyncIterator[str]:
 
 
 def around(number: int) -> Any:
-    async def middleware(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def middleware(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         text = f"{call.arguments['text']}[pre{number}]"
         async for chunk in next(call.replace(arguments={"text": text})):
             yield f"{chunk.value}[post{number}]"
@@ -38,7 +38,7 @@ async def test_middlewares_are_layers_of_an_onion() -> None:
 async def test_logging_sees_name_arguments_chunks_and_the_end() -> None:
     lines: list[str] = []
 
-    async def log(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async def log(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
         began_s = time.perf_counter()
         lines.append(f"calling {call.tool.name} with {dict(call.arguments)}")
         async for chunk in next(call):
@@ -62,7 +62,7 @@ async def test_a_retry_does_not_repeat_chunks_that_were_passed_on() -> None:
             raise ConnectionError
         yield "whole"
 
-    async def retry(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async def retry(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
         for attempt in range(3):
             try:
                 async for chunk in next(call):
@@ -86,7 +86,7 @@ async def test_authorisation_refuses_before_the_tool_runs() -> None:
         ran.append(path)
         return "gone"
 
-    async def only_admins(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    async def only_admins(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
         if call.tool.destructive and call.context.caller.name != "admin":
             raise PermissionDenied(f"{call.context.caller.name} may not call {call.tool.name}")
         async for chunk in next(call):
@@ -108,7 +108,7 @@ async def test_an_answer_without_next_spares_the_tool(text: str, values: Any, ru
         seen.append(text)
         return text
 
-    async def known(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def known(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         if call.arguments["text"] == "ping":
             yield "pong"
             return

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus import FileChunk, InvalidArguments, TextChunk, ToolFailed, ToolResult, Turn
-from toolbus.agents.tool_use import arguments_of
 from toolbus.models import anthropic
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.models.anthropic import collect, messages, text, text_of, user, uses
 from toolbus.models.model_error import ModelError
+from toolbus.turns.tool_use import arguments_of
 
 PNG = b"\x89PNG\r\n\x1a\n1"
 SAID = {"type": "text", "text": "Yes."}

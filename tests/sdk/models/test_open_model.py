@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ToolFailed
-from toolbus.models import anthropic, gemini, open_model, openai_chat, openai_responses, opening
+from toolbus.models import anthropic, gemini, open_model, openai_chat, openai_responses, registry
 from toolbus_toolkits.credentials import CredentialName, CredentialStore
 from toolbus_toolkits.credentials.encrypted_file import create_key_file
 from toolbus_toolkits.credentials.store import KEY_FILE_VARIABLE
@@ -161,6 +161,6 @@ def test_a_store_tells_why_it_gives_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     class Entry:
         load = staticmethod(lambda: refuse)
 
-    monkeypatch.setattr(opening, "entry_points", lambda group: [Entry])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry])
     with pytest.raises(ValueError, match=r"\(the key of openai may not go to api\.openai\.com\)"):
         open_model("openai:gpt")

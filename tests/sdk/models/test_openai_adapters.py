@@ -30,9 +30,9 @@ from toolbus import (
     Turn,
     tool,
 )
-from toolbus.agents.model_tools import ModelTool
 from toolbus.models import openai_chat, openai_responses
 from toolbus.models.adapter import Adapter, Plain
+from toolbus.turns.model_tools import ModelTool
 
 CHAT: Adapter = openai_chat  # a module is an adapter: mypy checks the functions
 RESPONSES: Adapter = openai_responses

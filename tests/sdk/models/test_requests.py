@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from toolbus.agents.model_tools import ModelTool
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
 from toolbus.models.schema_forms import GEMINI, schema_form
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.turns.model_tools import ModelTool
 
 ADAPTERS = [openai_chat, openai_responses, anthropic, gemini]
 IMPOSSIBLE: dict[str, Any] = {"type": "object", "not": {}}

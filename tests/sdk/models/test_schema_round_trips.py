@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
 from toolbus import FunctionTool
-from toolbus.agents.argument_schemas import argument_schema
-from toolbus.agents.model_arguments import tool_arguments
 from toolbus.models.schema_forms import ANTHROPIC, GEMINI, OPENAI, Dialect, schema_form
 from toolbus.tools.schema_validation import JsonCheck
+from toolbus.turns.argument_schemas import argument_schema
+from toolbus.turns.model_arguments import tool_arguments
 
 LIST: Any = list
 DICT: Any = dict

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolbus import Assessment, Permissions, Rule, ToolContext, ToolInfo
+from toolbus.permissions.decision import JudgedCall
 from toolbus.permissions.modes import MODES, Mode
-from toolbus.permissions.permit import JudgedCall
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool_run import Participant
 
@@ -115,10 +115,10 @@ TABLE: list[tuple[str, list[Rule], Assessment, str]] = [
 def test_every_cell_of_the_table_of_modes(
     rules: list[Rule], assessment: Assessment, expected: str, at: int
 ) -> None:
-    permit = Permissions(MODES[at], rules).decide(call(), assessment)
-    assert permit.behavior == expected.split()[at], permit.reason
-    assert permit.mode == MODES[at]
-    assert permit.reason.endswith(".")
+    decision = Permissions(MODES[at], rules).decide(call(), assessment)
+    assert decision.behavior == expected.split()[at], decision.reason
+    assert decision.mode == MODES[at]
+    assert decision.reason.endswith(".")
 
 
 # Rules, owners, principals, patterns, aliases, forwarded calls
@@ -263,8 +263,8 @@ def test_which_rules_and_words_count(
     rules: list[Rule], judged: JudgedCall, assessment: Assessment, expected: str
 ) -> None:
     permissions = Permissions("default", rules, trusted_owners=["files", "b/ops"])
-    permit = permissions.decide(judged, assessment)
-    assert permit.behavior == expected, permit.reason
+    decision = permissions.decide(judged, assessment)
+    assert decision.behavior == expected, decision.reason
     settled = permissions.settles(judged)
     assert settled is None or settled.behavior == expected == "deny"
 
@@ -329,11 +329,11 @@ HOSTILE = Assessment(
 def test_a_reason_names_what_decided_and_quotes_what_others_say(
     permissions: Permissions, judged: JudgedCall, assessment: Assessment, by: str, words: list[str]
 ) -> None:
-    permit = permissions.decide(judged, assessment)
-    assert permit.by == by
-    assert all(each in permit.reason for each in words), permit.reason
-    assert permit.reason.isprintable()
-    assert len(permit.reason) < 1_000
+    decision = permissions.decide(judged, assessment)
+    assert decision.by == by
+    assert all(each in decision.reason for each in words), decision.reason
+    assert decision.reason.isprintable()
+    assert len(decision.reason) < 1_000
 
 
 def test_what_stands_at_the_end_of_a_long_message_or_rule_is_in_the_reason() -> None:
@@ -353,9 +353,9 @@ def test_suggestions_come_with_what_is_asked_and_cover_this_tool_of_this_owner_o
     said = Assessment("ask", suggestions=(replace(exact, origin="no", caller="x"), whole, *wrong))
     trusted = Permissions(trusted_owners=["b/ops"])
     for mode, expected in zip(MODES, (True, True, False, False, True), strict=True):
-        permit = replace(trusted, mode=mode).decide(call(), said)
-        assert permit.suggestions == ((exact, whole) if expected else ()), mode
-        assert not any(each.origin for each in permit.suggestions)
+        decision = replace(trusted, mode=mode).decide(call(), said)
+        assert decision.suggestions == ((exact, whole) if expected else ()), mode
+        assert not any(each.origin for each in decision.suggestions)
     granted = trusted.decide(call(of(who("ops", "b"), "sh.run", "shell.run"), A_AGENT), said)
     assert granted.suggestions == tuple(
         replace(each, tool="sh.run", owner="b/ops") for each in [exact, whole]
@@ -379,10 +379,10 @@ def test_patterns_are_asked_about_within_a_limit_and_count_strictly_beyond_it() 
     Random(1).shuffle(shuffled)
     some = Permissions(rules=shuffled)
     assert some.patterns(call()) == ("d", *(each.match for each in asks[:63]))
-    permit = some.decide(call(), PASS)
-    assert permit.behavior == "ask"
-    assert permit.rule == asks[63]
-    assert "no more than 64 patterns" in permit.reason
+    decision = some.decide(call(), PASS)
+    assert decision.behavior == "ask"
+    assert decision.rule == asks[63]
+    assert "no more than 64 patterns" in decision.reason
     # An allow pattern beyond the limit does not match, whatever the tool says.
     late = Assessment("pass", matches=("a069",))
     assert Permissions(rules=allows).decide(call(), late).behavior == "ask"

@@ -19,7 +19,7 @@ from toolbus.records.recording import MAX_ARGUMENT_CHARS
 from toolbus.records.records import Records
 from toolbus.tools.context import ToolContext
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 
@@ -38,7 +38,7 @@ async def work(way: str) -> str:
     return way
 
 
-async def guard(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def guard(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     if call.arguments["way"] == "deny":
         raise PermissionDenied("not you")
     if call.arguments["way"] == "cached":

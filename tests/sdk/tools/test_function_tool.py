@@ -18,7 +18,7 @@ from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.thread_iterator import on_own_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.options import tool
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit, failure_of
@@ -186,7 +186,7 @@ async def test_preset_argument_is_hidden_passed_by_reference_and_cannot_be_named
 async def test_extended_field_reaches_middlewares_and_the_function_if_it_takes_it() -> None:
     seen: list[Any] = []
 
-    async def watch(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def watch(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         seen.append(call.arguments["thinking"])
         async for chunk in next(call):
             yield chunk

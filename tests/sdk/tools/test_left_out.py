@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from support.parts.plain_tools import Echo
-from toolbus import LeftOut, Toolkit
-from toolbus.tools.left_out import entries_in, fit_tools
+from toolbus import Omission, Toolkit
+from toolbus.tools.omission import entries_in, fit_tools
 from toolbus.tools.tool import Tool
 from toolbus.wire import pack_body
 
@@ -42,7 +42,7 @@ def test_each_tool_that_a_room_would_refuse_by_itself_is_left_out_with_its_reaso
 
 
 def test_what_is_left_out_is_in_the_manifest_in_one_order_and_stays_in_changed_toolkits() -> None:
-    entries = [LeftOut(name, "too deep") for name in ("b", "a", "b")]
+    entries = [Omission(name, "too deep") for name in ("b", "a", "b")]
     made = [
         Toolkit("t", [echo("c")], annotations={"own": 1}, left_out=each, unchecked=entries[:1])
         for each in (entries, reversed(entries))
@@ -59,10 +59,10 @@ def test_what_is_left_out_is_in_the_manifest_in_one_order_and_stays_in_changed_t
 
 
 def test_a_long_list_is_cut_and_says_how_many_there_are() -> None:
-    short = Toolkit("t", left_out=[LeftOut(f"t{n}", "too deep") for n in range(150)])
+    short = Toolkit("t", left_out=[Omission(f"t{n}", "too deep") for n in range(150)])
     listed, count = entries_in(short.manifest().annotations, "left_out")
     assert (len(listed), count) == (100, 150)
-    hostile = [LeftOut(f"{n}" + "\\" * 900, '"\n' * 900) for n in range(150)]
+    hostile = [Omission(f"{n}" + "\\" * 900, '"\n' * 900) for n in range(150)]
     annotations = Toolkit("t", left_out=hostile, unchecked=hostile).manifest().annotations
     packed = pack_body(annotations)
     assert len(packed) < 40_000
@@ -70,7 +70,7 @@ def test_a_long_list_is_cut_and_says_how_many_there_are() -> None:
 
 
 def test_entries_are_one_line_and_anything_may_be_read() -> None:
-    entry = LeftOut("a\nb\u202e" + "x" * 300, "\x1b[2J" + "y" * 900)
+    entry = Omission("a\nb\u202e" + "x" * 300, "\x1b[2J" + "y" * 900)
     assert entry.name.startswith("a\\nb\\u202e")
     assert entry.reason.startswith("\\x1b[2J")
     assert (len(entry.name), len(entry.reason)) == (200, 500)
@@ -79,4 +79,4 @@ def test_entries_are_one_line_and_anything_may_be_read() -> None:
         assert entries_in({"left_out": value, "left_out_count": value}, "left_out")[0] == ()
     kept = [{"name": "a", "reason": "b", "more": 1}]
     read = entries_in({"left_out": kept, "left_out_count": True}, "left_out")
-    assert read == ((LeftOut("a", "b"),), 1)
+    assert read == ((Omission("a", "b"),), 1)

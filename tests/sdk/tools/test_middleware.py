@@ -13,7 +13,7 @@ from toolbus.middlewares import Retry
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.toolkit import Toolkit, failure_of
 
 
@@ -24,7 +24,7 @@ class Log:
         self.lines: list[str] = []
 
     def around(self, name: str) -> Any:
-        async def middleware(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+        async def middleware(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
             self.lines.append(f"{name} {call.tool.name} {dict(call.arguments)}")
             try:
                 async for chunk in next(call):
@@ -80,43 +80,43 @@ async def test_first_is_outermost_and_those_of_the_toolkit_are_around_those_of_t
     assert (await outcome(kit, "items", "xy")).values == ["a(b(x))", "a(b(y))"]
 
 
-async def rewrite(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def rewrite(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for chunk in next(call.replace(arguments={"text": "new"})):
         yield chunk
 
 
-async def rewrite_badly(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def rewrite_badly(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for chunk in next(call.replace(arguments={"text": 5})):
         yield chunk
 
 
-async def answer(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def answer(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     yield TextChunk("mine")
 
 
-async def drop_and_add(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def drop_and_add(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for chunk in next(call):
         if chunk.value != "b":
             yield chunk
     yield "more"
 
 
-async def refuse(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def refuse(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     raise PermissionDenied("not today", executed="yes")
     yield
 
 
-async def fail(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def fail(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     raise RuntimeError("secret")
     yield
 
 
-async def give_what_is_no_json(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def give_what_is_no_json(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for _ in next(call):
         yield object()
 
 
-async def answer_a_refusal_badly(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def answer_a_refusal_badly(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     try:
         async for chunk in next(call.replace(arguments={"text": 5})):
             yield chunk
@@ -124,34 +124,34 @@ async def answer_a_refusal_badly(call: ToolCall, next: Next) -> AsyncIterator[An
         yield object()
 
 
-async def fail_half_way(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def fail_half_way(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for chunk in next(call):
         yield chunk
         raise RuntimeError("secret")
 
 
-async def swallow(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def swallow(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for _ in next(call):
         break
     for _ in ():
         yield
 
 
-async def again(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def again(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for chunk in next(call):
         yield chunk
     async for chunk in next(call):
         yield chunk
 
 
-async def again_after_a_chunk(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def again_after_a_chunk(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     async for _ in next(call):
         break
     async for chunk in next(call):
         yield chunk
 
 
-async def retry(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def retry(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     try:
         async for chunk in next(call.replace(arguments={"text": "bad"})):
             yield chunk
@@ -160,7 +160,7 @@ async def retry(call: ToolCall, next: Next) -> AsyncIterator[Any]:
             yield chunk
 
 
-async def two(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+async def two(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
     yield 1
     yield 2
 
@@ -212,7 +212,7 @@ async def test_call_that_is_left_is_closed_from_the_inside() -> None:
 async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
     log, kept = Log(), []
 
-    async def keep(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def keep(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         kept.append((call, next))
         yield "mine"
 
@@ -231,7 +231,7 @@ async def test_input_that_was_read_is_not_sent_again() -> None:
         taken.append([row async for row in rows])
         raise RuntimeError("bad")
 
-    async def twice(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         try:
             async for chunk in next(call):
                 yield chunk
@@ -255,7 +255,7 @@ async def test_input_that_was_read_is_not_sent_again() -> None:
 async def test_what_is_no_call_and_no_arguments_is_a_type_error(
     middleware: Any, words: str
 ) -> None:
-    async def wrong(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async def wrong(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
         async for chunk in middleware(call, next):
             yield chunk
 

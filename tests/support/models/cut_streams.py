@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from support.models.wire_replies import APIS, Says, events_of
-from toolbus.agents.tool_use import arguments_of
 from toolbus.errors import InvalidArguments
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
 from toolbus.models.adapter import Adapter
 from toolbus.models.model_error import ModelError
+from toolbus.turns.tool_use import arguments_of
 
 __all__ = ["ADAPTERS", "check_cut", "random_says", "random_stream", "runnable", "sse"]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from toolbus import ModelCall, TokenUsage, Turn
+from toolbus import RequestToModel, TokenUsage, Turn
 from toolbus.models import scripted
 
 __all__ = ["Counting", "Model", "call_of", "says"]
@@ -61,5 +61,5 @@ def says(text: str, *uses: Event) -> list[Event]:
     return [{"text": text}, {"uses": list(uses)}]
 
 
-def call_of(model: Any, turn: Turn) -> ModelCall:
-    return ModelCall(model, model.adapter.request(turn, [scripted.user("q")]), turn, 1)
+def call_of(model: Any, turn: Turn) -> RequestToModel:
+    return RequestToModel(model, model.adapter.request(turn, [scripted.user("q")]), turn, 1)

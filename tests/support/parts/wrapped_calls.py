@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.middleware import MiddlewareChain, Next, ToolCall
+from toolbus.tools.middleware import CallNext, MiddlewareChain, ToolCall
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, failure_of
@@ -54,7 +54,7 @@ async def execute(
 
 
 async def run_chain(
-    middlewares: list[Any], innermost: Next, tool: ToolInfo = REMOTE, **facts: Any
+    middlewares: list[Any], innermost: CallNext, tool: ToolInfo = REMOTE, **facts: Any
 ) -> Outcome:
     """Run a chain alone, around a call that runs elsewhere."""
     values: list[Any] = []

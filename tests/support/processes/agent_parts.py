@@ -25,12 +25,12 @@ from support.processes.ledger_host import Witness
 from toolbus import (
     Agent,
     JsonChunk,
-    ModelRetry,
+    ModelRetries,
     RemoteToolkit,
     RequiredToolkit,
     RoomClient,
     RoomException,
-    SqliteStates,
+    SqliteStateStore,
     ToolContext,
     open_model,
     tool,
@@ -225,8 +225,8 @@ async def run_agent(pipes: Pipes, rooms: dict[str, RoomClient], port: str) -> No
                 name=name,
                 required=[required],
                 available=False,
-                model_middlewares=[ModelRetry(attempts=4, backoff_s=0.3)],
-                store=SqliteStates(f"{name}.db"),
+                model_middlewares=[ModelRetries(attempts=4, backoff_s=0.3)],
+                store=SqliteStateStore(f"{name}.db"),
             )
             await stack.enter_async_context(agent)
         pipes.write(ready=True)

@@ -20,7 +20,7 @@ __all__ = ["ALWAYS", "JSON", "KEYS", "REASON", "Person"]
 
 KEYS, ALWAYS = "[v]iew all: ", "to go back: "
 REASON, JSON = "(may be empty): ", "(empty: as before): "
-# The prompts of `ask_in_terminal`.
+# The prompts of `approve_in_terminal`.
 
 
 class Person:

@@ -8,7 +8,7 @@ from typing import cast
 
 from support.shell.folder import ProjectFolder
 from toolbus import Assessment, Permissions, Rule
-from toolbus.permissions.permit import JudgedCall
+from toolbus.permissions.decision import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.shell.environment import shell_environment

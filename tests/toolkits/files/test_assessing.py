@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from toolbus import Assessment, Permissions, Rule, ToolContext, Toolkit
+from toolbus.permissions.decision import JudgedCall
 from toolbus.permissions.modes import MODES
-from toolbus.permissions.permit import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.files import Files, assessing
 from toolbus_toolkits.files.indexing import files_read

@@ -13,7 +13,7 @@ import pytest
 
 from support.mcp.hostile_server import answer_of, hostile_server
 from support.rooms.events import until_hosts
-from toolbus import LeftOut, ToolContext
+from toolbus import Omission, ToolContext
 from toolbus_server.testing import running_server
 from toolbus_toolkits.mcp import McpHub, McpServer, McpToolkit, ServerAccess
 from toolbus_toolkits.mcp.listed_tools import tools_of
@@ -95,7 +95,7 @@ async def test_tools_of_one_name_with_long_ones_and_invalid_ones_are_named() -> 
         toolkit = client.toolkit()
         assert [tool.name for tool in toolkit.tools] == ["a"]
         reasons = {entry.name: entry.reason for entry in toolkit.left_out}
-    assert list(reasons) == [LeftOut(long, "").name, "bad", "one without a name", "a"]
+    assert list(reasons) == [Omission(long, "").name, "bad", "one without a name", "a"]
     assert reasons["bad"] == "inputSchema: Field required"
 
 

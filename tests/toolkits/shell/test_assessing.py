@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolbus import Assessment
-from toolbus_toolkits.shell import matching, places
+from toolbus_toolkits.shell import matching, path_resolver
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
@@ -249,7 +249,7 @@ def test_a_tree_that_is_too_large_is_asked_about_and_hides_nothing(
 ) -> None:
     for number in range(9):
         (work / "src" / f"{number}.txt").touch()
-    monkeypatch.setattr(places, "_MAX_ENTRIES", 5)
+    monkeypatch.setattr(path_resolver, "_MAX_ENTRIES", 5)
     assert kind("grep -r x src", work) == "ask"
     assert "too many files" in assess("cat src/*", work).message
     assert kind("cat src/* > rc", work) == "immune"

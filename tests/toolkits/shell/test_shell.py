@@ -18,10 +18,10 @@ from support.patience import PATIENCE_S
 from support.processes.held_pipe import held_pipe
 from support.rooms.turns import turn_built, turn_hosted, turn_in_process
 from toolbus import (
-    Answer,
+    ApprovalDecision,
+    ApprovalRequest,
     InvalidArguments,
     Permissions,
-    Question,
     Rule,
     ToolContext,
     ToolFailed,
@@ -396,18 +396,18 @@ async def test_an_editor_that_the_operator_names_is_used(tmp_path: Path) -> None
 async def test_a_line_that_is_always_allowed_is_not_asked_about_again(
     tmp_path: Path, command: str
 ) -> None:
-    questions: list[Question] = []
+    questions: list[ApprovalRequest] = []
 
-    async def person(question: Question) -> Answer:
+    async def person(question: ApprovalRequest) -> ApprovalDecision:
         questions.append(question)
-        return Answer.allow("state", rule=question.permit.suggestions)
+        return ApprovalDecision.allow("state", rule=question.decision.suggestions)
 
     (tmp_path / "bin").mkdir()
     for name in ("npm", "make", "cargo", "go", "tox", "ruff", "mypy", "git"):
         (tmp_path / "bin" / name).symlink_to("/bin/true")
     toolkit = Shell(tmp_path, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
-    async with Turn(None, always=[toolkit], permissions=Permissions(), ask=person) as turn:
+    async with Turn(None, always=[toolkit], permissions=Permissions(), approve=person) as turn:
         for _ in range(2):
             await turn.run([ToolUse("1", "shell.run", {"command": command})])
     assert len(questions) == 1
-    assert questions[0].permit.suggestions
+    assert questions[0].decision.suggestions

@@ -15,10 +15,10 @@ from typing import Any
 from toolbus import (
     Agent,
     AgentsGrant,
-    Answer,
     ApiScope,
+    ApprovalDecision,
+    ApprovalRequest,
     Permissions,
-    Question,
     RoomClient,
     Toolkit,
     builder_of,
@@ -69,9 +69,9 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
     happened: list[tuple[str, str, str]] = []
     ended: dict[str, Any] = {}
 
-    async def approve(question: Question) -> Answer:
-        happened.append(("approved", question.tool.name, question.permit.reason))
-        return Answer.allow()
+    async def approve(question: ApprovalRequest) -> ApprovalDecision:
+        happened.append(("approved", question.tool.name, question.decision.reason))
+        return ApprovalDecision.allow()
 
     async with (
         RoomClient(processes.url, room=ROOM, token=token) as room,
@@ -82,7 +82,7 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
             required=["sql"],
             builders=[builder_of(clock), Toolkit("diary", description="The agent's own notes.")],
             permissions=Permissions(),
-            ask=approve,
+            approve=approve,
             available=False,
         ),
     ):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolbus import Agent, Answer, Permissions, Question, open_model
+from toolbus import Agent, ApprovalDecision, ApprovalRequest, Permissions, open_model
 from toolbus_toolkits.demo.processes import DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneOutput, table
 from toolbus_toolkits.demo.scenes import expect
@@ -90,14 +90,14 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
     happened: list[tuple[str, str]] = []
     results: list[dict[str, Any]] = []
 
-    async def approve(question: Question) -> Answer:
+    async def approve(question: ApprovalRequest) -> ApprovalDecision:
         name = question.use.name
         approved.append(name)
         happened.append(("asked and approved", question.assessment.message))
         for line in question.assessment.preview.splitlines()[2:]:
             happened.append(("", line))
         # These tests may run again without a question; each change is looked at.
-        return Answer.allow("state" if name == "shell.run" else "once")
+        return ApprovalDecision.allow("state" if name == "shell.run" else "once")
 
     # The tests run with the Python of this process, wherever it is.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
@@ -107,9 +107,9 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
         open_model(f"scripted:{script}"),
         always=[shell, Files(project)],
         permissions=Permissions(),
-        ask=approve,
+        approve=approve,
     ) as agent:
-        async for event in agent.answer(_QUESTION):
+        async for event in agent.run_stream_events(_QUESTION):
             match event:
                 case {"type": "tool_call", "tool": name, "arguments": arguments}:
                     happened.append((f"tool_call: {name}", json.dumps(arguments)))

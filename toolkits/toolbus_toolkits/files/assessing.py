@@ -27,7 +27,7 @@ from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
 from toolbus.untrusted_text import one_line, shortened
-from toolbus_toolkits.callers import Places
+from toolbus_toolkits.callers import PerCallerSemaphore
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import planned
@@ -83,7 +83,7 @@ class Assessor:
         self._files = files
         # The rules of an operator and of a person: the same ones for each call.
         self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
-        self._places = Places(_MAX_AT_A_TIME)
+        self._places = PerCallerSemaphore(_MAX_AT_A_TIME)
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
         """Return what is said of a call that reads one file."""

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import one_line, shortened
-from toolbus_toolkits.callers import Places
+from toolbus_toolkits.callers import PerCallerSemaphore
+from toolbus_toolkits.files.assessed_paths import AssessedPaths
 from toolbus_toolkits.files.config import FilesConfig
-from toolbus_toolkits.files.judged import JudgedPaths
 from toolbus_toolkits.files.seen import SeenFiles
 from toolbus_toolkits.workspace import (
     FolderMoved,
@@ -59,8 +59,8 @@ class ReachedFiles:
             config.additional_dangerous_directories,
         )
         self.seen = SeenFiles()
-        self.judged = JudgedPaths()
-        self.whole = Places(_MAX_WHOLE)
+        self.judged = AssessedPaths()
+        self.whole = PerCallerSemaphore(_MAX_WHOLE)
         """For calls that read all of a file, whatever its size."""
 
     def path_of(self, location: Location) -> str:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from toolbus import FunctionTool, Tool, ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Places, seconds_to_answer
+from toolbus_toolkits.callers import PerCallerSemaphore, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import (
     FileFilter,
@@ -105,8 +105,8 @@ class SearchTools:
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self._counts = SecretCounts()
-        self._places = Places(_MAX_AT_A_TIME)
-        self._places_of_one = Places(_MAX_OF_ONE)
+        self._places = PerCallerSemaphore(_MAX_AT_A_TIME)
+        self._places_of_one = PerCallerSemaphore(_MAX_OF_ONE)
         # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
             FunctionTool(

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from toolbus import Chunk, InvalidArguments, Next, ToolCall
+from toolbus import CallNext, Chunk, InvalidArguments, ToolCall
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.guards.parameter_kinds import (
     GuardedText,
@@ -58,7 +58,7 @@ class InputGuard:
             text = f"allow names {unknown[0]!r}, which is no rule of this guard"
             raise ValueError(f"{text}: it has {', '.join(names)}")
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Check the arguments, then run the call."""
         for found in texts_of(call.arguments, call.tool.input_schema, self._kinds_of(call)):
             self._check(call, found)

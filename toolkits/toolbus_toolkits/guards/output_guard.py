@@ -8,12 +8,12 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from toolbus import (
+    CallNext,
     Chunk,
     FileChunk,
     JsonChunk,
     LinkChunk,
     MixedChunk,
-    Next,
     TextChunk,
     ToolCall,
     ToolFailed,
@@ -52,7 +52,7 @@ class OutputGuard:
         self._secrets = secrets
         self._mark = mark
 
-    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+    async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Run the call and look at each chunk."""
         source = call.tool.name if self._mark and call.tool.open_world else ""
         try:

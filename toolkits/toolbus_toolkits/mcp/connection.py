@@ -23,7 +23,7 @@ from mcp.client import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
-from toolbus import LeftOut, RoomException, ToolFailed, Unavailable
+from toolbus import Omission, RoomException, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import is_cancelled
 from toolbus.untrusted_text import one_line
@@ -281,7 +281,7 @@ class ServerConnection:
                     break
                 seen.add(cursor)
             else:
-                self.seen.left_out.append(LeftOut("all on further pages", TOO_MANY))
+                self.seen.left_out.append(Omission("all on further pages", TOO_MANY))
         listed: list[types.Tool] = []
         for name in sorted(found):
             listed.append(self._without_values(found[name]))
@@ -299,7 +299,7 @@ class ServerConnection:
         elif tool.execution is not None and tool.execution.task_support == "required":
             reason = "its server runs it only as a task of MCP, which is not supported here"
         if reason:
-            self.seen.left_out.append(LeftOut(name, reason))
+            self.seen.left_out.append(Omission(name, reason))
         else:
             found[name] = tool
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import mcp_types as types
 
-from toolbus import LeftOut
+from toolbus import Omission
 from toolbus.wire import MAX_MANIFEST_BYTES, MAX_MANIFEST_VALUES, BadBody, pack_body
 from toolbus.wire.body_steps import run_steps
 from toolbus.wire.manifest import read_tool
@@ -41,15 +41,15 @@ class ListedTools:
     """What became of a list."""
 
     tools: list[McpTool] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[Omission] = field(default_factory=list)
     """Tools that cannot be hosted, by the names that the server gives them."""
     description_chars: int = MAX_DESCRIPTION_CHARS
     """The longest description; less than usual where all tools together were too large."""
 
     @property
-    def unchecked(self) -> list[LeftOut]:
+    def unchecked(self) -> list[Omission]:
         """Parts of schemas that only the server can check, by the names of the tools here."""
-        return [LeftOut(tool.name, line) for tool in self.tools for line in tool.unchecked]
+        return [Omission(tool.name, line) for tool in self.tools for line in tool.unchecked]
 
 
 async def tools_of(
@@ -95,7 +95,7 @@ async def tools_of(
             break
     left_out = attempt.made.left_out
     for original in sorted(set(definitions) - set(names.values())):
-        left_out.append(LeftOut(original, "another tool of this server has its name here"))
+        left_out.append(Omission(original, "another tool of this server has its name here"))
     return attempt.made
 
 
@@ -126,7 +126,7 @@ class _Attempt:
         else:
             reason = self._refusal(name, definition, make)
         if reason:
-            self.made.left_out.append(LeftOut(definition.name, reason))
+            self.made.left_out.append(Omission(definition.name, reason))
 
     def _refusal(
         self, name: str, definition: types.Tool, make: Callable[[str, types.Tool], McpTool]

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import mcp_types as types
 
-from toolbus import LeftOut, ToolContext, Toolkit, Unavailable
+from toolbus import Omission, ToolContext, Toolkit, Unavailable
 from toolbus import tool as as_tool
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
@@ -100,7 +100,7 @@ class McpServer:
         self.name: str = toolkit_name(name)
         self.entry: ServerEntry = entry
         self._access = access
-        self._listed: tuple[list[types.Tool], list[LeftOut]] | None = None
+        self._listed: tuple[list[types.Tool], list[Omission]] | None = None
         self._made: ListedTools | None = None
         self._toolkit: Toolkit | None = None
         self._owner: asyncio.Task[None] | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from mcp_types.methods import parse_server_result
 from pydantic import ValidationError
 
-from toolbus import LeftOut
+from toolbus import Omission
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.credentials.redaction import Redact
 
@@ -46,7 +46,7 @@ class SeenTools:
     """Whether an entry shows a tool, by its name."""
     names: set[str] = field(default_factory=set)
     """The names that were listed, up to `MAX_NAMES`."""
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[Omission] = field(default_factory=list)
     """Tools that are shown, and cannot be used."""
 
     def clear(self) -> None:
@@ -60,7 +60,7 @@ class SeenTools:
         if not isinstance(name, str):
             return True
         if len(name) > _MAX_NAME_CHARS:  # MCP itself has 128
-            self.left_out.append(LeftOut(name, "its name is too long"))
+            self.left_out.append(Omission(name, "its name is too long"))
             return False
         if len(self.names) < MAX_NAMES:
             self.names.add(name)
@@ -104,7 +104,7 @@ class ToolLists:
                 unread = len(tools) - start - _SLICE
                 if unread > 0:
                     name = f"the last {unread:,} of the list"
-                    self._seen.left_out.append(LeftOut(name, "the list is not read to its end"))
+                    self._seen.left_out.append(Omission(name, "the list is not read to its end"))
                 break
         result["tools"] = kept
 
@@ -143,7 +143,7 @@ class ToolLists:
             pass
         return {}
 
-    def _left_out(self, tool: object, reason: str) -> LeftOut:
+    def _left_out(self, tool: object, reason: str) -> Omission:
         name = tool.get("name") if isinstance(tool, dict) else None
         shown = self._redact(name) if isinstance(name, str) else "one without a name"
-        return LeftOut(shown, self._redact(reason))
+        return Omission(shown, self._redact(reason))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from toolbus import Tool
-from toolbus.tools.left_out import LeftOut, fit_tools
+from toolbus.tools.omission import Omission, fit_tools
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOL_BYTES
 from toolbus_toolkits.openapi.model import Operation
@@ -49,7 +49,7 @@ class Fitted(NamedTuple):
     """The tools of a toolkit."""
 
     tools: list[Tool]
-    left_out: list[LeftOut]
+    left_out: list[Omission]
     """Operations whose tool no room would take."""
     hint: str
     """What to do about a toolkit that no room takes as a whole; empty if one does."""
@@ -63,13 +63,13 @@ def fit(drafts: Sequence[Draft]) -> Fitted:
     If they do not fit then, they keep their descriptions: they can be used in this process.
     """
     measure = _Measure()
-    left_out: list[LeftOut] = []
+    left_out: list[Omission] = []
     levels: list[tuple[Draft, int]] = []
     for draft in drafts:
         try:
             levels.append((draft, _level(draft, measure)))
         except ValueError as error:
-            left_out.append(LeftOut(draft.operation.label, str(error)))
+            left_out.append(Omission(draft.operation.label, str(error)))
     least = _least_level(levels, measure)
     if least is None:
         sizes = [measure.tool(draft, len(_LEVELS) - 1)[1] for draft, _ in levels]
@@ -81,7 +81,7 @@ def fit(drafts: Sequence[Draft]) -> Fitted:
         tool.name: draft.operation.label for tool, (draft, _) in zip(made, levels, strict=True)
     }
     tools, refused = fit_tools(made)  # 1 MiB at most: some milliseconds
-    left_out.extend(LeftOut(labels[entry.name], entry.reason) for entry in refused)
+    left_out.extend(Omission(labels[entry.name], entry.reason) for entry in refused)
     is_cut = any(max(level, least) for _, level in levels)
     return Fitted(tools, left_out, "", is_cut)
 

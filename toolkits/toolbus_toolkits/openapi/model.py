@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from toolbus.tools.left_out import LeftOut
+from toolbus.tools.omission import Omission
 from toolbus_toolkits.openapi.references import Place
 
 __all__ = [
@@ -158,5 +158,5 @@ class Api:
     dialect: Literal["2.0", "3.0", "3.1"]
     operations: tuple[Operation, ...]
     schemes: Mapping[str, SecurityScheme]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Omission, ...] = ()
     """Operations and paths that cannot be read."""

@@ -11,7 +11,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from toolbus import Toolkit
-from toolbus.tools.left_out import LeftOut
+from toolbus.tools.omission import Omission
 from toolbus.wire.manifest import MAX_TOOLS
 from toolbus_toolkits.credentials.references import CredentialSource, RedactingFilter
 from toolbus_toolkits.network import (
@@ -237,7 +237,7 @@ class _ToolMaker:
         self._names = tool_names(api.operations)
         self._definitions = Definitions(api.dialect)
         self.left_out = list(api.left_out)
-        self.unchecked: list[LeftOut] = []
+        self.unchecked: list[Omission] = []
 
     def make(self, choice: _Choice) -> Fitted:
         """Make the tools of the chosen operations. Raises `ValueError`."""
@@ -277,7 +277,9 @@ class _ToolMaker:
             )
             for line in usable.dropped:
                 users.setdefault(line, []).append(name)
-        self.unchecked = [LeftOut(names[0], _for_all(line, names)) for line, names in users.items()]
+        self.unchecked = [
+            Omission(names[0], _for_all(line, names)) for line, names in users.items()
+        ]
         fitted = fit(drafts)
         labels = {call.operation.label: call.operation for call in calls}
         for entry in fitted.left_out:
@@ -354,7 +356,7 @@ class _ToolMaker:
                 raise SpecError(f"{option} has {name[:100]!r}, which is no operation")
 
     def _skip(self, operation: Operation, reason: str, choice: _Choice) -> None:
-        entry = LeftOut(operation.label, reason)
+        entry = Omission(operation.label, reason)
         if choice.operations:
             raise SpecError(f"{entry.name}: {entry.reason}")
         self.left_out.append(entry)
@@ -365,7 +367,7 @@ def _for_all(line: str, names: Sequence[str]) -> str:
     return line if len(names) == 1 else f"{line[:400]} (and of {len(names) - 1} more tools)"
 
 
-def _first(left_out: Sequence[LeftOut]) -> str:
+def _first(left_out: Sequence[Omission]) -> str:
     return f"{left_out[0].name}: {left_out[0].reason}"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from toolbus.tools.left_out import LeftOut
+from toolbus.tools.omission import Omission
 from toolbus_toolkits.openapi import swagger2, version3
 from toolbus_toolkits.openapi.model import Api, Operation
 from toolbus_toolkits.openapi.parsing import SpecError
@@ -34,13 +34,13 @@ def read_api(root: Place) -> Api:
     dialect = _dialect(root)
     module = swagger2 if dialect == "2.0" else version3
     found: list[Operation] = []
-    left_out: list[LeftOut] = []
+    left_out: list[Omission] = []
     read: Callable[[Place, str, str, Place, Place], Operation] = module.read_operation
     for path, method, item, operation in _operations(root, left_out):
         try:
             found.append(read(root, method, path, item, operation))
         except SpecError as error:
-            left_out.append(LeftOut(f"{method.upper()} {path}", str(error)))
+            left_out.append(Omission(f"{method.upper()} {path}", str(error)))
         if len(found) > MAX_OPERATIONS:
             raise SpecError(f"the description has more than {MAX_OPERATIONS:,} operations")
     info = root.get("info")
@@ -70,7 +70,7 @@ def _dialect(root: Place) -> Literal["2.0", "3.0", "3.1"]:
     raise SpecError("the document has neither `openapi` nor `swagger`: is it an API description?")
 
 
-def _operations(root: Place, left_out: list[LeftOut]) -> Iterator[_OperationPlace]:
+def _operations(root: Place, left_out: list[Omission]) -> Iterator[_OperationPlace]:
     paths = root.value.get("paths")
     for path, value in paths.items() if isinstance(paths, dict) else ():
         if not path.startswith("/"):
@@ -84,6 +84,6 @@ def _operations(root: Place, left_out: list[LeftOut]) -> Iterator[_OperationPlac
                 if isinstance(item.value, dict) and isinstance(item.value.get(method), dict)
             ]
         except SpecError as error:
-            left_out.append(LeftOut(path, str(error)))
+            left_out.append(Omission(path, str(error)))
             continue
         yield from found

@@ -22,7 +22,13 @@ from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.workspace import Roots
 
 try:
-    from toolbus_toolkits.shell.tools import JobInfo, JobPage, RunResult, ShellTools, WriteResult
+    from toolbus_toolkits.shell.tools import (
+        CommandResult,
+        JobInfo,
+        JobPage,
+        ShellTools,
+        WriteResult,
+    )
 except ModuleNotFoundError as error:
     if error.name in ("tree_sitter", "tree_sitter_bash"):
         raise ModuleNotFoundError(
@@ -33,7 +39,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records
 
-__all__ = ["JobInfo", "JobPage", "RunResult", "Shell", "ShellConfig", "WriteResult", "shell"]
+__all__ = ["CommandResult", "JobInfo", "JobPage", "Shell", "ShellConfig", "WriteResult", "shell"]
 
 _logger = bounded_logger(__name__)
 

@@ -27,7 +27,7 @@ from toolbus_toolkits.shell.matching import (
     matching,
     reads_input,
 )
-from toolbus_toolkits.shell.places import Places, Target, TooManyWords
+from toolbus_toolkits.shell.path_resolver import PathResolver, Target, TooManyWords
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import covers, exact_line, matches_any, suggestion
 from toolbus_toolkits.workspace import Roots, SensitivePaths
@@ -68,9 +68,11 @@ def assess_line(
     reading = read_line(line, environment)
     if reading.faults:
         return _unreadable("; ".join(reading.faults), patterns)
-    places = Places(directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive)
+    paths = PathResolver(
+        directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive
+    )
     # What a rule allows holds in the working directories: a line that begins elsewhere has no rule.
-    is_inside = all(places.is_inside(Target("", path)) for path in places.directories)
+    is_inside = all(paths.is_inside(Target("", path)) for path in paths.directories)
     whole = exact_line(line) if is_inside else ""
     commands = []
     for found in all_commands(reading.commands):
@@ -79,7 +81,7 @@ def assess_line(
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
     try:
-        verdicts = _verdicts(line, commands, places, environment)
+        verdicts = _verdicts(line, commands, paths, environment)
         matches = _matches(commands, verdicts, patterns)
     except TooManyWords:
         return _unreadable("it has too many words", patterns)
@@ -124,7 +126,7 @@ def _matches(
 def _verdicts(
     line: str,
     commands: Sequence[LineCommand],
-    places: Places,
+    paths: PathResolver,
     environment: Mapping[str, str],
 ) -> list[Verdict]:
     """Judge the commands of a line, each in all directories where it may run."""
@@ -134,18 +136,18 @@ def _verdicts(
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
-            before = places.directories
+            before = paths.directories
             for found in commands:
-                _change_directory(found.command, found.effect, places, environment)
-            if places.directories == before or None in places.directories:
+                _change_directory(found.command, found.effect, paths, environment)
+            if paths.directories == before or None in paths.directories:
                 break
     leading = 0 if repeats else _leading_changes(line, commands)
     verdicts = []
     for number, found in enumerate(commands):
         command, effect = found.command, found.effect
-        verdicts.append(judged(command, effect, places, environment))
+        verdicts.append(judged(command, effect, paths, environment))
         is_certain = number < leading
-        _change_directory(command, effect, places, environment, is_certain=is_certain)
+        _change_directory(command, effect, paths, environment, is_certain=is_certain)
     # A symlink that one command may put somewhere leads the others away.
     for placing in verdicts:
         for other in verdicts:
@@ -188,7 +190,7 @@ def _leading_changes(line: str, commands: Sequence[LineCommand]) -> int:
 def _change_directory(
     command: SimpleCommand,
     effect: Effect,
-    places: Places,
+    paths: PathResolver,
     environment: Mapping[str, str],
     *,
     is_certain: bool = False,
@@ -199,14 +201,14 @@ def _change_directory(
     if name not in ("cd", "pushd", "chdir"):
         # `env -C folder rm x`, `find folder -execdir rm x`: what it starts is elsewhere.
         if effect.runs and effect.directory is not None:
-            places.enter(places.entered(effect.directory))
+            paths.enter(paths.entered(effect.directory))
         return
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
-        places.enter((None,))
+        paths.enter((None,))
         is_certain = False
     is_home = name == "cd" and len(command.words) == 1
     word = None if is_home else effect.directory or Word(name, None)
-    places.enter(places.entered(word), is_certain=is_certain)
+    paths.enter(paths.entered(word), is_certain=is_certain)
 
 
 def _combined(

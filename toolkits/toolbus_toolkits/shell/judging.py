@@ -12,7 +12,7 @@ from itertools import pairwise
 from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.commands.git_repository import config_programs
 from toolbus_toolkits.shell.environment import is_harmless
-from toolbus_toolkits.shell.places import Places, Target, TooMuch
+from toolbus_toolkits.shell.path_resolver import PathResolver, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
 from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below
 
@@ -126,14 +126,14 @@ def changes_meaning(
 
 
 def judged(
-    command: SimpleCommand, effect: Effect, places: Places, environment: Mapping[str, str]
+    command: SimpleCommand, effect: Effect, paths: PathResolver, environment: Mapping[str, str]
 ) -> Verdict:
     """Judge one command.
 
     Args:
         command: It may have no words.
         effect: What it does with its words.
-        places: Where it may do it.
+        paths: Where it may do it.
         environment: The variables that the line starts with.
     """
     verdict = Verdict(command, effect)
@@ -141,22 +141,22 @@ def judged(
         verdict.immune.append(effect.immune)
     for assignment in changes_meaning(command, environment):
         verdict.doubts.append(f"it sets {assignment.name}, which may change what a program does")
-    directories = places.directories
+    directories = paths.directories
     if effect.directory is not None:
-        directories = places.entered(effect.directory)
-    inside = (places.is_inside(Target("", directory)) for directory in directories)
+        directories = paths.entered(effect.directory)
+    inside = (paths.is_inside(Target("", directory)) for directory in directories)
     verdict.is_elsewhere = not all(inside)
     if effect.read_only and not effect.runs and base_name(command) == "git":
         verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
-        partial(_judge_redirection, verdict, redirection, places)
+        partial(_judge_redirection, verdict, redirection, paths)
         for redirection in command.redirections
     ]
     for word in effect.deletes:
-        steps.append(partial(_judge_deletion, verdict, word, places, directories))
-    steps.append(partial(_judge_reads, verdict, places, directories))
-    steps.append(partial(_judge_changes, verdict, places, directories))
+        steps.append(partial(_judge_deletion, verdict, word, paths, directories))
+    steps.append(partial(_judge_reads, verdict, paths, directories))
+    steps.append(partial(_judge_changes, verdict, paths, directories))
     for step in steps:
         try:
             step()
@@ -176,15 +176,17 @@ def _repository_doubts(directories: Iterable[str | None]) -> Iterator[str]:
             yield f"{reason}, and may make git run programs"
 
 
-def _judge_reads(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+def _judge_reads(
+    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+) -> None:
     effect = verdict.effect
     if effect.read_only and _shows_names(verdict.command):
         return
     if effect.reads is None:
-        _judge_any_words(verdict, places, directories)
+        _judge_any_words(verdict, paths, directories)
         return
     for word in effect.reads:
-        _judge_read(verdict, word, places.targets(word, directories), places)
+        _judge_read(verdict, word, paths.targets(word, directories), paths)
 
 
 def _shows_names(command: SimpleCommand) -> bool:
@@ -198,16 +200,18 @@ def _shows_names(command: SimpleCommand) -> bool:
     )
 
 
-def _judge_any_words(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+def _judge_any_words(
+    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+) -> None:
     """Judge the words of a command of which it is not known what they are: each may be a path."""
     changes = verdict.effect.changes or ()
     for word in verdict.command.words[1:]:
         if word in changes:  # judged as what is written
             continue
         for part in _possible_paths(word):
-            for target in places.targets(part, directories):
+            for target in paths.targets(part, directories):
                 verdict.reads.append(target)
-                if secret := places.sensitive(target, writes=False):
+                if secret := paths.sensitive(target, writes=False):
                     verdict.immune.append(secret)
     if verdict.effect.read_only and any(word.value is None for word in verdict.command.words):
         verdict.doubts.append("what it reads is known only when the line runs")
@@ -228,18 +232,20 @@ def _possible_paths(word: Word) -> Iterator[Word]:
             yield replace(word, value=part)
 
 
-def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places: Places) -> None:
+def _judge_read(
+    verdict: Verdict, word: Word, targets: Sequence[Target], paths: PathResolver
+) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
     # ripgrep leaves out what begins with a dot; the second `-u` changes that.
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
         or _has_option(verdict.command, "", "--unrestricted")
-        or _globs_hidden(verdict.command, places)
+        or _globs_hidden(verdict.command, paths)
     )
     for target in targets:
         verdict.reads.append(target)
-        if secret := places.sensitive(target, writes=False):
+        if secret := paths.sensitive(target, writes=False):
             verdict.immune.append(secret)
         elif target.path is None:
             # What a program that is asked about anyhow reads is no further question, and what
@@ -249,23 +255,23 @@ def _judge_read(verdict: Verdict, word: Word, targets: Sequence[Target], places:
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
         elif effect.is_recursive and os.path.isdir(target.path):
-            if secret := places.secret_below(target.path, hidden=reads_hidden):
+            if secret := paths.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
 
-def _globs_hidden(command: SimpleCommand, places: Places) -> bool:
+def _globs_hidden(command: SimpleCommand, paths: PathResolver) -> bool:
     """Whether a glob of ripgrep may name hidden files: `-g .env`, `-g '*'`."""
     texts = [word.known for word in command.words]
     # Joined with its option a glob stands in one word, else in the next one.
     for text in (*texts, *map("\n".join, pairwise(texts))):
         option = _GLOB_OPTION.match(text)
         name = text[option.end() :] if option else ""
-        if name.endswith(("*", "]")) or places.sensitive(Target(name, None), writes=False):
+        if name.endswith(("*", "]")) or paths.sensitive(Target(name, None), writes=False):
             return True
     return False
 
 
-def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Places) -> None:
+def _judge_redirection(verdict: Verdict, redirection: Redirection, paths: PathResolver) -> None:
     word = redirection.target
     if word is None:
         return
@@ -275,43 +281,45 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, places: Place
         return
     if value in HARMLESS_DEVICES:
         return
-    targets = places.targets(word)
+    targets = paths.targets(word)
     if not redirection.writes:
         for target in targets:
             verdict.reads.append(target)
-            if secret := places.sensitive(target, writes=False):
+            if secret := paths.sensitive(target, writes=False):
                 verdict.immune.append(secret)
             elif target.path is None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
         return
     if targets:
         verdict.written.append(word)
-    _judge_written(verdict, targets, places)
+    _judge_written(verdict, targets, paths)
 
 
-def _judge_written(verdict: Verdict, targets: Iterable[Target], places: Places) -> None:
+def _judge_written(verdict: Verdict, targets: Iterable[Target], paths: PathResolver) -> None:
     """Judge files that are changed: within a working directory, and none that is sensitive."""
     for target in targets:
         verdict.edits.append(target)
-        if reason := places.sensitive(target, writes=True):
+        if reason := paths.sensitive(target, writes=True):
             verdict.immune.append(reason)
-        elif not places.is_inside(target) and target.path not in HARMLESS_DEVICES:
+        elif not paths.is_inside(target) and target.path not in HARMLESS_DEVICES:
             verdict.is_outside = True
 
 
-def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | None, ...]) -> None:
+def _judge_changes(
+    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+) -> None:
     effect = verdict.effect
     changes = list(effect.changes or ())
     sources = [] if effect.changes is None else list(verdict.reads)
     for word in changes:
-        targets = places.targets(word, directories)
-        _judge_written(verdict, targets, places)
+        targets = paths.targets(word, directories)
+        _judge_written(verdict, targets, paths)
         if word.is_pattern and word.value is not None:
             # What it matches may be another file by then, but only below this folder.
             folder = re.split(r"[*?\[]", word.value)[0].rpartition("/")[0]
             start = replace(word, value=folder or ".", is_pattern=False)
             if not word.value.startswith("/") or folder:
-                _judge_written(verdict, places.targets(start, directories), places)
+                _judge_written(verdict, paths.targets(start, directories), paths)
         sources += targets
     # Copied into a folder, a file keeps its name there: `cp other/.gitconfig .`
     if not effect.reads and len(changes) < 2:
@@ -323,21 +331,21 @@ def _judge_changes(verdict: Verdict, places: Places, directories: tuple[str | No
                 name = source.text.rstrip("/").rpartition("/")[2]
                 copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
                 is_read = source in verdict.reads
-                _judge_copy(verdict, source.path if is_read else None, copy, places)
+                _judge_copy(verdict, source.path if is_read else None, copy, paths)
 
 
-def _judge_copy(verdict: Verdict, source: str | None, copy: str, places: Places) -> None:
+def _judge_copy(verdict: Verdict, source: str | None, copy: str, paths: PathResolver) -> None:
     """Judge the path that a file or folder gets, and those of all below a folder that is copied."""
     copies = [copy]
     # Into a folder that is there already, the rest may follow symlinks of it.
     if source is not None and os.path.isdir(source) and os.path.isdir(copy):
         start = len(source.rstrip("/")) + 1
-        copies += (os.path.join(copy, path[start:]) for path in places.below(source))
-    _judge_written(verdict, [Target(path, places.resolved(path)) for path in copies], places)
+        copies += (os.path.join(copy, path[start:]) for path in paths.below(source))
+    _judge_written(verdict, [Target(path, paths.resolved(path)) for path in copies], paths)
 
 
 def _judge_deletion(
-    verdict: Verdict, word: Word, places: Places, directories: tuple[str | None, ...]
+    verdict: Verdict, word: Word, paths: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
@@ -350,13 +358,13 @@ def _judge_deletion(
         # All that is in a folder: `*`, `./*`, `*/*`, `[!.]*`
         if not _NEGATED_SET.sub("?", name).strip("*?."):
             start = replace(word, value=folder or slash or ".", is_pattern=has_wildcard(folder))
-            _judge_deletion(verdict, start, places, directories)
-    for target in places.targets(word, directories):
+            _judge_deletion(verdict, start, paths, directories)
+    for target in paths.targets(word, directories):
         if target.path is None:
             # A name may be anything there; these are the directory itself, and those above it.
             if not target.text.strip("./"):
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
-        elif kept := places.kept(target.path):
+        elif kept := paths.kept(target.path):
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {kept}")
 
 

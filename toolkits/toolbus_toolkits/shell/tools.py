@@ -21,11 +21,11 @@ from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.shell.environment import is_harmless, shell_environment
 from toolbus_toolkits.shell.jobs import Job, Jobs, WrittenLines
-from toolbus_toolkits.shell.kept import Kept, KeptStates
 from toolbus_toolkits.shell.output import MAX_CHARS
+from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
 from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
 
-__all__ = ["JobInfo", "JobPage", "RunResult", "ShellTool", "ShellTools", "WriteResult"]
+__all__ = ["CommandResult", "JobInfo", "JobPage", "ShellTool", "ShellTools", "WriteResult"]
 
 _MAX_TIMEOUT_S = 600
 _MAX_COMMAND_CHARS = 64 * 1024
@@ -45,7 +45,7 @@ _MAX_NAMED = 8
 JobId = Annotated[str, Field(min_length=1, max_length=32)]
 
 
-class RunResult(TypedDict):
+class CommandResult(TypedDict):
     """What a command did."""
 
     exit: int | None
@@ -123,8 +123,8 @@ class ShellTools:
             raise ValueError(f"there is no bash in PATH ({variables['PATH']}): install it")
         self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
         self._limits = config.limits()
-        self._first = Kept(str(config.workdir), variables)
-        self._kept = KeptStates(self._first) if config.keep else None
+        self._first = ShellState(str(config.workdir), variables)
+        self._kept = ShellSessions(self._first) if config.keep else None
         self._dangerous = (
             config.additional_dangerous_files,
             config.additional_dangerous_directories,
@@ -158,7 +158,7 @@ class ShellTools:
         command: Annotated[str, Field(min_length=1, max_length=_MAX_COMMAND_CHARS)],
         timeout_s: Annotated[float, Field(gt=0, le=_MAX_TIMEOUT_S)] = 120,
         background: bool = False,
-    ) -> RunResult:
+    ) -> CommandResult:
         """Run a command line with bash, and return what it wrote.
 
         It is ended after `timeout_s`, and a second before the deadline of the call; what it wrote
@@ -180,7 +180,7 @@ class ShellTools:
 
     async def _run_line(
         self, context: ToolContext, command: str, timeout_s: float, background: bool
-    ) -> RunResult:
+    ) -> CommandResult:
         _check(command)
         asker = asker_of(context)
         kept = self._kept
@@ -208,7 +208,7 @@ class ShellTools:
         self,
         context: ToolContext,
         job: Job,
-        begun: Kept,
+        begun: ShellState,
         seconds: float,
         bash: tuple[str, ...],
     ) -> bool:
@@ -233,7 +233,9 @@ class ShellTools:
             raise ToolFailed(str(error)) from None
         return False
 
-    async def _run_as_job(self, context: ToolContext, command: str, begun: Kept) -> RunResult:
+    async def _run_as_job(
+        self, context: ToolContext, command: str, begun: ShellState
+    ) -> CommandResult:
         job = Job(command)
         if reads_lines(command, begun.variables):
             job.lines = WrittenLines()
@@ -254,11 +256,11 @@ class ShellTools:
             context.enter()
             raise
         context.enter()
-        return RunResult(
+        return CommandResult(
             exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
         )
 
-    def _result(self, asker: Asker, job: Job, timed_out: bool, notes: list[str]) -> RunResult:
+    def _result(self, asker: Asker, job: Job, timed_out: bool, notes: list[str]) -> CommandResult:
         wanted = job.stdout.wanted()
         truncated = wanted + job.stderr.wanted() > MAX_CHARS
         if truncated:
@@ -268,7 +270,7 @@ class ShellTools:
         stdout = job.stdout.shown(MAX_CHARS - len(stderr), job.id)
         for note in notes:
             stderr += f"{'' if stderr.endswith(chr(10)) or not stderr else chr(10)}[{note}]\n"
-        return RunResult(
+        return CommandResult(
             exit=None if job.is_killed_for_output else job.exit,
             stdout=stdout,
             stderr=stderr,

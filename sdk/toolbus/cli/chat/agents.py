@@ -38,8 +38,8 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.untrusted_text import one_line
 
 if TYPE_CHECKING:
-    from toolbus.agents.tool_use import ToolResult
-    from toolbus.conversations.agent import Agent
+    from toolbus.agents.agent import Agent
+    from toolbus.turns.tool_use import ToolResult
 
 __all__ = ["Asked", "Happened", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
 
@@ -259,7 +259,7 @@ class LocalAgent:
         """Ask a question; yield what happens. Raises `Interrupted` where it is cancelled."""
         self._results = None
         try:
-            async with aclosing(self._agent.answer(text, **self._about)) as events:
+            async with aclosing(self._agent.run_stream_events(text, **self._about)) as events:
                 async for event in events:
                     yield event
         except asyncio.CancelledError:

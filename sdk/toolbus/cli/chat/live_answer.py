@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from contextlib import aclosing, suppress
 from typing import Generic, TypeVar
 
-from toolbus.agents.questions import Answer, Ask, Question
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.errors import RoomException
+from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest, Approver
 
 __all__ = ["Live", "Pause", "once"]
 
@@ -80,13 +80,13 @@ class Live(Generic[T]):
         if self._cancels > 1:
             self._happened.put(None)
 
-    async def ask(self, question: Question, ask: Ask) -> Answer:
+    async def ask(self, question: ApprovalRequest, approve: Approver) -> ApprovalDecision:
         """Ask a person while nothing is printed. Runs on the loop."""
         pause = Pause()
         self._happened.put((pause,))
         try:
             await pause.is_quiet.wait()
-            return await ask(question)
+            return await approve(question)
         finally:
             pause.has_ended.set()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from unicodedata import combining, east_asian_width
 
-from toolbus.conversations.agent_events import EVENT_TYPES
+from toolbus.agents.agent_events import EVENT_TYPES
 from toolbus.untrusted_text import json_text, one_line, visible
 
 __all__ = [

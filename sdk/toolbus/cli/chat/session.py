@@ -13,8 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
-from toolbus.agents.questions import Answer, Question
-from toolbus.agents.terminal_questions import ask_in_terminal
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
 from toolbus.cli.chat.files import save_file
@@ -26,6 +24,8 @@ from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
 from toolbus.log_output import chosen_output
+from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
+from toolbus.turns.terminal_approvals import approve_in_terminal
 from toolbus.untrusted_text import one_line
 
 __all__ = ["Session", "on_background_loop"]
@@ -136,12 +136,12 @@ class Session:
         while self._log.lines:
             self.screen.notice(self._log.lines.popleft())
 
-    async def ask_person(self, question: Question) -> Answer:
+    async def ask_person(self, question: ApprovalRequest) -> ApprovalDecision:
         """Ask in the terminal, for an agent of this process. Runs on the loop."""
         live = self._live
         if live is None:
-            return await ask_in_terminal(question)
-        return await live.ask(question, ask_in_terminal)
+            return await approve_in_terminal(question)
+        return await live.ask(question, approve_in_terminal)
 
     def _follow(
         self, source: Callable[[], AsyncGenerator[T, None]]

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolbus.agents.builders import run_concurrently
-from toolbus.agents.turn_toolkits import RequiredToolkit
+from toolbus.agents.agent import Agent
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import shown
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
@@ -24,7 +23,6 @@ from toolbus.cli.option_values import Instance, check_drain
 from toolbus.cli.record_options import RecordChoices
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.concurrency import event_loop
-from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, unchecked_claims
 from toolbus.errors import NotFound, PermissionDenied
@@ -35,6 +33,8 @@ from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.settings import RoomSettings
 from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.builders import run_concurrently
+from toolbus.turns.turn_toolkits import RequiredToolkit
 
 __all__ = ["AgentRoom", "agent"]
 

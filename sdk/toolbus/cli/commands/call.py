@@ -48,7 +48,7 @@ from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
-from toolbus.room.call_explanation import Explanation
+from toolbus.room.call_explanation import CallExplanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call"]
@@ -253,7 +253,7 @@ class _Plan:
     started_at: float = field(default_factory=monotonic)
     """When the time limit began."""
 
-    async def explain(self, room: CommandRoom) -> Explanation:
+    async def explain(self, room: CommandRoom) -> CallExplanation:
         """Ask the server which host would run the call, and the tool if there are arguments."""
         arguments = await self._read_arguments(room)
         asked = arguments if self.arguments else None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 
+from toolbus.agents.agent import Agent
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.arguments import read_json_option
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
@@ -27,7 +28,6 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
 from toolbus.cli.toolkit_references import last_name
-from toolbus.conversations.agent import Agent
 from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
 from toolbus.errors import RoomException
 from toolbus.settings import home_of
@@ -116,7 +116,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
             if choices.model is None:
                 yield await chosen.remote(room, waits=is_interactive)
                 return
-            made = agent_of(room, choices, name=agent or _LOCAL_NAME, ask=session.ask_person)
+            made = agent_of(room, choices, name=agent or _LOCAL_NAME, approve=session.ask_person)
             async with _started(made, room):
                 yield LocalAgent(made, tools=chosen.tools, conversation=conversation)
 

@@ -24,9 +24,9 @@ from toolbus.cli.permission_trials import Tally, TriedCall, named, tally
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.judging import judge
 from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.permit import Permit
 from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
 from toolbus.permissions.rule_file import RuleFileError, rule_file_schema
 from toolbus.records.call_record import CallFilter, CallRecord
@@ -163,10 +163,10 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError(f"{one_line(tool, 64)} is not a tool: write toolkit.tool")
     typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
     if is_asked:
-        permit, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
+        decision, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
     else:
-        permit, said = trial.decide_here(typed, options.name)
-    _show_permit(permit, said, options, is_asked=is_asked)
+        decision, said = trial.decide_here(typed, options.name)
+    _show_decision(decision, said, options, is_asked=is_asked)
 
 
 def _read(file: Path) -> Permissions:
@@ -212,7 +212,7 @@ class _Trial:
     async def tally(self, records: list[CallRecord]) -> Tally:
         return await tally(records, self._judge, at_host=self.at_host)
 
-    def decide_here(self, typed: _Typed, name: str | None) -> tuple[Permit, Assessment]:
+    def decide_here(self, typed: _Typed, name: str | None) -> tuple[PermissionDecision, Assessment]:
         """Decide from flags; the schema of the tool is not known."""
         caller = LOCAL if name is None else named(name)
         call = TriedCall.of(
@@ -226,7 +226,7 @@ class _Trial:
         said = self._flags()
         return self.permissions.decide(call, said), said
 
-    async def decide_there(self, typed: _Typed) -> tuple[Permit, Assessment]:
+    async def decide_there(self, typed: _Typed) -> tuple[PermissionDecision, Assessment]:
         """Decide with what the tool says in the room."""
         assert self.room is not None
         toolkit, _, name = typed.tool.partition(".")
@@ -245,16 +245,16 @@ class _Trial:
         )
         return await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
 
-    async def _judge(self, call: TriedCall) -> Permit:
+    async def _judge(self, call: TriedCall) -> PermissionDecision:
         if self.room is None:
             return self.permissions.decide(call, self._flags())
         # Asked as oneself: whom a recorded call was made for may have left the room.
-        permit, _ = await self._asked(call, call.owner)
-        return permit
+        decision, _ = await self._asked(call, call.owner)
+        return decision
 
     async def _asked(
         self, call: TriedCall, participant: str | None, **options: Any
-    ) -> tuple[Permit, Assessment]:
+    ) -> tuple[PermissionDecision, Assessment]:
         assert self.room is not None
         ask = partial(
             self.room.assess, call.tool.name, call.arguments, participant=participant, **options
@@ -273,25 +273,27 @@ class _Trial:
         return said if self.matches is None else replace(said, matches=self.matches, source="tool")
 
 
-def _show_permit(permit: Permit, said: Assessment, options: RoomOptions, *, is_asked: bool) -> None:
+def _show_decision(
+    decision: PermissionDecision, said: Assessment, options: RoomOptions, *, is_asked: bool
+) -> None:
     if options.as_json:
         facts = {
-            "behavior": permit.behavior,
-            "reason": permit.reason,
-            "source": permit.source,
-            "by": permit.by,
-            "mode": permit.mode,
-            "suggestions": [rule_to_plain(rule) for rule in permit.suggestions],
+            "behavior": decision.behavior,
+            "reason": decision.reason,
+            "source": decision.source,
+            "by": decision.by,
+            "mode": decision.mode,
+            "suggestions": [rule_to_plain(rule) for rule in decision.suggestions],
             "asked": is_asked,
             "assessment": assessment_to_plain(said),
         }
         typer.echo(json_text(facts))
         return
-    typer.echo(f"{permit.behavior}: {one_line(permit.reason)}")
+    typer.echo(f"{decision.behavior}: {one_line(decision.reason)}")
     # Parts with the same patterns are one in `parts`; each that needs a rule has a suggestion.
-    is_one = not said.parts or len(said.parts) == len(permit.suggestions) == 1
+    is_one = not said.parts or len(said.parts) == len(decision.suggestions) == 1
     covers = "it" if is_one else "a part of it"
-    for rule in permit.suggestions:
+    for rule in decision.suggestions:
         typer.echo(f"  this rule would allow {covers}: {rule}")
     _say_how(is_asked=is_asked)
 

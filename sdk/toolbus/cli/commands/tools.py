@@ -29,7 +29,7 @@ from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.tools.left_out import entries_in
+from toolbus.tools.omission import entries_in
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 

@@ -1,0 +1,149 @@
+"""What an agent says while it answers: plain dicts, so that they travel as JSON.
+
+    dropped      reason: why the model does not see some or all of what was said before
+    text         text: a piece of what the model says
+    restart      the reply broke off, and the model is asked again: its text so far does not count
+    tool_call    id, tool, arguments: the model asks for a call; arguments that are no object, or
+                 long, are their text, cut
+    progress     id, tool, value: the latest progress of a call
+    tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
+                 code and message unless state is "ok"; files with name, mime_type, size of each, of
+                 the first 50
+    waiting      seconds since the last event: nothing is lost, it takes longer
+    end          reason, text of the last reply, steps, tokens with input and output, trace: the id
+                 of the trace, null if none is recorded; from the toolkit of an agent also omitted:
+                 the number of characters that a very long text lacks there
+
+After a `tool_result` with `files` these follow, each as a `FileChunk`. `end` is always the last;
+its `reason` is "done", "max_steps" or "max_tokens". A question that fails has no `end`, but an
+error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from toolbus.chunks.carried_values import Carrying, repaired
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.json_values import shown
+from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
+
+__all__ = [
+    "EVENT_TYPES",
+    "MAX_END_CHARS",
+    "AgentEvent",
+    "end_event",
+    "for_a_chunk",
+    "progress_event",
+    "result_event",
+    "text_after",
+    "text_events",
+    "use_event",
+]
+
+AgentEvent: TypeAlias = dict[str, Any]
+"""One event, as the table above says."""
+EVENT_TYPES = frozenset(
+    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+)
+"""The types of events."""
+
+MAX_TEXT_CHARS = 16_384
+"""Of each text in an event but the last: it is to be looked at, while the model has all of it."""
+MAX_END_CHARS = 60_000
+"""Of the text of the last event: with 4 bytes for each it fits a chunk, which has 256 KiB."""
+_MAX_NAME_CHARS = 200
+"""Of ids and names, which a model makes up, and of the names and types of files."""
+_MAX_FILES = 50
+"""Of a result, in its event: all of them follow it, and tell their names too."""
+
+
+def text_events(text: str) -> Iterator[AgentEvent]:
+    """Return the events of a text, usually one."""
+    for start in range(0, len(text), MAX_TEXT_CHARS):
+        yield {"type": "text", "text": repaired(text[start : start + MAX_TEXT_CHARS])}
+
+
+def text_after(shown: str, text: str) -> str:
+    """Return what the text of a reply has beyond that of its events: some servers send it late."""
+    return text[len(shown) :] if text.startswith(shown) else ""
+
+
+def use_event(use: ToolUse, tool: str) -> AgentEvent:
+    """Return the event of a call that the model asks for.
+
+    Args:
+        use: The use.
+        tool: The tool that it names, `toolkit.tool`; the name of the use if there is none.
+    """
+    return {"type": "tool_call", **_named(use.id, tool), "arguments": _arguments(use)}
+
+
+def progress_event(use: ToolUse, tool: str, value: Any) -> AgentEvent:
+    """Return the event of a progress."""
+    return {"type": "progress", **_named(use.id, tool), "value": value}
+
+
+def result_event(result: ToolResult) -> AgentEvent:
+    """Return the event of a result, without the bytes of its files."""
+    text = result.for_model(lambda file: True)
+    event: AgentEvent = {
+        "type": "tool_result",
+        **_named(result.id, result.tool),
+        "state": result.state,
+        "executed": result.executed,
+        "text": _cut(text),
+    }
+    if result.error is not None:
+        event["error"] = {"code": result.error.code, "message": _cut(result.error.message)}
+    files = [chunk for chunk in result.chunks if isinstance(chunk, FileChunk)]
+    if files:
+        event["files"] = [_file_facts(file) for file in files[:_MAX_FILES]]
+    return event
+
+
+def end_event(reason: str, text: str, steps: int, tokens: Mapping[str, int]) -> AgentEvent:
+    """Return the last event; the agent adds the trace."""
+    return {
+        "type": "end",
+        "reason": reason,
+        "text": repaired(text),
+        "steps": steps,
+        "tokens": dict(tokens),
+        "trace": None,
+    }
+
+
+def for_a_chunk(event: AgentEvent | FileChunk) -> AgentEvent | FileChunk:
+    """Return an event of which each text fits a chunk."""
+    if isinstance(event, FileChunk) or len(event.get("text", "")) <= MAX_END_CHARS:
+        return event
+    text = event["text"]
+    return {**event, "text": text[:MAX_END_CHARS], "omitted": len(text) - MAX_END_CHARS}
+
+
+def _named(use_id: str, tool: str) -> AgentEvent:
+    return {"id": repaired(use_id[:_MAX_NAME_CHARS]), "tool": repaired(tool[:_MAX_NAME_CHARS])}
+
+
+def _arguments(use: ToolUse) -> Any:
+    try:
+        arguments = Carrying().plain(arguments_of(use), 2)  # below the object of the event
+    except (InvalidArguments, InvalidResult):  # such a call fails, and its result says why
+        return _cut(use.arguments if isinstance(use.arguments, str) else shown(use.arguments))
+    text = json.dumps(arguments, ensure_ascii=False)
+    return arguments if len(text) <= MAX_TEXT_CHARS else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return repaired(text[:MAX_TEXT_CHARS])
+
+
+def _file_facts(file: FileChunk) -> AgentEvent:
+    """Return name, type and size of a file; no size for one that is not in memory."""
+    size = len(file.data) if file.is_whole else None
+    name, mime_type = (repaired(text[:_MAX_NAME_CHARS]) for text in (file.name, file.mime_type))
+    return {"name": name, "mime_type": mime_type, "size": size}

@@ -1,0 +1,211 @@
+"""The toolkit of an agent: `ask` streams an answer, `about` describes, `forget` begins anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from toolbus.agents.agent_events import AgentEvent, for_a_chunk
+from toolbus.agents.asked_agents import AGENT
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.errors import RoomException, ToolFailed
+from toolbus.models.model_error import ModelError
+from toolbus.room.participants import BuilderInfo
+from toolbus.room.room_client import RoomClient
+from toolbus.service.remote_toolkit import RemoteToolkit
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.tool import Tool
+from toolbus.turns.builders import builder_infos
+
+if TYPE_CHECKING:
+    from toolbus.agents.agent import Agent
+
+__all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
+
+MAX_NAME_CHARS: Final = 200
+"""Of the name of a conversation."""
+_AFFINITY = "caller"
+"""Of several hosts of one agent each has its own conversations: an asker stays with one of them."""
+_OFFERING: dict[RoomClient, list[Agent]] = {}
+"""The agents with builders that each participant hosts."""
+_END_S = 2.0
+"""For taking builders back at the end, which is not worth a longer wait."""
+_MAX_NAMES_CHARS = 1_000
+"""Of the names of builders in a description."""
+_CONVERSATION = {
+    "type": "string",
+    "maxLength": MAX_NAME_CHARS,
+    "description": "The name of the conversation that it belongs to; each asker has its own.",
+    "default": "",
+}
+
+
+def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of arguments, of which there are no others."""
+    return {"properties": properties, "required": [*required], "additionalProperties": False}
+
+
+def _tools(agent: Agent) -> dict[str, Any]:
+    """Return the schema of what a question may ask to be built."""
+    names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
+    return {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "Toolkits to build for it: objects with `name` and its configuration."
+        f" There are: {names}.",
+        "default": [],
+    }
+
+
+def _words(text: str, agent: Agent) -> str:
+    return f"{text} {agent.description}".strip()
+
+
+@contextmanager
+def _refusing(context: ToolContext) -> Iterator[None]:
+    """Tell the asker what was refused before anything was asked, and why a model gave no reply."""
+    try:
+        yield
+    except ModelError as error:
+        raise ToolFailed(
+            str(error), retryable=error.retryable, retry_after_s=error.retry_after_s
+        ) from error
+    except RoomException as error:
+        if error.executed == "no" and not run_of(context).entered:
+            context.refuse(error)
+        raise
+
+
+class _Ask(Tool):
+    """Streams an answer."""
+
+    name = "ask"
+    marks_entry = True
+    affinity = _AFFINITY
+    concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
+
+    def __init__(self, agent: Agent) -> None:
+        text = {"type": "string", "description": "The question or the task, with all it needs."}
+        properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
+        super().__init__(
+            input_schema=_schema(properties, "text"),
+            description=_words(f"Ask the agent {agent.name}, and get its answer.", agent),
+        )
+        self._agent = agent
+
+    async def start(self, room: Any) -> None:
+        await self._agent.start(room)
+
+    async def stop(self) -> None:
+        await self._agent.stop()
+
+    async def execute(
+        self,
+        context: ToolContext,
+        /,
+        text: str,
+        tools: Sequence[Any] = (),
+        conversation: str = "",
+        attachment: FileChunk | None = None,
+    ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+        """Yield the events of the answer."""
+        with _refusing(context):
+            answer = self._agent.run_stream_events(
+                text,
+                tools=tools,
+                files=() if attachment is None else (attachment,),
+                conversation=conversation,
+                context=context,
+            )
+            async with aclosing(answer) as events:
+                async for event in events:
+                    yield for_a_chunk(event)
+
+
+class _About(Tool):
+    """Tells what a question would have."""
+
+    name = "about"
+    description = "Name, mode, tools, builders and size of the conversation; asks no model."
+    read_only = True
+    affinity = _AFFINITY
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
+        super().__init__(input_schema=_schema(properties))
+        self._agent = agent
+
+    async def execute(
+        self, context: ToolContext, /, tools: Sequence[Any] = (), conversation: str = ""
+    ) -> dict[str, Any]:
+        with _refusing(context):
+            return await self._agent.about(tools, conversation, context)
+
+
+class _Forget(Tool):
+    """Begins a conversation anew."""
+
+    name = "forget"
+    description = "Begin a conversation anew: the agent forgets what was said in it."
+    idempotent = True
+    destructive = True
+    affinity = _AFFINITY
+    marks_entry = True
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(input_schema=_schema({"conversation": _CONVERSATION}))
+        self._agent = agent
+
+    async def execute(self, context: ToolContext, /, conversation: str = "") -> None:
+        with _refusing(context):
+            await self._agent.forget(conversation, context)
+
+
+class AgentToolkit(RemoteToolkit):
+    """The toolkit of an agent, private and shared with all who address it.
+
+    Args:
+        agent: The agent.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(
+            agent.name,
+            [_Ask(agent), _About(agent), _Forget(agent)],
+            description=_words("An agent.", agent),
+            annotations={AGENT: True},
+            public=False,
+            shared_with=["*"],
+        )
+        self._agent = agent
+
+    @asynccontextmanager
+    async def hosting(self, room: RoomClient) -> AsyncIterator[None]:
+        """Publish what the agent builds on request, while it is hosted."""
+        if not self._agent.builders:
+            yield
+            return
+        agents = _OFFERING.setdefault(room, [])
+        agents.append(self._agent)
+        try:
+            await _offer(room)
+            yield
+        finally:
+            agents.remove(self._agent)
+            if not agents:
+                del _OFFERING[room]
+            with suppress(RoomException, TimeoutError):  # the room may be closed, or cut off
+                async with asyncio.timeout(_END_S):
+                    await _offer(room)
+
+
+async def _offer(room: RoomClient) -> None:
+    """Publish the builders of all agents of a participant, which has one list of them."""
+    found: dict[str, BuilderInfo] = {}
+    for agent in _OFFERING.get(room, ()):
+        for info in builder_infos(agent.builders):
+            found.setdefault(info.name, info)
+    await room.offer_builders(found.values())

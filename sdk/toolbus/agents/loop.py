@@ -1,0 +1,150 @@
+"""The loop of an agent: the model is asked, its calls run, their results go back, until it answers.
+
+It uses nothing that is private to another module, so that a program with other needs can begin with
+a copy of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from toolbus.agents.agent_events import (
+    AgentEvent,
+    end_event,
+    progress_event,
+    result_event,
+    text_after,
+    text_events,
+    use_event,
+)
+from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
+from toolbus.chunks.chunk_types import FileChunk
+from toolbus.models.adapter import Model, Plain
+from toolbus.turns.tool_use import ToolResult, ToolUse
+from toolbus.turns.turn import Turn
+
+__all__ = ["agent_loop"]
+
+
+async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not need
+    turn: Turn,
+    model: Model,
+    conversation: list[Plain],
+    *,
+    instructions: str = "",
+    max_steps: int = 20,
+    max_tokens: int | None = None,
+    middlewares: Sequence[ModelMiddleware] = (),
+) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+    """Let a model answer the end of a conversation with the tools of a turn; yield what happens.
+
+    Each step adds the reply, and the results of all its uses, to the conversation, also where it
+    ends early: a tool that ran is never forgotten. Leave the loop over it with
+    `contextlib.aclosing`; that ends the request or the calls that run.
+
+    Args:
+        turn: Its tools; it is entered.
+        model: The model.
+        conversation: The messages so far, in the words of the model's adapter, ending with one of
+            the user. It is added to.
+        instructions: What the model is told before everything else.
+        max_steps: How many replies the model gives at most.
+        max_tokens: After how many tokens of requests and replies the model is not asked again.
+            Where the provider counts none, they are estimated as bytes / 4.
+        middlewares: What stands around each request to the model, the first outermost.
+
+    Raises `ModelError` if the model gives no reply.
+    """
+    adapter = model.adapter
+    tokens = {"input": 0, "output": 0}
+    counted = 0
+    reason = "max_steps"
+    text = paused = ""
+    step = 0
+    while step < max_steps:
+        step += 1
+        request = adapter.request(turn, conversation, instructions)
+        call = RequestToModel(model, request, turn, step, needs_answer=not text)
+        events: list[Mapping[str, Any]] = []
+        shown = [paused]
+        async with aclosing(model_events(call, middlewares)) as replied:
+            async for event in replied:
+                if event is RESTART:
+                    events.clear()
+                    del shown[1:]
+                    yield {"type": "restart"}
+                    continue
+                events.append(event)
+                for piece in text_events(adapter.text_of(event)):
+                    shown.append(piece["text"])
+                    yield piece
+        reply = adapter.collect(events)
+        await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
+        words = paused + adapter.text(reply)
+        for piece in text_events(text_after("".join(shown), words)):
+            yield piece
+        text = words if words.strip() else text  # the last one may be empty, after one with calls
+        tokens["input"] += call.usage.told.input
+        tokens["output"] += call.usage.told.output
+        uses = adapter.uses(reply)
+        said = len(conversation)
+        known = len(turn.results)
+        # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
+        # that the adapter refuses makes none. A use without a result is told to be interrupted.
+        conversation += call.messages(reply, ())
+        try:
+            async with aclosing(_run(turn, uses)) as happening:
+                async for happened in happening:
+                    yield happened
+        finally:
+            conversation[said:] = call.messages(reply, turn.results[known:])
+        paused = words if adapter.ending(reply).is_paused else ""
+        if not uses and not adapter.ending(reply).is_paused:
+            reason = "done"
+            break
+        if max_tokens is not None:
+            counted += sum(call.usage.counted)
+            if counted >= max_tokens:
+                reason = "max_tokens"
+                break
+    yield end_event(reason, text, step, tokens)
+
+
+async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+    """Run what the model asks for; yield each result as soon as there is one."""
+    if not uses:
+        return
+    tools: dict[str, str] = {}
+    for use in uses:
+        tools[use.id], arguments = turn.called(use)
+        yield use_event(replace(use, arguments=arguments), tools[use.id])
+    # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
+    happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
+    latest: dict[str, Any] = {}
+
+    def progress(use: ToolUse, value: Any) -> None:
+        if use.id not in latest:
+            happened.put_nowait(use)
+        latest[use.id] = value
+
+    running = asyncio.create_task(
+        turn.run(uses, on_progress=progress, on_result=happened.put_nowait)
+    )
+    running.add_done_callback(lambda _: happened.put_nowait(None))
+    try:
+        while (one := await happened.get()) is not None:
+            if isinstance(one, ToolUse):
+                yield progress_event(one, tools[one.id], latest.pop(one.id))
+                continue
+            yield result_event(one)
+            for chunk in one.chunks:
+                if isinstance(chunk, FileChunk):
+                    yield chunk
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

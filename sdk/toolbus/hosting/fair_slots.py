@@ -1,0 +1,98 @@
+"""Decides which caller may take a place of a host, so that no caller takes every place.
+
+Pure: `Runner` counts the calls. A caller is an identity, issuer and name, however many connections
+it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+from toolbus.tools.tool_limits import Identity
+
+__all__ = [
+    "MAX_IN_FLIGHT",
+    "RESERVED_PLACES",
+    "FairSlots",
+    "HeldPlaces",
+    "PlaceHolder",
+]
+
+MAX_IN_FLIGHT = 256
+"""Calls that one host runs and queues before its callers have to share."""
+RESERVED_PLACES = 128
+"""Further calls that it runs, of callers that have fewer places than others."""
+
+
+class FairSlots(NamedTuple):
+    """The places of a host: some for every caller, and a reserve for those that hold few.
+
+    As long as fewer than `common` places are taken every caller gets one, so a caller that is alone
+    may hold all of them. Beyond that a caller gets a place only while it holds fewer than are still
+    free, the dynamic threshold of Choudhury and Hahne ("Dynamic Queue Length Thresholds for
+    Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). Each caller can
+    therefore take at most half of what is left, and a part stays free for the next one: beside one
+    caller that holds 256 places, a second one gets 64, a third 32, and six more at least one.
+    A caller that holds many gets none until fewer than `common` are taken.
+    """
+
+    common: int = MAX_IN_FLIGHT
+    reserved: int = RESERVED_PLACES
+
+    @classmethod
+    def of(cls, common: int) -> FairSlots:
+        """Return places with a reserve of half as many."""
+        return cls(common, (common + 1) // 2)
+
+    @property
+    def total(self) -> int:
+        """The most calls of all callers."""
+        return self.common + self.reserved
+
+    def may_take(self, used: int, held: int) -> bool:
+        """Return whether a caller that holds `held` of the `used` places gets one more."""
+        return used < self.common or held < self.total - used
+
+
+class PlaceHolder(Protocol):
+    """A call that holds a place."""
+
+    @property
+    def identity(self) -> Identity:
+        """Its caller."""
+
+
+class HeldPlaces:
+    """How many calls of each caller run, counted from when the common places are all taken.
+
+    Until then, and once half of them are free, nothing is counted: a call costs a comparison at its
+    start and one at its end.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[Identity] | None = None
+        """By caller; None while nothing is counted."""
+
+    def of(self, caller: Identity, running: Collection[PlaceHolder]) -> int:
+        """Return how many of the running calls a caller has; from now on they are counted."""
+        if self.counts is None:
+            self.counts = Counter(call.identity for call in running)
+        return self.counts[caller]
+
+    def begin(self, call: PlaceHolder) -> None:
+        """Count a call that begins while the calls are counted."""
+        if self.counts is not None:
+            self.counts[call.identity] += 1
+
+    def end(self, call: PlaceHolder, *, is_scarce: bool) -> None:
+        """Count the end of a call; stop counting if places are not scarce any more."""
+        if self.counts is not None and not is_scarce:
+            self.counts = None
+        elif self.counts is not None:
+            self.counts[call.identity] -= 1
+            if not self.counts[call.identity]:
+                del self.counts[call.identity]

@@ -1,0 +1,289 @@
+"""What an agent keeps from one turn to the next, as JSON.
+
+Each toolkit that runs in the agent's process has a dict of its own here, which its tools find as
+`context.state`. Nothing is written to a disk: the program stores `to_json()` where it likes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
+from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.turns.granted_rules import (
+    MAX_GRANTED_RULES,
+    GrantedRule,
+    GrantedRules,
+    granted_rule,
+)
+from toolbus.turns.seen_definitions import MAX_DEFINITIONS, SeenDefinitions
+from toolbus.untrusted_text import one_line
+
+__all__ = ["AgentState"]
+
+_VERSION = 5
+_NAMES: Mapping[int, str] = {
+    1: "version state groups",
+    2: "version state groups rules conversation",
+    3: "version state groups rules conversation definitions",
+    4: "version state groups rules definitions adapter questions conversation",
+    5: "version state groups rules definitions adapter model questions conversation",
+}
+"""The names of each version that is read."""
+_MAX_NAME_CHARS = 1_024
+_BEFORE_MESSAGES = ', "conversation": ['
+
+
+class AgentState:
+    """State that outlives turns: `Turn(room, state=state)`.
+
+    Turns that share one state see each other's changes at once.
+
+    Args:
+        state: A dict of JSON values for each toolkit, by the toolkit's name in the turn.
+        groups: Whether a group of tools is active, by its name; others are as the turn says.
+        rules: What people have granted to the agent; at most 1,000 are kept.
+        conversation: The messages of the agent so far, as JSON. Turns do not use it.
+        definitions: The definitions of toolkits that a model was shown: owner, issuer, toolkit and
+            digest of each; at most 1,000 are kept.
+        adapter: In which adapter's words the conversation is, such as "anthropic"; empty if that is
+            not known.
+        model: Which model wrote the thoughts in the conversation; empty if that is not known.
+        questions: The indices in the conversation at which questions of the user begin, ascending.
+    """
+
+    def __init__(  # noqa: PLR0913 - a part of the state each
+        self,
+        state: Mapping[str, Mapping[str, Any]] | None = None,
+        groups: Mapping[str, bool] | None = None,
+        rules: Iterable[GrantedRule] = (),
+        conversation: Iterable[Any] = (),
+        definitions: Iterable[Iterable[str]] = (),
+        adapter: str = "",
+        questions: Sequence[int] = (),
+        model: str = "",
+    ) -> None:
+        self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
+        """The dict of each toolkit that has one."""
+        self.groups: dict[str, bool] = _switches({} if groups is None else groups)
+        """Whether a group is active, where that was decided in a turn."""
+        self.rules: GrantedRules = GrantedRules(rules)
+        """What people have granted; each rule says for whom. See `Turn.permissions`."""
+        self.conversation: list[Any] = list(conversation)
+        """The messages of the agent so far, as JSON."""
+        self.definitions: SeenDefinitions = SeenDefinitions(definitions)
+        """The definitions that a model was shown; a turn tells which have changed since."""
+        self.adapter: str = _name("adapter", adapter)
+        """In which adapter's words the conversation is. No other one can send it."""
+        self.model: str = _name("model", model)
+        """Which model wrote the thoughts in the conversation. Another one cannot read them."""
+        self.questions: list[int] = _indices(questions)
+        """Where in the conversation questions of the user begin. Results are messages of the user
+        too, in the words of most providers: so messages do not tell where one can cut."""
+
+    def of(self, toolkit: str) -> dict[str, Any]:
+        """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
+        return self.state.setdefault(toolkit, {})
+
+    def to_json(self) -> str:
+        """Return all of it as JSON text, which `from_json` reads.
+
+        Raises `InvalidArguments` with the path of a value that is not JSON.
+        """
+        messages = _plain("/conversation", self.conversation)
+        return self.json_with([json.dumps(message, ensure_ascii=False) for message in messages])
+
+    def json_with(self, messages: Iterable[str]) -> str:
+        """Return what `to_json` does, for messages that are JSON text already.
+
+        A large conversation costs one copy of its texts then. Raises as `to_json`, for all else.
+
+        Args:
+            messages: The text of each message of the conversation.
+        """
+        count = len(self.conversation)
+        written = {
+            "version": _VERSION,
+            "state": _plain("/state", self.state),
+            "groups": _plain("/groups", self.groups),
+            "rules": [rule.to_plain() for rule in self.rules],
+            "definitions": self.definitions.to_plain(),
+            "adapter": self.adapter,
+            "model": self.model,
+            # A program may have emptied the conversation and nothing else.
+            "questions": [index for index in self.questions if index < count],
+        }
+        begin = json.dumps(written, ensure_ascii=False)[:-1] + _BEFORE_MESSAGES
+        texts = list(messages)
+        if not texts:
+            return begin + "]}"
+        # One `join` makes the text: further copies of some MiB would take most of the time.
+        texts[0] = begin + texts[0]
+        texts[-1] += "]}"
+        return ", ".join(texts)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Make a state of the text that `to_json` returned, also in an older version.
+
+        Raises `InvalidArguments`, with a path, for text that is not such JSON.
+        """
+        try:
+            read = _parsed(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _invalid("", f"not JSON: {cut(str(error))}") from None
+        if not isinstance(read, dict):
+            raise _invalid("", "must be an object")
+        known = _known_names(read.get("version"))
+        for name in read:
+            if name not in known:
+                raise _invalid(
+                    json_pointer([name]), "is not known: a newer toolbus wrote this state"
+                )
+        messages = _messages(read.get("conversation", []))
+        # What JSON text can say and no state can hold, such as NaN, is refused.
+        return cls(
+            _plain("/state", _dicts(read.get("state", {}))),
+            _plain("/groups", _switches(read.get("groups", {}))),
+            _granted(read.get("rules", [])),
+            _plain("/conversation", messages),
+            _definitions(read.get("definitions", [])),
+            read.get("adapter", ""),
+            _below(len(messages), _indices(read.get("questions", []))),
+            read.get("model", ""),
+        )
+
+    def __repr__(self) -> str:
+        return f"AgentState({', '.join(self.state) or 'empty'})"
+
+
+def _parsed(text: str | bytes) -> Any:
+    """Read JSON. Raises `ValueError`, `TypeError` and `RecursionError`.
+
+    Of a state that `to_json` wrote, the messages are read one by one: while the parser runs, no
+    other thread does, and 10 MiB would stop an event loop for a tenth of a second.
+    """
+    at = text.find(_BEFORE_MESSAGES) if isinstance(text, str) else -1
+    if at >= 0 and isinstance(text, str):
+        with suppress(ValueError):  # it is no such text: these words stand inside of something else
+            read = json.loads(text[:at] + "}")
+            read["conversation"] = _parsed_messages(text, at + len(_BEFORE_MESSAGES))
+            return read
+    return json.loads(text)
+
+
+def _parsed_messages(text: str, at: int) -> list[Any]:
+    messages: list[Any] = []
+    decoder = json.JSONDecoder()
+    while not (text.startswith("]}", at) and len(text) == at + 2):
+        if messages:
+            if not text.startswith(", ", at):
+                raise ValueError("not as to_json writes it")
+            at += 2
+        message, at = decoder.raw_decode(text, at)
+        messages.append(message)
+    return messages
+
+
+def _known_names(version: object) -> list[str]:
+    # JSON has true and 1.0 too, which are equal to 1.
+    if type(version) is int:
+        if version in _NAMES:
+            return _NAMES[version].split()
+        if version > _VERSION:
+            raise _invalid(
+                "/version",
+                f"a newer toolbus wrote this state, of version {shown(version)}: this one reads 1"
+                f" to {_VERSION}",
+            )
+    raise _invalid("/version", f"must be 1 to {_VERSION}, not {shown(version)}")
+
+
+def _name(field: str, name: object) -> str:
+    if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS or not is_encodable(name):
+        raise _invalid(f"/{field}", f"must be text of at most {_MAX_NAME_CHARS} characters")
+    return name
+
+
+def _indices(values: object) -> list[int]:
+    wrong = "must be a list of indices, each larger than the one before"
+    if not isinstance(values, list | tuple):
+        raise _invalid("/questions", wrong)
+    indices: list[int] = []
+    for index in values:
+        if type(index) is not int or index <= (indices[-1] if indices else -1):
+            raise _invalid("/questions", wrong)
+        indices.append(index)
+    return indices
+
+
+def _below(count: int, indices: list[int]) -> list[int]:
+    if indices and indices[-1] >= count:
+        raise _invalid("/questions", f"has {shown(indices[-1])}, and there are {count} messages")
+    return indices
+
+
+def _dicts(state: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(state, Mapping):
+        raise _invalid("/state", "must be an object with one object for each toolkit")
+    for name, values in state.items():
+        if not isinstance(name, str):
+            raise _invalid("/state", f"{shown(name)} is not the name of a toolkit")
+        if not isinstance(values, Mapping):
+            raise _invalid(json_pointer(["state", name]), f"must be an object, not {shown(values)}")
+    return {name: dict(values) for name, values in state.items()}
+
+
+def _switches(groups: object) -> dict[str, bool]:
+    if not isinstance(groups, Mapping):
+        raise _invalid("/groups", "must be an object with a boolean for each group")
+    for name, active in groups.items():
+        if not isinstance(name, str) or not isinstance(active, bool):
+            path = json_pointer(["groups", shown(name) if not isinstance(name, str) else name])
+            raise _invalid(path, f"must be a boolean, not {shown(active)}")
+    return dict(groups)
+
+
+def _granted(values: object) -> list[GrantedRule]:
+    if not isinstance(values, list) or len(values) > MAX_GRANTED_RULES:
+        raise _invalid("/rules", f"must be a list of at most {MAX_GRANTED_RULES} granted rules")
+    rules = []
+    for index, value in enumerate(values):
+        try:
+            rules.append(granted_rule(value))
+        except ValueError as error:
+            raise _invalid(f"/rules/{index}", cut(str(error))) from None
+    return rules
+
+
+def _messages(values: object) -> list[Any]:
+    if not isinstance(values, list):
+        raise _invalid("/conversation", f"must be a list, not {shown(values)}")
+    return values
+
+
+def _definitions(values: object) -> list[Any]:
+    if not isinstance(values, list) or len(values) > MAX_DEFINITIONS:
+        raise _invalid("/definitions", f"must be a list of at most {MAX_DEFINITIONS} definitions")
+    for index, value in enumerate(values):
+        try:
+            SeenDefinitions([value])
+        except ValueError as error:
+            raise _invalid(f"/definitions/{index}", str(error)) from None
+    return values
+
+
+def _plain(path: str, values: Mapping[str, Any] | list[Any]) -> Any:
+    try:
+        return plain_json(values)
+    except InvalidResult as error:
+        path += str(error.details.get("path", ""))
+        raise _invalid(path, str(error.details.get("message", error.message))) from None
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    text = f"the state of the agent cannot be used: {one_line(path) or 'it'}: {message}"
+    return InvalidArguments(text, details={"path": path, "message": message})

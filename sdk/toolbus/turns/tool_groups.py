@@ -1,0 +1,261 @@
+"""Groups of toolkits that an agent switches on and off during its turns.
+
+The toolkits of a turn itself are in the group "basic", which is always active. Those of other
+groups are prepared with the turn, hidden while their group is inactive, and refused when called.
+Which groups are active is kept in `AgentState`, so that the next turn goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import chain
+from typing import Any, cast
+
+from toolbus.auth.grants import is_toolkit_name
+from toolbus.chunks.json_values import cut, shown
+from toolbus.errors import NotFound, ToolInactive
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+from toolbus.turns.agent_state import AgentState
+from toolbus.turns.builders import AnyBuilder, ToolkitRequest
+from toolbus.turns.skill_listing import SkillListing, TurnSkills, checked_listings
+from toolbus.turns.turn_toolkits import (
+    LocalToolkit,
+    RequiredToolkit,
+    checked_required,
+    checked_toolkits,
+)
+
+__all__ = ["BASIC", "GROUP_TOOLKIT", "ActiveGroups", "ToolGroup", "checked_groups"]
+
+BASIC = "basic"
+"""The name of the group that is always active; no other has it."""
+GROUP_TOOLKIT = "groups"
+"""The toolkit that a turn with groups has, with `reset_tools` and `group_instructions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGroup:
+    """Toolkits that are active or inactive together: `Turn(room, groups=[...])`.
+
+    Raises `ValueError` for an invalid or reserved name and for an empty description, and
+    `TypeError` for anything but toolkits in `toolkits` and `required`, and listings in `skills`.
+    """
+
+    name: str
+    """A lower-case letter, then up to 63 of `a-z 0-9 _ -`; not "basic"."""
+    description: str
+    """What it is for: a model decides by it whether to activate the group."""
+    toolkits: Sequence[Toolkit | LocalToolkit] = ()
+    """Toolkits that run in this process, started with the turn."""
+    _: KW_ONLY
+    required: Sequence[RequiredToolkit | str] = ()
+    """Toolkits of others, or their names; the turn waits for them also while it is inactive."""
+    builders: Sequence[AnyBuilder] = ()
+    """Builders; what they build for a turn belongs to the group."""
+    skills: Sequence[SkillListing] = ()
+    """Skills that are listed in the prompt, and can be read, while the group is active."""
+    instructions: str = ""
+    """How to use the tools together; given to the model while the group is active."""
+    active: bool = False
+    """Whether it is active until something else was decided."""
+
+    def __post_init__(self) -> None:
+        if not is_toolkit_name(self.name):
+            raise ValueError(
+                f"{shown(self.name)} is not a group name: a lower-case letter, then up to 63 of"
+                " a-z 0-9 _ -"
+            )
+        if self.name == BASIC:
+            raise ValueError(f"the group {BASIC!r} is the turn itself: use another name")
+        for option in ("description", "instructions"):
+            if not isinstance(getattr(self, option), str):
+                raise TypeError(f"group {self.name}: {option} must be text")
+        if not self.description.strip():
+            raise ValueError(f"group {self.name}: description must say what the group is for")
+        if not isinstance(self.active, bool):
+            raise TypeError(f"group {self.name}: active must be True or False")
+        local = checked_toolkits(
+            f"group {self.name}: toolkits", self.toolkits, Toolkit, LocalToolkit
+        )
+        object.__setattr__(self, "toolkits", local)
+        required = checked_required(f"group {self.name}: required", self.required)
+        object.__setattr__(self, "required", required)
+        object.__setattr__(self, "builders", tuple(self.builders))
+        skills = checked_listings(f"group {self.name}: skills", self.skills)
+        object.__setattr__(self, "skills", skills)
+
+
+def _required_by(group: ToolGroup) -> tuple[RequiredToolkit, ...]:
+    return cast("tuple[RequiredToolkit, ...]", group.required)  # as `__post_init__` made them
+
+
+def checked_groups(groups: Iterable[ToolGroup]) -> tuple[ToolGroup, ...]:
+    """Return groups as a tuple. Raises `TypeError` for others, `ValueError` for two of one name."""
+    found = checked_toolkits("groups", groups, ToolGroup)
+    names: set[str] = set()
+    for group in found:
+        if group.name in names:
+            raise ValueError(f"two groups of this turn are named {group.name!r}")
+        names.add(group.name)
+    return found
+
+
+class ActiveGroups:
+    """Which groups of a turn are active.
+
+    Args:
+        groups: Those of the turn.
+        state: Keeps it for the next turn, and for others that share the state.
+        skills: Those of the turn itself.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[ToolGroup],
+        state: AgentState,
+        skills: Iterable[SkillListing] = (),
+    ) -> None:
+        self._groups = {group.name: group for group in groups}
+        self._state = state
+        listings = [(listing, BASIC) for listing in skills]
+        listings += [(listing, group.name) for group in self for listing in group.skills]
+        self.skills: TurnSkills = TurnSkills(listings, self.is_active, self.check)
+        """The skills of the turn and of its groups."""
+        switches = [_switches(self)] if self._groups else []
+        self.toolkits: tuple[Toolkit | LocalToolkit, ...] = (
+            *chain.from_iterable(each.toolkits for each in self),
+            *self.skills.toolkits(),
+            *switches,
+        )
+        """The local toolkits of all groups, and those that read skills and switch groups."""
+        self.required: tuple[RequiredToolkit, ...] = tuple(
+            chain.from_iterable(_required_by(each) for each in self)
+        )
+        """The required toolkits of all groups."""
+        self.builders: tuple[AnyBuilder, ...] = tuple(
+            chain.from_iterable(each.builders for each in self)
+        )
+        """The builders of all groups."""
+        self._of_toolkit: dict[str, str] = {}
+        self._of_builder: dict[str, str] = {}
+        for group in self:
+            names = [each.name for each in group.toolkits]
+            names += [each.alias or each.name for each in _required_by(group)]
+            self._of_toolkit |= dict.fromkeys(names, group.name)
+            self._of_builder |= {each.name: group.name for each in group.builders}
+
+    def __iter__(self) -> Iterator[ToolGroup]:
+        return iter(self._groups.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add_built(self, built: Iterable[Toolkit], wanted: Iterable[ToolkitRequest]) -> None:
+        """Add toolkits that were built to the groups of their builders."""
+        for toolkit, asked in zip(built, wanted, strict=True):
+            self._of_toolkit[toolkit.name] = self._of_builder.get(asked.builder.name, BASIC)
+
+    def of_toolkit(self, name: str) -> str:
+        """Return the group of a toolkit, by its name in the turn."""
+        return self._of_toolkit.get(name, BASIC)
+
+    def is_active(self, name: str) -> bool:
+        """Whether a group is active."""
+        return name == BASIC or self._state.groups.get(name, self._groups[name].active)
+
+    def switch(self, wanted: Mapping[str, bool]) -> None:
+        """Activate and deactivate groups of the turn; others stay as they are."""
+        self._state.groups.update(wanted)
+
+    def get(self, name: str) -> ToolGroup:
+        """Return a group. Raises `NotFound` for an unknown one."""
+        found = self._groups.get(name) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join(self._groups) or "none"
+            raise NotFound(f"this turn has no group {shown(name)}; its groups: {cut(known)}")
+        return found
+
+    def check(self, tool: str, group: str) -> None:
+        """Raise `ToolInactive`, with the way to activate it, for a tool of an inactive group."""
+        if self.is_active(group):
+            return
+        text = (
+            f"{tool} is in the group {group}, which is inactive: call {GROUP_TOOLKIT}.reset_tools"
+        )
+        wanted = {each.name: True for each in self if self.is_active(each.name)} | {group: True}
+        arguments = ", ".join(f'"{name}": true' for name in wanted)
+        raise ToolInactive(
+            f"{text} with {{{arguments}}} to activate it",
+            details={"group": group, "tool": f"{GROUP_TOOLKIT}.reset_tools", "arguments": wanted},
+        )
+
+    def instructions(self, *, only: str | None = None) -> str:
+        """Return the instructions of the active groups, or of one group, each under its name."""
+        chosen = [each for each in self if self.is_active(each.name)]
+        if only is not None:
+            chosen = [self.get(only)]
+        texts = [f"## {each.name}\n{each.instructions}" for each in chosen if each.instructions]
+        return "\n\n".join(texts)
+
+    def summary(self) -> str:
+        """Return in one line which groups are active."""
+        names = ", ".join(each.name for each in self if self.is_active(each.name))
+        return f"Active groups: {names}." if names else "No group is active."
+
+
+class _ResetTools(Tool):
+    name = "reset_tools"
+    description = (
+        "Set which groups of tools are active. The arguments are the final state: a group that is"
+        " not named becomes inactive. Returns the instructions of the active groups."
+    )
+    orchestration = True
+    idempotent = True
+
+    def __init__(self, groups: ActiveGroups) -> None:
+        properties = {
+            each.name: {"type": "boolean", "default": False, "description": each.description}
+            for each in groups
+        }
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        super().__init__(input_schema=schema)
+        self._groups = groups
+
+    async def execute(self, context: Any, /, **chosen: bool) -> str:
+        self._groups.switch({each.name: chosen.get(each.name, False) for each in self._groups})
+        return "\n\n".join(filter(None, (self._groups.summary(), self._groups.instructions())))
+
+
+class _GroupInstructions(Tool):
+    name = "group_instructions"
+    description = (
+        "Read the instructions of a group, active or not, or of all active groups. Changes nothing."
+    )
+    orchestration = True
+    read_only = True
+
+    def __init__(self, groups: ActiveGroups) -> None:
+        group = {"type": "string", "enum": [each.name for each in groups]}
+        super().__init__(
+            input_schema={
+                "type": "object",
+                "properties": {"group": group},
+                "additionalProperties": False,
+            }
+        )
+        self._groups = groups
+
+    async def execute(self, context: Any, /, group: str | None = None) -> str:
+        found = self._groups.instructions(only=group)
+        return found or "There are no instructions."
+
+
+def _switches(groups: ActiveGroups) -> Toolkit:
+    """Return the toolkit with which a model switches groups."""
+    return Toolkit(
+        GROUP_TOOLKIT,
+        [_ResetTools(groups), _GroupInstructions(groups)],
+        description="Activates and deactivates groups of tools.",
+    )

@@ -1,0 +1,553 @@
+"""One call of a turn: what it is, where it runs, and how it is dispatched to a tool.
+
+A tool runs in this process (`LocalDispatch`) or elsewhere (`RemoteDispatch`). Around both are the
+middlewares of the turn. `turn_runs` starts calls and ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolbus.chunks.attachments import check_readable
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, one_chunk
+from toolbus.client.call_options import CallOptions
+from toolbus.client.input_sender import (
+    as_items,
+    close_items,
+    error_of_call,
+)
+from toolbus.concurrency.pausable_clock import PausableClock
+from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
+from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
+from toolbus.hosting.local_input import LocalInput
+from toolbus.permissions.assessment import Assessment
+from toolbus.room.room import Room
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
+from toolbus.tools.schema_validation import JsonCheck
+from toolbus.tools.tool import check_result
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
+from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
+from toolbus.turns.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
+
+if TYPE_CHECKING:  # most calls are neither recorded nor traced
+    from toolbus.records.recording import Recording
+    from toolbus.telemetry.turn_spans import TurnCallSpan
+    from toolbus.turns.tool_use import ToolUse
+
+__all__ = [
+    "Dispatch",
+    "Judge",
+    "LocalDispatch",
+    "RemoteDispatch",
+    "TurnCall",
+    "TurnEntry",
+    "TurnFacts",
+    "context_of",
+    "run_call",
+]
+
+_END = EmptyChunk()
+_EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """Who calls in a turn, for whom, through which room, and what may be called now."""
+
+    agent: Participant
+    sender: Participant | None
+    """The principal of all calls; None is the agent itself."""
+    view: Callable[[float | None], Room | None]
+    """Makes the room of a call that ends at a time by the loop's clock; None without a room."""
+    check_active: Callable[[str, str], None]
+    """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
+    wants_error_text: Callable[[], bool]
+    """Whether the room's server asks for the texts of exceptions."""
+    builders: tuple[tuple[str, ...], ...] = ()
+    """What tools in this process find as `context.builders`."""
+    words: Any = None
+    """What tools in this process find as `run.words`: a `ShownDefinitions`."""
+
+
+class Judge(Protocol):
+    """Decides about the calls of a turn that has permissions: a `CallJudge`."""
+
+    @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The working directories, as tools in this process get them."""
+
+    async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments to run a call with, or raise why it may not run."""
+
+
+class NamedCalls(Protocol):
+    """Finds the tools that are named in the arguments of a `NamingTool`: `CallsByName`."""
+
+    def read(self, arguments: dict[str, Any]) -> tuple[str, Any]:
+        """Return the named tool and its arguments. Raises `InvalidArguments`."""
+
+    def entry(self, name: str, group: str) -> TurnEntry:
+        """Return a tool that is not in the turn. Raises `NotFound`."""
+
+
+class Dispatch(Protocol):
+    """Runs the calls of one tool."""
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The toolkit's part of the agent's state; None for a toolkit elsewhere."""
+
+    @property
+    def digest(self) -> str:
+        """Identifies the definition of the toolkit, here or in its room."""
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call and return its result; chunks of a stream go to `put`.
+
+        Raises what `Turn.invoke` raises.
+        """
+
+    async def assess(
+        self, context: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call that is not made yet. Raises `RoomException`."""
+
+
+@dataclass(slots=True, eq=False)
+class TurnEntry:
+    """A tool of the turn, and what runs its calls."""
+
+    info: ToolInfo
+    dispatch: Dispatch
+    group: str
+    """The group that it belongs to."""
+    naming: NamedCalls | None = None
+    """Finds the tool that a call of it names, which is called in its place; usually None."""
+    _output: JsonCheck | None = field(default=None, init=False)
+    """Its output schema, compiled when it is first needed."""
+
+    def check_result(self, chunk: Chunk) -> None:
+        """Raise `InvalidResult` for what a middleware gave that breaks the output schema."""
+        schema = self.info.output_schema
+        if schema is None:
+            return
+        if self._output is None:
+            self._output = JsonCheck(schema)
+        check_result(self._output, chunk)
+
+
+@dataclass(slots=True, eq=False)
+class TurnCall:
+    """One call of a turn, with its progress."""
+
+    id: str
+    entry: TurnEntry
+    arguments: dict[str, Any]
+    options: CallOptions
+    collected: CollectedChunks
+    """Takes the chunks of a stream."""
+    sent: dict[str, Any] | None = None
+    """The arguments of the latest attempt, if a middleware changed them."""
+    attempts: int = 0
+    inner: InProcessCall | None = None
+    """The attempt that runs in this process."""
+    task: asyncio.Task[Chunk] | None = None
+    ended: asyncio.Future[None] | None = None
+    """Done when the task has ended, or was given up because it does not end."""
+    interrupted: bool = False
+    """Whether it was interrupted, or its turn has ended."""
+    input_error: Exception | None = None
+    """What the iterable of its input raised."""
+    use: ToolUse | None = None
+    """The use that it runs; None for a call of a program."""
+    via: ToolInfo | None = None
+    """The tool that was called and named this one, if it was not called itself."""
+    judge: Judge | None = None
+    """Decides whether it may run; None in a turn without permissions."""
+    judged: Any = None
+    """What the judge keeps about it over its attempts."""
+    recording: Recording | None = None
+    """Its record, if the turn makes one."""
+    span: TurnCallSpan | None = None
+    """Its span, if the turn has one."""
+    clock: PausableClock | None = None
+    """What its time-outs go by, if there is a judge: no time is taken by a person."""
+    deadline_at: float = 0.0
+    """When it has to end, by that clock."""
+    _settled: Executed = field(default="no", init=False)
+    """What is known from attempts that have ended."""
+    _is_under_way: bool = field(default=False, init=False)
+    """Whether an attempt runs."""
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the tool ran in any attempt so far, as far as this side knows."""
+        running: Executed = "maybe" if self._is_under_way else "no"
+        if self.inner is not None:
+            running = self.inner.executed_now
+        return max(self._settled, running, key=_EVIDENCE.__getitem__)
+
+    def end(self) -> None:
+        """Mark the call as ended, or as given up."""
+        if self.ended is not None and not self.ended.done():
+            self.ended.set_result(None)
+
+    def interrupt(self) -> None:
+        """Cancel the task, and tell a tool in this process before it ends."""
+        self.interrupted = True
+        if self.inner is not None:
+            self.inner.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def begin_clock(
+        self, on_resume: Callable[[], None] | None = None
+    ) -> tuple[PausableClock, float]:
+        """Return the clock of a judged call and its deadline; the time begins with the first use.
+
+        Args:
+            on_resume: Is called each time that the clock goes on; for the first use.
+        """
+        if self.clock is None:
+            self.clock = PausableClock(on_resume)
+            self.deadline_at = self.clock.time() + self.options.timeout_s
+        return self.clock, self.deadline_at
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the dispatch of a judged call may take."""
+        clock, deadline_at = self.begin_clock()
+        return deadline_at - clock.time()
+
+    async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Dispatch the call to its tool if it may run, and record whether the tool ran."""
+        if self.judge is not None:
+            arguments = await self.judge.permitted(self, arguments)
+        self.attempts += 1
+        self._is_under_way = True
+        try:
+            chunk = await self.entry.dispatch.run(self, arguments, put)
+        except RoomException as error:
+            self._settle(error.executed)
+            raise
+        except BaseException as error:
+            self.input_error = error if isinstance(error, Exception) else None
+            self._settle("maybe" if self.inner is None else self.inner.executed_now)
+            raise
+        self._settle("yes" if self.inner is None else self.inner.executed_now)
+        return chunk
+
+    def _settle(self, executed: Executed) -> None:
+        self._settled = max(self._settled, executed, key=_EVIDENCE.__getitem__)
+        self.inner, self._is_under_way = None, False
+
+
+class LocalDispatch:
+    """Runs the calls of a tool in this process.
+
+    Args:
+        toolkit: Its toolkit, started.
+        tool: Its name without the toolkit.
+        facts: Who calls.
+        state: Returns the toolkit's part of the agent's state.
+    """
+
+    def __init__(
+        self,
+        toolkit: InProcessToolkit,
+        tool: str,
+        facts: TurnFacts,
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._toolkit = toolkit
+        self._tool = tool
+        self._facts = facts
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The toolkit's part of the agent's state."""
+        return self._state()
+
+    @property
+    def digest(self) -> str:
+        """Identifies the definition of the toolkit in this process."""
+        return self._toolkit.digest
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call, with the same context as a tool elsewhere gets."""
+        options, facts = call.options, self._facts
+        source = _local_input(options)
+        inner = call.inner = InProcessCall(
+            tool=self._tool,
+            arguments=arguments,
+            caller=facts.agent,
+            on_behalf_of=facts.sender,
+            timeout_s=options.timeout_s,
+            call_id=call.id,
+            caller_context=options.caller_context,
+            on_progress=options.on_progress,
+            source=source,
+            on_chunk=put,
+            state=self._state(),
+            wants_error_text=facts.wants_error_text,
+            builders=facts.builders,
+        )
+        inner.words = facts.words
+        if call.judge is not None:
+            inner.left_s = call.left_s
+            inner.workdirs = call.judge.workdirs
+        if source is None:
+            return await self._toolkit.run(inner, facts.view)
+        try:
+            return await self._toolkit.run(inner, facts.view)
+        except Exception as error:
+            if error is source.error:
+                raise error_of_call(error) from error.__cause__
+            raise
+        finally:
+            if options.input is not None:
+                await close_items(options.input)
+
+    async def assess(
+        self, context: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call."""
+        return await self._toolkit.assess(context, self._tool, arguments, patterns)
+
+
+def _local_input(options: CallOptions) -> LocalInput | None:
+    if options.input is not None:
+        return LocalInput(options.input)
+    return None if options.attachment is None else LocalInput(as_items([options.attachment]))
+
+
+class RemoteDispatch:
+    """Runs the calls of a tool that another participant hosts, without a state.
+
+    Args:
+        room: Makes the calls, for the turn's principal.
+        tool: `toolkit.tool`, by the toolkit's own name.
+        participant: The owner, if the turn names one.
+        digest: The definition that the turn has read; calls are pinned to it.
+    """
+
+    state: dict[str, Any] | None = None
+
+    def __init__(self, room: Room, tool: str, participant: str | None, digest: str) -> None:
+        self._room = room
+        self._tool = tool
+        self._participant = participant
+        self.digest: str = digest
+        """Identifies the definition of the toolkit."""
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call as `Room.invoke` or `Room.stream` does."""
+        options = call.options
+        is_stream = call.entry.info.streaming
+        named: dict[str, Any] = {
+            "participant": self._participant,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
+            "caller_context": options.caller_context,
+            "attachment": options.attachment,
+            "pin": self.digest,
+            "on_progress": options.on_progress,
+        }
+        if not is_stream and options.input is None:
+            chunk: Chunk = await self._room.invoke(self._tool, arguments, **named)
+            return chunk
+        # The call's own deadline bounds it, as that of a tool in this process.
+        stream = self._room.stream(
+            self._tool, arguments, input=options.input, stall_timeout_s=None, **named
+        )
+        results: list[Any] = []
+        async with stream as chunks:
+            async for chunk in chunks:
+                if is_stream:
+                    await put(chunk)
+                else:
+                    results.append(await _kept(chunk, self._tool))
+        return one_chunk(results)
+
+    async def assess(
+        self, _: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
+    ) -> Assessment:
+        """Ask the tool about a call, as it would be made."""
+        return await self._room.assess(
+            self._tool,
+            arguments,
+            patterns=patterns,
+            participant=self._participant,
+            pin=self.digest,
+        )
+
+
+async def _kept(chunk: Chunk, tool: str) -> Chunk:
+    """Return a result that can still be read when its stream has been left."""
+    if isinstance(chunk, FileChunk) and not chunk.is_local:
+        return await in_memory(chunk, MAX_RESULT_BYTES, tool)
+    return chunk
+
+
+async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: TurnFacts) -> Chunk:
+    """Run a call inside the middlewares of the turn, and return its result.
+
+    The chunks of a stream go to `call.collected`, and the result is empty.
+
+    Raises:
+        RoomException: The call failed, or a middleware did.
+        OSError: The attachment cannot be read.
+        Exception: What the iterable of the input raised.
+    """
+    facts.check_active(call.entry.info.name, call.entry.group)
+    if call.options.attachment is not None:
+        await check_readable(call.options.attachment)
+    if not middlewares:
+        return await call.attempt(call.arguments, call.collected.put)
+    return await _Wrapped(call, facts).run(middlewares)
+
+
+def context_of(call: TurnCall, facts: TurnFacts) -> ToolContext:
+    """Make the context of a call, for middlewares of the turn and for a tool that assesses it."""
+    options = call.options
+    clock = asyncio.get_running_loop().time
+    deadline_at = ends_at = clock() + options.timeout_s
+    if call.judge is not None:
+        pausable, deadline_at = call.begin_clock()
+        clock, ends_at = pausable.time, pausable.loop_time(deadline_at)
+    context = ToolContext(
+        facts.view(ends_at),
+        facts.agent,
+        on_behalf_of=facts.sender,
+        caller_context=options.caller_context,
+        deadline_at=deadline_at,
+        clock=clock,
+        on_progress=options.on_progress,
+        builders=facts.builders,
+    )
+    run = run_of(context)
+    run.call_id = call.id
+    run.state = call.entry.dispatch.state
+    if call.judge is not None:
+        run.pausable = call.clock
+        run.workdirs = call.judge.workdirs
+    return context
+
+
+class _Wrapped:
+    """One call inside the middlewares of its turn."""
+
+    def __init__(self, call: TurnCall, facts: TurnFacts) -> None:
+        self._call = call
+        self._facts = facts
+        if call.judge is not None:
+            call.begin_clock(self._extend_room)
+        self._context = context_of(call, facts)
+        self._run: ToolRun = run_of(self._context)
+        self._result: Chunk | None = None
+        """What the tool returned in its latest attempt, checked where it ran."""
+
+    async def run(self, middlewares: Sequence[Middleware]) -> Chunk:
+        """Run it and return its result; see `run_call`."""
+        call = self._call
+        chain = MiddlewareChain(middlewares, self._dispatch)
+        # A copy, to find arguments that a middleware changed in place.
+        first = ToolCall(call.entry.info, {**call.arguments}, self._context, call.id)
+        limited: AbstractAsyncContextManager[asyncio.Timeout]
+        if call.clock is None:
+            limited = asyncio.timeout(call.options.timeout_s)
+        else:
+            limited = call.clock.timeout_at(call.deadline_at)
+        try:
+            async with limited as limit, aclosing(chain.run(first)) as chunks:
+                return await self._collected(chunks)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise self._failure_of(error) from error
+            text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
+            raise DeadlineExceeded(text, executed=call.executed) from None
+        except (Exception, SystemExit) as error:
+            if error is call.input_error:
+                raise
+            failure = self._failure_of(error)
+            if call.attempts and failure.executed == "maybe":
+                # What the chain could not know while the attempt ran.
+                if failure is error or call.executed == "yes":
+                    failure.executed = call.executed
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _extend_room(self) -> None:
+        """Give the calls of middlewares the time back that a person has taken."""
+        if self._call.clock is not None:
+            deadline_at = self._call.clock.loop_time(self._call.deadline_at)
+            self._run.room = self._facts.view(deadline_at)  # type: ignore[misc]  # a `LocalRun`
+
+    def _failure_of(self, error: BaseException) -> RoomException:
+        """Return the error for the caller; of a middleware it has the text as the room's has."""
+        self._run.sends_error_text = self._facts.wants_error_text()
+        return failure_of(error, self._run)
+
+    async def _collected(self, chunks: AsyncIterator[Chunk]) -> Chunk:
+        """Pass the chunks of a stream on, or return the one of a tool that returns one."""
+        if self._call.entry.info.streaming:
+            async for chunk in chunks:
+                with self._recording_errors():
+                    self._call.entry.check_result(chunk)
+                    await self._call.collected.put(chunk)
+            return _END
+        result = await one_result(self._call.entry.info.name, chunks, self._recorded)
+        with self._recording_errors():
+            # A middleware may have changed the value of the same chunk.
+            self._call.entry.check_result(result)
+            if result is not self._result:
+                packed_size(self._call.entry.info.name, result)
+        return result
+
+    async def _dispatch(self, tool_call: ToolCall) -> AsyncIterator[Chunk]:
+        """Run the tool: the innermost part of the chain."""
+        call, arguments = self._call, dict(tool_call.arguments)
+        call.sent = None if arguments == call.arguments else arguments
+        with self._recording_errors():
+            if call.attempts and call.options.has_input:
+                raise ToolFailed("the input of this call was read: it cannot run again")
+            if not call.entry.info.streaming:
+                self._result = await call.attempt(arguments, call.collected.put)
+                self._note_entry()
+                yield self._result
+            else:
+                run = partial(call.attempt, arguments)
+                async with aclosing(pulled(call.entry.info.name, run)) as chunks:
+                    async for chunk in chunks:
+                        self._note_entry()
+                        yield chunk
+        self._note_entry()
+
+    def _note_entry(self) -> None:
+        """Note for errors of middlewares whether the tool ran, as far as this is known."""
+        self._run.entered = self._run.entered or self._call.executed == "yes"
+
+    @contextmanager
+    def _recording_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RoomException as error:
+            self._recorded(error)
+            raise
+
+    def _recorded(self, error: RoomException) -> RoomException:
+        """Record an error that the caller gets as it is; it covers all attempts of the call."""
+        executed = self._call.executed
+        if executed != error.executed:
+            error.executed, error.retryable = executed, False
+        if executed == "yes":
+            self._run.entered = True
+        return self._run.record(error)

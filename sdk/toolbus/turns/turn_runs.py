@@ -1,0 +1,408 @@
+"""Runs the calls of one turn: each is a task of the turn, and all of them end with it.
+
+What a model asks for becomes one `ToolResult` for each use, whatever happens to the call. Every
+call begins in `_begin`; the end of one around which something stands is known in `_execute`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.chunk_types import Chunk, chunks_of
+from toolbus.client.local_errors import recorded_end
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import Cancelled, DeadlineExceeded, NotFound, RoomException, ToolFailed
+from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.middleware import Middleware
+from toolbus.tools.streaming import unreadable_input
+from toolbus.turns.tool_groups import BASIC
+from toolbus.turns.tool_use import ToolResult, ToolUse, state_of
+from toolbus.turns.turn_calls import TurnCall, TurnFacts, run_call
+from toolbus.turns.turn_chunks import PassedOnChunks
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
+__all__ = ["PreparedUse", "TurnRuns"]
+
+_logger = bounded_logger(__name__)
+_END_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class PreparedUse:
+    """A use and its call, or the error for which there is none."""
+
+    use: ToolUse
+    call: TurnCall | None = None
+    error: RoomException | None = None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it may run beside others."""
+        return self.call is None or self.call.entry.info.concurrency_safe
+
+
+class TurnRuns:
+    """The calls of one turn.
+
+    Args:
+        facts: Who calls.
+        middlewares: What runs around each call, the first outermost.
+        span: Records the turn in its trace; None if nothing does.
+        records: Where each call is recorded; None for nowhere.
+        deadline_at: When the call ends that the turn serves, by the loop's clock, if it has to.
+    """
+
+    def __init__(
+        self,
+        facts: TurnFacts,
+        middlewares: Sequence[Middleware],
+        span: TurnSpan | None,
+        records: Records | None,
+        deadline_at: float | None = None,
+    ) -> None:
+        self.facts: TurnFacts = facts
+        """Who calls."""
+        self._middlewares = middlewares
+        self.span: TurnSpan | None = span
+        """Records the turn in its trace; None if nothing does."""
+        self._records = records
+        self.deadline_at: float | None = deadline_at
+        """When the call ends that the turn serves, by the loop's clock, if it has to."""
+        around = (span, records, deadline_at)
+        self._is_bare = not middlewares and all(each is None for each in around)
+        self._running: set[TurnCall] = set()
+        self._waiting: set[TurnCall] = set()
+        """Calls of `run` that have not begun."""
+        self.results: list[ToolResult] = []
+        """The results of all uses so far."""
+        self.has_ended: bool = False
+        """Whether no further call begins."""
+        self.end_text: str = "the turn has ended"
+        """Why that is so."""
+
+    # One call
+
+    def _start(self, call: TurnCall) -> asyncio.Task[Chunk]:
+        """Start the task of a use; its end is also the end of `call.ended`."""
+        call.task = task = asyncio.create_task(self._begin(call))
+        call.ended = task.get_loop().create_future()
+        self._running.add(call)
+        task.add_done_callback(partial(self._on_end, call))
+        return task
+
+    def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
+        self._running.discard(call)
+        retrieve_error(task)
+        call.end()
+
+    async def _begin(self, call: TurnCall) -> Chunk:
+        """Run a call, the dispatch alone if nothing stands around it, and set `call.ended`."""
+        try:
+            if self._is_bare and call.entry.group == BASIC and call.options.attachment is None:
+                return await call.attempt(call.arguments, call.collected.put)
+            if self._records is None:
+                return await self._execute(call)
+            return await self._recorded(call, self._records)
+        finally:
+            if (ended := call.ended) is not None and not ended.done():
+                ended.set_result(None)
+
+    async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
+        info, facts = call.entry.info, self.facts
+        recording = records.recording(
+            info.name,
+            caller=facts.agent,
+            principal=facts.sender,
+            call_id=call.id,
+            arguments=call.arguments,
+        )
+        recording.owner, recording.digest = info.owner, info.digest
+        recording.executed = lambda: call.executed
+        call.recording = recording
+        with recording:
+            try:
+                return await self._execute(call)
+            except Exception as error:
+                recording.end(_as_room_exception(error, call))
+                raise
+
+    def refused(self, tool: str, call_id: str, error: RoomException) -> None:
+        """Record a call that cannot begin, such as one of a tool that is not in the turn."""
+        if self._records is not None:
+            facts = self.facts
+            self._records.recording(
+                tool, caller=facts.agent, principal=facts.sender, call_id=call_id
+            ).end(error)
+
+    async def _execute(self, call: TurnCall) -> Chunk:
+        if self.span is None:
+            return await self._run(call)
+        info = call.entry.info
+        span = call.span = self.span.begin_call(
+            info.toolkit, info.tool, call.id, mcp_server=info.annotations.get("mcp")
+        )
+        try:
+            chunk = await self._run(call)
+        except BaseException as error:
+            executed = error.executed if isinstance(error, RoomException) else call.executed
+            span.end(recorded_end(error), executed)
+            raise
+        span.end(None, call.executed)
+        return chunk
+
+    def _run(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
+        running = run_call(call, self._middlewares, self.facts)
+        if self.deadline_at is None:
+            return running
+        return self._run_within(call, running, self.deadline_at)
+
+    async def _run_within(
+        self, call: TurnCall, running: Coroutine[Any, Any, Chunk], deadline_at: float
+    ) -> Chunk:
+        """Run a call that has to end with the one that the turn serves."""
+        left_s = deadline_at - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            running.close()
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if call.options.timeout_s > left_s:
+            call.options = replace(call.options, timeout_s=left_s)
+        if call.judge is None:
+            return await running
+        # While a person is asked, the time of this call stands still; that of the other goes on.
+        try:
+            async with asyncio.timeout_at(deadline_at) as limit:
+                return await running
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"{call.entry.info.name} did not end before the call that the turn serves"
+            raise DeadlineExceeded(text, executed=call.executed) from None
+
+    async def chunk(self, call: TurnCall) -> Chunk:
+        """Run a call and return its result; the chunks of a stream are in `call.collected`.
+
+        Raises what `run_call` raises, and `Cancelled` if the call was interrupted or the turn has
+        ended.
+        """
+        loop = asyncio.get_running_loop()
+        call.ended = loop.create_future()
+        call.task = task = loop.create_task(self._begin(call))
+        self._running.add(call)
+        try:
+            await call.ended
+        except asyncio.CancelledError:
+            await self._stop([call])
+            raise
+        finally:
+            self._running.discard(call)
+        if not task.done() or task.cancelled():
+            raise self._cancellation(call)
+        return task.result()
+
+    # Uses
+
+    async def run(
+        self,
+        uses: Sequence[PreparedUse],
+        on_result: Callable[[ToolResult], None] | None = None,
+    ) -> list[ToolResult]:
+        """Run uses, side by side where that is safe, and return a result for each, in order.
+
+        If this task is cancelled the calls are interrupted, and their results are kept too.
+
+        Args:
+            uses: What to run.
+            on_result: Gets the result of each use as soon as there is one.
+        """
+        calls = [each.call for each in uses if each.call is not None]
+        self._waiting.update(calls)
+        results: list[ToolResult] = []
+        try:
+            for batch in _batches(uses):
+                await self._run_batch(batch, on_result)
+        except asyncio.CancelledError:
+            await self._stop(calls)
+            raise
+        finally:
+            self._waiting.difference_update(calls)
+            results += [self._result_of(each) for each in uses]
+            self.results += results
+        return results
+
+    async def _run_batch(
+        self, batch: Sequence[PreparedUse], on_result: Callable[[ToolResult], None] | None
+    ) -> None:
+        ends: dict[asyncio.Future[None], PreparedUse] = {}
+        for each in batch:
+            if each.call is not None and self._may_begin(each.call):
+                self._start(each.call)
+                assert each.call.ended is not None, "as it was started"
+                ends[each.call.ended] = each
+            elif on_result is not None:
+                on_result(self._result_of(each))
+        left = set(ends)
+        while left:
+            when = asyncio.ALL_COMPLETED if on_result is None else asyncio.FIRST_COMPLETED
+            done, left = await asyncio.wait(left, return_when=when)
+            if on_result is not None:
+                for ended in done:
+                    on_result(self._result_of(ends[ended]))
+
+    def _may_begin(self, call: TurnCall) -> bool:
+        """Take a call that waits; return whether it may begin."""
+        self._waiting.discard(call)
+        call.interrupted = call.interrupted or self.has_ended
+        return not call.interrupted
+
+    def stream(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
+        """Return the chunks of a use as they come, then its result.
+
+        The call begins when the first is read, unless it was interrupted before. A reader that
+        leaves interrupts it.
+        """
+        if use.call is not None:
+            self._waiting.add(use.call)
+        return self._chunks_of(use)
+
+    async def _chunks_of(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
+        call = use.call
+        try:
+            if call is not None and self._may_begin(call):
+                passed_on = call.collected
+                assert isinstance(passed_on, PassedOnChunks), "as it was prepared"
+                task = self._start(call)
+                assert call.ended is not None, "as it was started"
+                call.ended.add_done_callback(lambda _: passed_on.end())
+                while (chunk := await passed_on.next()) is not None:
+                    yield chunk
+                if not call.entry.info.streaming and _has_result(task):
+                    for chunk in chunks_of(task.result()):
+                        yield chunk
+        finally:
+            if call is not None:
+                await self._stop([call])
+            result = self._result_of(use)
+            self.results.append(result)
+        yield result
+
+    def _result_of(self, use: PreparedUse) -> ToolResult:
+        """Return the result of a use whose call has ended, has not begun, or was given up."""
+        call, error = use.call, use.error
+        if call is None:
+            assert error is not None
+            return ToolResult(
+                use.use.id, use.use.name, state_of(error), error=error, executed=error.executed
+            )
+        info, collected, task = call.entry.info, call.collected, call.task
+        chunks = tuple(collected.chunks)
+        interrupted = False
+        if task is None or not task.done() or task.cancelled():
+            error = self._cancellation(call)
+            interrupted = isinstance(error, Cancelled)
+        elif (raised := task.exception()) is not None:
+            error = _as_room_exception(raised, call)
+        elif not info.streaming:
+            chunks = chunks_of(task.result())
+        return ToolResult(
+            call.id,
+            info.name,
+            "interrupted" if interrupted else "ok" if error is None else state_of(error),
+            chunks,
+            error,
+            call.executed if error is None else error.executed,
+            call.sent,
+            info.streaming,
+            collected.omitted,
+        )
+
+    def _cancellation(self, call: TurnCall) -> RoomException:
+        """Return the error of a call without an end of its own: interrupted, or by its tool."""
+        if not (call.interrupted or self.has_ended):
+            text, details = "the tool's task was cancelled", {"cause": "CancelledError"}
+            is_of_middleware = self._middlewares and not call.attempts  # it may have acted instead
+            executed = "maybe" if is_of_middleware else call.executed
+            return ToolFailed(text, executed=executed, details=details)
+        text = self.end_text if self.has_ended else "the call was interrupted"
+        return Cancelled(text, executed=call.executed)
+
+    # Ending
+
+    async def interrupt(self, use_id: str | None = None) -> None:
+        """End the calls of a use, or all; wait until they have ended, for a few seconds at most.
+
+        Raises `NotFound` if there is no use of this id in the turn.
+        """
+        known = self._running | self._waiting
+        chosen = [each for each in known if use_id in (None, each.id)]
+        if not chosen and use_id is not None and use_id not in {each.id for each in self.results}:
+            raise NotFound(f"the turn has no use {use_id!r}")
+        await self._stop(chosen)
+
+    async def _stop(self, calls: Iterable[TurnCall]) -> None:
+        """Cancel calls and wait for their ends; give up those that do not end."""
+        tasks: dict[asyncio.Task[Chunk], TurnCall] = {}
+        for call in calls:
+            if call.task is None:
+                call.interrupted = True
+            elif not call.task.done():
+                call.interrupt()
+                tasks[call.task] = call
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=_END_S)
+        if left:
+            _logger.warning("%d calls of a turn did not end when cancelled", len(left))
+        for task, call in tasks.items():
+            if task in left:
+                task.add_done_callback(retrieve_error)
+            call.end()
+
+    async def end(self) -> None:
+        """End all calls: the turn ends."""
+        self.has_ended = True
+        await self._stop(list(self._running | self._waiting))
+
+    def end_at_once(self, text: str) -> None:
+        """End all calls without waiting for their ends, since what they are made for has ended.
+
+        Args:
+            text: What has ended, for errors.
+        """
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self.end_text = text
+        for call in self._running:
+            if call.task is not None and not call.task.done():
+                call.interrupt()
+
+
+def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
+    """Split uses: consecutive safe ones run together, each other one alone."""
+    for is_safe, group in groupby(uses, lambda use: use.is_safe):
+        if is_safe:
+            yield list(group)
+        else:
+            yield from ([each] for each in group)
+
+
+def _has_result(task: asyncio.Task[Chunk]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
+    """Return an error of a call for its result; that of the caller's own input by its class."""
+    if isinstance(error, RoomException):
+        return error
+    path = "/attachment" if call.options.attachment is not None else "/input"
+    return unreadable_input(path, error, call.executed)

@@ -1,0 +1,117 @@
+"""Where the paths of judged calls led: the file that was judged is the file that is used.
+
+A symlink that is swapped between an assessment and its call would lead the call to a file that
+nobody has judged. An assessment and the call that follows it are two requests, and nothing ties
+them together but the caller and the path. So each assessment is remembered until a call takes it.
+While those of one path differ, as where it was judged again meanwhile, nobody can tell which of
+them a call belongs to: each call is refused, until those that led elsewhere are taken or too old.
+The file is reached by the path where the link leads now, which is judged on its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from toolbus import ToolContext
+from toolbus.tools.context import run_of
+from toolbus.tools.tool_run import ToolRun
+from toolbus_toolkits.callers import Asker, asker_of
+
+__all__ = ["AssessedPaths"]
+
+_KEPT_S = 600.0
+"""A person has 300 s to answer by default, and a turn judges a call once more after the answer. So
+one assessment is left over, and is in the way so long if the path leads elsewhere then."""
+_MAX_ASKERS = 256
+_MAX_PATHS = 1024
+"""Of one asker, those that were judged last."""
+_MAX_TARGETS = 8
+_MANY = "?"
+"""In place of further targets; no path is equal to it."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """Assessments of one path with one target, that no call has taken."""
+
+    count: int
+    ends_at: float
+
+
+class AssessedPaths:
+    """What the paths of assessments led to. Used on several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_asker = OrderedDict[Asker, OrderedDict[str, dict[str, _Open]]]()
+        # The policy of a host judges within the call itself: there it is certain what belongs to it
+        self._by_run = WeakKeyDictionary[ToolRun, Counter[tuple[str, str]]]()
+
+    def note(self, context: ToolContext, path: str, target: str) -> None:
+        """Remember an assessment.
+
+        Args:
+            context: The call that is judged.
+            path: As it was written.
+            target: The real path; "" if it leads nowhere.
+        """
+        asker = asker_of(context)
+        with self._lock:
+            paths = self._by_asker.setdefault(asker, OrderedDict())
+            self._by_asker.move_to_end(asker)
+            if len(self._by_asker) > _MAX_ASKERS:
+                self._by_asker.popitem(last=False)
+            targets = paths.setdefault(path, {})
+            paths.move_to_end(path)
+            if len(paths) > _MAX_PATHS:
+                paths.popitem(last=False)
+            now = time.monotonic()
+            _drop_old(targets, now)
+            if target not in targets and len(targets) >= _MAX_TARGETS:
+                target = _MANY
+            judged = targets.setdefault(target, _Open(0, 0))
+            judged.count += 1
+            judged.ends_at = now + _KEPT_S
+            self._by_run.setdefault(run_of(context), Counter())[path, target] += 1
+
+    def take(self, context: ToolContext, path: str, target: str) -> bool:
+        """Take the assessments of a call.
+
+        Args:
+            context: The call.
+            path: As it was written.
+            target: The real path now.
+
+        Returns:
+            Whether it leads where it was judged to lead; also if it was not judged.
+        """
+        with self._lock:
+            own = self._by_run.pop(run_of(context), Counter())
+            paths = self._by_asker.get(asker_of(context), OrderedDict())
+            targets = paths.get(path, {})
+            found = {judged for judged_path, judged in own if judged_path == path}
+            for judged in found:
+                _take(targets, judged, own[path, judged])
+            _drop_old(targets, time.monotonic())
+            found.update(targets)
+            if targets:  # that of the caller's half; where it differs, the oldest
+                _take(targets, target if target in targets else next(iter(targets)), 1)
+            if not targets:
+                paths.pop(path, None)
+            return found <= {target}
+
+
+def _take(targets: dict[str, _Open], target: str, count: int) -> None:
+    if target in targets:
+        targets[target].count -= count
+        if targets[target].count <= 0:
+            del targets[target]
+
+
+def _drop_old(targets: dict[str, _Open], now: float) -> None:
+    for target in [target for target in targets if targets[target].ends_at < now]:
+        del targets[target]
