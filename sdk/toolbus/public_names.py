@@ -83,6 +83,25 @@ _MODULES = {
     "toolbus.tools.toolkit": "Toolkit",
 }
 """The public names of each module that defines some."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_RENAMED = {
+    "Answer": "ApprovalDecision",
+    "Explanation": "CallExplanation",
+    "LeftOut": "Omission",
+    "ModelCall": "RequestToModel",
+    "ModelRetry": "ModelRetries",
+    "Next": "CallNext",
+    "NextModel": "CallNextModel",
+    "Permit": "PermissionDecision",
+    "Question": "ApprovalRequest",
+    "RoomTools": "ToolSearch",
+    "SqliteStates": "SqliteStateStore",
+    "StatesUnavailable": "StateStoreUnavailable",
+    "answer": "agent_loop",
+    "ask_in_terminal": "approve_in_terminal",
+    "builder_infos": "turns.builders.builder_infos",
+}
+"""Names of before 0.1, and what they are now; an import of one says so until 0.2."""
 
 
 class PublicNames:
@@ -95,10 +114,7 @@ class PublicNames:
     def __init__(self, package: str) -> None:
         self._package = package
         self._homes = {
-            name: module
-            for module, names in _MODULES.items()
-            if module.startswith(f"{package}.")
-            for name in names.split()
+            name: module for name, module in _HOMES.items() if module.startswith(f"{package}.")
         }
 
     def __iter__(self) -> Iterator[str]:
@@ -110,13 +126,31 @@ class PublicNames:
         return self._homes[name]
 
     def load(self, name: str) -> Any:
-        """Import a name, and keep it in the package. Raises `AttributeError` for another one."""
+        """Import a name, and store it in the package.
+
+        Raises:
+            ImportError: The name is an old one; `from` imports drop the text of other errors.
+            AttributeError: The package has no such name.
+        """
         home = self._homes.get(name)
         if home is None:
+            if new := self._new_name(name):
+                raise ImportError(f"{self._package}.{name} is now {new}", name=self._package)
             raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
         value = getattr(import_module(home), name)
         setattr(sys.modules[self._package], name, value)
         return value
+
+    def _new_name(self, name: str) -> str:
+        """Return what an old name is now; "" for a name that never was one of the package."""
+        new = _RENAMED.get(name, name)
+        if new in self._homes:
+            return f"{self._package}.{new}"
+        if "." in new and self._package in ("toolbus", "toolbus.agents", "toolbus.turns"):
+            return f"toolbus.{new}"
+        if self._package == "toolbus.agents" and _HOMES.get(new, "").startswith("toolbus.turns."):
+            return f"toolbus.turns.{new}"
+        return ""
 
     def listed(self) -> list[str]:
         """Return what `dir` lists."""

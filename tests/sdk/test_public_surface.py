@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import toolbus
+import toolbus.agents
 import toolbus.models
 import toolbus.permissions
 import toolbus.sync
@@ -23,7 +24,7 @@ import toolbus.turns
 import toolbus.wire
 import toolbus_server
 
-LAZY = [toolbus, toolbus.turns, toolbus.models, toolbus.permissions]
+LAZY = [toolbus, toolbus.agents, toolbus.turns, toolbus.models, toolbus.permissions]
 """Packages that import each public name when it is first used."""
 PACKAGES = [*LAZY, toolbus.sync, toolbus.wire, toolbus_server]
 IDS = [package.__name__ for package in PACKAGES]

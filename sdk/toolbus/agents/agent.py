@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType, UnionType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 from opentelemetry import trace
 
@@ -41,6 +42,7 @@ from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.models.token_usage import TokenUsage
+from toolbus.room.call_form import keyword_options, refuse_unknown
 from toolbus.room.room_client import RoomClient
 from toolbus.tool_search.tool_budget import ToolBudget
 from toolbus.tools.context import ToolContext
@@ -61,7 +63,12 @@ from toolbus.turns.skill_listing import SkillListing, checked_listings
 from toolbus.turns.tool_groups import ToolGroup, checked_groups
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn
-from toolbus.turns.turn_options import checked_builders, checked_permissions, checked_timeout
+from toolbus.turns.turn_options import (
+    RENAMED_OPTIONS,
+    checked_builders,
+    checked_permissions,
+    checked_timeout,
+)
 from toolbus.turns.turn_toolkits import (
     LocalToolkit,
     RequiredToolkit,
@@ -142,6 +149,7 @@ class Agent:
             token: choose less for a model that reads less.
         description: What it is for, told to those who may ask it. Instructions are not told.
         timeout_s: Seconds for each call of a tool; less where the asker has less time left.
+        unknown: Takes nothing: another keyword is a TypeError that names the nearest option.
 
     Raises `ValueError` and `TypeError` as `Turn` does, and for a value that is none of these.
     """
@@ -171,7 +179,10 @@ class Agent:
         max_conversation_bytes: int = MAX_CONVERSATION_BYTES,
         description: str = "",
         timeout_s: float = 300.0,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            refuse_unknown("Agent", unknown, keyword_options(Agent), RENAMED_OPTIONS)
         self.name: str = name
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked("instructions", instructions, str, "text")
@@ -219,12 +230,7 @@ class Agent:
         """How a turn has the toolkits of the room; None if it does not have them."""
         self.toolkit: AgentToolkit = AgentToolkit(self)
         """What is hosted; `async with agent` hosts it, and so does `serve_toolkits`."""
-        # Its process works with the secrets of them all.
-        self.toolkit.log_filters = [
-            found
-            for local in self._local
-            for found in (local.toolkit if isinstance(local, LocalToolkit) else local).log_filters
-        ]
+        self.toolkit.log_filters = self._log_filters()
         self._hosting: AsyncExitStack | None = None
         self._started: AsyncExitStack | None = None
         self._users = 0
@@ -232,6 +238,14 @@ class Agent:
         self._changing = asyncio.Lock()
         self._starter: asyncio.Task[Any] | None = None
         """The task that starts it now."""
+
+    if not TYPE_CHECKING:  # for checkers it has no such attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a method of before 0.1 is now; until 0.2."""
+            new = {"answer": "run_stream_events", "ask": "run"}.get(name)
+            hint = f"; it is now {new}" if new else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -308,6 +322,13 @@ class Agent:
                 self._budget = budget
             return stack.pop_all()
 
+    def _log_filters(self) -> list[logging.Filter]:
+        """Return those of all its toolkits: its process works with the secrets of them all."""
+        toolkits = [
+            local.toolkit if isinstance(local, LocalToolkit) else local for local in self._local
+        ]
+        return [log_filter for toolkit in toolkits for log_filter in toolkit.log_filters]
+
     @property
     def _local(self) -> list[Toolkit | LocalToolkit]:
         groups = self._choices["groups"]
@@ -344,7 +365,8 @@ class Agent:
         """Answer a question, and return the answer once it is complete.
 
         An agent that is not started is started for this question, in its room, and stopped after
-        it; its toolkit is not hosted. Without a `store` it then remembers no earlier question.
+        it; its toolkit is not hosted. The conversation goes on with the next question in it, as
+        long as the agent, or its `store`, has it.
 
         Arguments and errors are those of `run_stream_events`; starting raises as `start`.
         """

@@ -5,8 +5,10 @@ Everything that calls a tool by its name reads its parameters here: rooms, turns
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 from toolbus.chunks.json_values import cut, shown
@@ -17,6 +19,7 @@ __all__ = [
     "INVOKE_OPTIONS",
     "argument_mapping",
     "argument_object",
+    "keyword_options",
     "merged_arguments",
     "own_name",
     "refuse_misplaced",
@@ -142,12 +145,31 @@ def refuse_misplaced(
         )
 
 
-def refuse_unknown(method: str, names: Collection[str], options: Collection[str]) -> None:
-    """Raise TypeError, with the nearest option, for a keyword that is not an option of a method."""
+def keyword_options(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the keyword-only parameters of a function or class."""
+    parameters = signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def refuse_unknown(
+    method: str,
+    names: Collection[str],
+    options: Collection[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raise TypeError, with the nearest option, for a keyword that is not an option of a method.
+
+    Args:
+        method: The method or class.
+        names: The keywords.
+        options: The names of its options.
+        renamed: New names of options by the old one.
+    """
     for name in names:
         if name not in options:
             near = get_close_matches(name, options, n=1)
             hint = f"; did you mean {near[0]}=?" if near else ""
+            hint = f"; it is now {renamed[name]}=" if name in renamed else hint
             raise TypeError(f"{method} has no option {cut(name)!r}{hint}")
 
 

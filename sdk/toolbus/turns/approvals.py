@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
@@ -35,6 +35,13 @@ class ApprovalRequest:
     assessment: Assessment
     """What the tool says about this input. `reaches` names the tool that the call would reach, if
     it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""
+
+    if not TYPE_CHECKING:  # for checkers it has no such attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a field of before 0.1 is now; until 0.2."""
+            hint = "; it is now decision" if name == "permit" else ""
+            raise AttributeError(f"'ApprovalRequest' object has no attribute {name!r}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,11 @@ from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import shown
 from toolbus.errors import Overloaded, Unavailable
 from toolbus.room.call_form import (
+    keyword_options,
     merged_arguments,
     refuse_misplaced,
     refuse_two_names,
+    refuse_unknown,
     tool_parts,
 )
 from toolbus.room.participants import Message
@@ -47,6 +49,7 @@ from toolbus.turns.turn_calls import TurnFacts
 from toolbus.turns.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
 from toolbus.turns.turn_options import (
     NOT_GIVEN,
+    RENAMED_OPTIONS,
     TurnOptions,
     checked_builders,
     checked_context,
@@ -153,6 +156,7 @@ class Turn:
         approve: Asks a person about a call, one at a time; without it what would be asked is
             denied. Meanwhile the time-outs of the call stand still.
         approval_timeout_s: Seconds that a question is open; 0 never waits.
+        unknown: Takes nothing: another keyword is a TypeError that names the nearest option.
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
     `approval_timeout_s` is no time, `approve` is given without permissions, a message inside a
@@ -183,7 +187,10 @@ class Turn:
         permissions: Permissions | None = None,
         approve: Approver | None = None,
         approval_timeout_s: float = 300.0,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            refuse_unknown("Turn", unknown, keyword_options(Turn), RENAMED_OPTIONS)
         inside = checked_context(context)
         checked = checked_state(state)
         self._options = options = TurnOptions(

@@ -172,7 +172,7 @@ async def test_a_link_that_is_swapped_while_a_person_is_asked_changes_nothing(
         return ApprovalDecision.allow()
 
     async with AsyncExitStack() as stack:
-        options = {"permissions": Permissions(trusted_owners=["host"]), "ask": person}
+        options = {"permissions": Permissions(trusted_owners=["host"]), "approve": person}
         turn = await stack.enter_async_context(offered(Files(work), **options))
         await turn.call("files.read", path="plain.txt")
         await turn.call("files.read", path="other.txt")

@@ -44,6 +44,15 @@ __all__ = ["CommandResult", "JobInfo", "JobPage", "Shell", "ShellConfig", "Write
 _logger = bounded_logger(__name__)
 
 
+if not TYPE_CHECKING:  # for checkers it has no such name
+
+    def __getattr__(name: str) -> Any:
+        """Say what a name of before 0.1 is now; until 0.2."""
+        if name == "RunResult":
+            raise ImportError("toolbus_toolkits.shell.RunResult is now CommandResult")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 class Shell(Toolkit):
     """Commands of bash: `run`, and jobs in the background.
 
