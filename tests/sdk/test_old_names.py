@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from toolbus.public_names import _RENAMED
 
 NAMES = [
     ("from toolbus import Answer", "toolbus.ApprovalDecision"),
@@ -65,3 +69,12 @@ def test_use_of_an_old_name_says_the_new_one(
     exec(SETUP, names)
     with pytest.raises(kind, match=hint):
         exec(program, names)
+
+
+def test_each_old_name_is_tried_and_stands_in_the_changelog() -> None:
+    tried = {
+        program.split()[3] for program, _ in NAMES if program.startswith("from toolbus import")
+    }
+    assert tried == set(_RENAMED)
+    changelog = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert [name for name in _RENAMED if f"`{name}`" not in changelog] == []
