@@ -45,8 +45,8 @@ def test_each_line_gets_its_decision_in_each_mode(judge: Judge, group: dict[str,
             found = tuple(judge.decide(line, Permissions(mode)) for mode in MODES)
             ruled = judge.decide(line, allowed)
             if found != decisions or ruled != WITH_A_RULE.get(verdict, ruled):
-                said = judge.assess(line)
-                wrong.append(f"{verdict}: {line!r}: {'/'.join(found)}, ruled {ruled}; {said}")
+                assessment = judge.assess(line)
+                wrong.append(f"{verdict}: {line!r}: {'/'.join(found)}, ruled {ruled}; {assessment}")
     assert not wrong, "\n".join(wrong)
 
 

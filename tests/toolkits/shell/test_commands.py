@@ -387,7 +387,7 @@ def shown_command(command: SimpleCommand) -> str:
     return "?" if is_unknown else " ".join(parts + ["..."] * command.takes_more)
 
 
-def told(words: tuple[Word, ...] | None) -> str | None:
+def shown_words(words: tuple[Word, ...] | None) -> str | None:
     return None if words is None else " ".join(shown(word) for word in words)
 
 
@@ -425,14 +425,14 @@ def test_a_file_command_names_what_it_changes(line: str) -> None:
     assert effect.why
     expected = CHANGES[line]
     changes, _, deletes = (expected or "").partition(" - ")
-    assert told(effect.changes) == (None if expected is None else changes)
+    assert shown_words(effect.changes) == (None if expected is None else changes)
     if expected is not None:
-        assert told(effect.deletes) == deletes
+        assert shown_words(effect.deletes) == deletes
 
 
 @pytest.mark.parametrize("line", DELETES)
 def test_what_is_deleted_is_named_also_where_the_command_is_not_understood(line: str) -> None:
-    assert told(effect_of(command_of(line)).deletes) == DELETES[line]
+    assert shown_words(effect_of(command_of(line)).deletes) == DELETES[line]
 
 
 @pytest.mark.parametrize("line", RUNS)
@@ -444,7 +444,7 @@ def test_a_wrapper_names_every_command_that_it_may_run(line: str) -> None:
 @pytest.mark.parametrize("line", READS)
 def test_the_files_that_a_command_reads(line: str) -> None:
     effects = [effect for _, effect in started(command_of(line))]
-    assert told(effects[-1].reads) == READS[line]
+    assert shown_words(effects[-1].reads) == READS[line]
 
 
 def test_every_row_has_a_source_and_every_question_a_reason() -> None:

@@ -267,7 +267,7 @@ def test_a_person_decides_about_settings_of_the_user(line: str) -> None:
 def test_what_a_command_starts_is_judged_as_a_command(line: str, started: str) -> None:
     (command,) = read_line(line, {}).commands
     runs = effect_of(command).runs
-    assert started in [" ".join(word.value or "" for word in each.words) for each in runs]
+    assert started in [" ".join(word.value or "" for word in run.words) for run in runs]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_a_command_starts_is_judged_as_a_command(line: str, started: str) -
         ("git worktree remove --force a", ["a"]),
     ],
 )
-def test_what_git_deletes_is_told(line: str, deleted: list[str]) -> None:
+def test_what_git_deletes_is_named(line: str, deleted: list[str]) -> None:
     (effect,) = _effects(line)
     assert [word.value for word in effect.deletes] == deleted
 

@@ -93,7 +93,7 @@ async def test_jobs_belong_to_those_behind_the_call(shell: _Jobs) -> None:
                 await shell.call(tool, context, job=job, **rest)
             assert raised.value.details["reason"] == "not_found"
     assert await shell.begin("cat", others[0]) == job  # ids say nothing of the jobs of others
-    assert [each["job"] for each in await shell.call("jobs")] == [job]
+    assert [entry["job"] for entry in await shell.call("jobs")] == [job]
 
 
 async def test_a_caller_and_a_host_run_only_so_many(
@@ -113,7 +113,7 @@ async def test_of_jobs_that_have_ended_the_oldest_are_left_out(
     shell: _Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def left() -> list[str]:
-        return [each["job"] for each in await shell.call("jobs")]
+        return [entry["job"] for entry in await shell.call("jobs")]
 
     monkeypatch.setattr(jobs, "_MAX_ENDED_OF_ONE", 2)
     running = await shell.begin("cat")
@@ -182,10 +182,10 @@ async def test_only_text_for_a_job_is_asked_about(
     shell: _Jobs, tool: str, arguments: dict[str, Any], behavior: str, words: str
 ) -> None:
     await shell.begin("cat")
-    said = await shell.toolkit.assess(ToolContext(caller=ANN), tool, arguments, ["rm:*"])
-    assert (said.behavior, said.immune, said.matches) == (behavior, False, ())
-    assert said.read_only is (tool in ("jobs", "read"))
-    assert words in said.message
+    assessment = await shell.toolkit.assess(ToolContext(caller=ANN), tool, arguments, ["rm:*"])
+    assert (assessment.behavior, assessment.immune, assessment.matches) == (behavior, False, ())
+    assert assessment.read_only is (tool in ("jobs", "read"))
+    assert words in assessment.message
 
 
 JOBS_THAT_READ_LINES = ("bash", "bash -i", "cd . && sh -s", "bash -c bash", "nice bash +x 2>&1")

@@ -50,8 +50,8 @@ class Proof:
         allowed = []
         for line in lines:
             self.built += 1
-            said = self._judge.assess(line.text)
-            if said.read_only and said.behavior == "pass":
+            assessment = self._judge.assess(line.text)
+            if assessment.read_only and assessment.behavior == "pass":
                 allowed.append(line.text)
                 self.names.update(line.names)
         outcomes = list(self._inside.run(allowed, timeout_s=2))

@@ -294,8 +294,8 @@ async def test_a_policy_is_asked_about_the_command_line(
     rules = [Rule(behavior="allow", tool="shell.run", match="git status:*")]
     policy = Permissions("default", rules, trusted_owners=[])
     toolkit = Shell(tmp_path, policy=policy)
-    said = await toolkit.assess(ToolContext(), "run", {"command": command})
-    assert (said.refusal == "") is allowed
+    assessment = await toolkit.assess(ToolContext(), "run", {"command": command})
+    assert (assessment.refusal == "") is allowed
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,11 @@ async def test_no_accepted_edit_makes_a_file_that_takes_the_place_of_a_command(
     (tmp_path / "x/.venv/bin/ls").touch()
     folders = [tmp_path / ".venv/bin", tmp_path / "node_modules/.bin"]
     path = ":".join([*map(str, folders), os.environ["PATH"]])
-    said = await Shell(tmp_path, env={"PATH": path}).assess(
+    assessment = await Shell(tmp_path, env={"PATH": path}).assess(
         ToolContext(), "run", {"command": command}
     )
-    assert (said.immune, said.within_workdir) == (immune, not immune)
-    assert ("is in PATH" in said.message) is immune
+    assert (assessment.immune, assessment.within_workdir) == (immune, not immune)
+    assert ("is in PATH" in assessment.message) is immune
 
 
 async def test_a_shell_without_a_policy_says_so_when_it_is_hosted(

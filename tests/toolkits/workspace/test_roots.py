@@ -86,11 +86,11 @@ def test_a_root_that_is_replaced_by_a_symlink_has_nothing_inside(place: Path) ->
 
 def test_what_nobody_should_delete_is_known(place: Path) -> None:
     roots = Roots([place / "work"])
-    kept = ["/", "/etc", "/home", "/home/ann", "/root", str(place), str(place / "work")]
-    kept += [*homes(), *(os.path.dirname(home) for home in homes())]
-    assert [path for path in kept if not roots.kept(path)] == []
+    protected = ["/", "/etc", "/home", "/home/ann", "/root", str(place), str(place / "work")]
+    protected += [*homes(), *(os.path.dirname(home) for home in homes())]
+    assert [path for path in protected if not roots.protected_as(path)] == []
     free = [str(place / "work/src"), str(place / "other"), "/home/ann/project", "/usr/share/x"]
-    assert [path for path in free if roots.kept(path)] == []
+    assert [path for path in free if roots.protected_as(path)] == []
     assert roots.is_root_or_above(str(place))
     assert not roots.is_root_or_above(str(place / "work/src"))
 

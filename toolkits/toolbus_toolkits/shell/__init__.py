@@ -66,13 +66,13 @@ class Shell(Toolkit):
         additional_dangerous_files: Further files that a person decides about, with `*` and `?`.
         additional_dangerous_directories: Further folders that a person decides about.
         max_jobs: Background jobs of one caller that run at a time.
-        max_memory_mib: Address space of each process; None is no limit.
-        max_cpu_s: Seconds of processor time of each process; None is no limit.
-        max_file_mib: The largest file that a process may write; None is no limit.
+        max_memory_mib: Address space of each process; None means unlimited.
+        max_cpu_s: Seconds of processor time of each process; None means unlimited.
+        max_file_mib: The largest file that a process may write; None means unlimited.
         name: The name of the toolkit.
         middlewares: As those of a `Toolkit`.
         records: As those of a `Toolkit`.
-        policy: As that of a `Toolkit`. Without one, whoever may call it runs what they like.
+        policy: As that of a `Toolkit`. Without one, all its callers may run any command.
 
     Raises `ValueError` if the folder does not exist, for a variable of toolbus, for a limit that is
     out of range, and where there is no bash.
@@ -110,8 +110,11 @@ class Shell(Toolkit):
             "max_file_mib": max_file_mib,
         }
         config = ShellConfig.model_validate(options)
-        kept = "The directory and exported variables are kept for your next call, and nothing else."
-        lost = "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
+        session_rule = (
+            "The directory and exported variables are kept for your next call, and nothing else."
+            if keep
+            else "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
+        )
         super().__init__(
             name,
             ShellTools(config, name).all,
@@ -120,7 +123,7 @@ class Shell(Toolkit):
             rules=[
                 "A command line is read by bash, without profile and without input: pass options"
                 " that keep a program from asking.",
-                kept if keep else lost,
+                session_rule,
                 "Where a result has `truncated`, `read` its `job` for the part that is left out.",
                 "Run what does not end by itself, such as a server, with `background`; look at its"
                 " output with `read`, and `stop` it when it is not needed any more.",

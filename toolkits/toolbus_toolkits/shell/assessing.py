@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.judging import (
     base_name,
     changes_meaning,
     is_moved_by,
-    judged,
+    judge_command,
 )
 from toolbus_toolkits.shell.matching import (
     MAX_COMMANDS,
@@ -145,7 +145,7 @@ def _verdicts(
     verdicts = []
     for number, found in enumerate(commands):
         command, effect = found.command, found.effect
-        verdicts.append(judged(command, effect, paths, environment))
+        verdicts.append(judge_command(command, effect, paths, environment))
         is_certain = number < leading
         _change_directory(command, effect, paths, environment, is_certain=is_certain)
     # A symlink that one command may put somewhere leads the others away.
@@ -158,7 +158,7 @@ def _verdicts(
 
 
 def _unreadable(why: str, patterns: Sequence[str]) -> Assessment:
-    """Return what is said of a line that cannot be read: it may be anything that a rule forbids."""
+    """Return the assessment of an unreadable line, which may be anything that a rule forbids."""
     message = f"The command line cannot be read before it runs: {one_line(why, 400)}."
     return Assessment(
         "ask",
@@ -258,8 +258,8 @@ def _asked_about(verdict: Verdict, environment: Mapping[str, str]) -> Iterator[S
     A rule for `echo` is none for the files that `echo x > file` writes.
     """
     if verdict.needs_rule:
-        kept = changes_meaning(verdict.command, environment)
-        yield replace(verdict.command, assignments=kept)
+        assignments = changes_meaning(verdict.command, environment)
+        yield replace(verdict.command, assignments=assignments)
     for word in verdict.written:
         yield _writing(word)
 
@@ -312,13 +312,13 @@ def _message(verdicts: Sequence[Verdict]) -> str:
     """
     asked = [verdict for verdict in verdicts if not verdict.is_read_only and _reasons(verdict)]
     asked.sort(key=lambda verdict: (not verdict.immune, not verdict.effect.deletes))
-    told = [
+    clauses = [
         f"`{_shown(verdict.command)}`: {'; '.join(_reasons(verdict)[:_MAX_SHOWN])}"
         for verdict in asked[:_MAX_SHOWN]
     ]
     if len(asked) > _MAX_SHOWN:
-        told.append(f"and {len(asked) - _MAX_SHOWN} more commands")
-    return one_line("; ".join(told), 1_500) + "."
+        clauses.append(f"and {len(asked) - _MAX_SHOWN} more commands")
+    return one_line("; ".join(clauses), 1_500) + "."
 
 
 def _preview(verdicts: Sequence[Verdict]) -> str:

@@ -35,8 +35,8 @@ _MAX_ENDED_CHARS = 64 * 1024 * 1024
 are left out."""
 _END_S = 1.0
 _WRITE_S = 5.0
-_MAX_JUDGED = 64
-"""Texts for one job that are judged at a time. Beyond that they have to be judged again."""
+_MAX_ASSESSED = 64
+"""Texts for one job that are assessed at a time. Beyond that they have to be assessed again."""
 _MAX_ASKERS = 1_000
 """Whose jobs are remembered; beyond that, those without a job start again with the id 1."""
 
@@ -47,23 +47,23 @@ class WrittenLines:
     def __init__(self) -> None:
         self._unfinished = ""
         """What was written and may go on in the next text: `r`, or a quote that is open."""
-        self._judged = dict[str, str]()
-        """What was unfinished when a text was judged."""
+        self._assessed = dict[str, str]()
+        """What was unfinished when a text was assessed."""
 
-    def judged(self, text: str) -> str:
-        """Return the lines that a text ends, which is judged now."""
-        if len(self._judged) >= _MAX_JUDGED:
-            self._judged.clear()
-        self._judged[text] = self._unfinished
+    def note_assessment(self, text: str) -> str:
+        """Return the lines that a text ends, and remember that it was assessed so."""
+        if len(self._assessed) >= _MAX_ASSESSED:
+            self._assessed.clear()
+        self._assessed[text] = self._unfinished
         return self._unfinished + text
 
     def write(self, text: str) -> None:
         """Note that a text is written.
 
-        Raises `ToolFailed` if another one was written since this one was judged, so that it ends
+        Raises `ToolFailed` if another one was written since this one was assessed, so that it ends
         another line.
         """
-        if self._judged and self._judged.get(text) != self._unfinished:
+        if self._assessed and self._assessed.get(text) != self._unfinished:
             message = "another text was written to this job since this one was judged: nothing was"
             raise ToolFailed(f"{message} written, call it again", details={"reason": "changed"})
         lines = self._unfinished + text
@@ -76,7 +76,7 @@ class Job:
 
     Args:
         command: The command line.
-        max_bytes: It is killed when it has written more; None is no limit.
+        max_bytes: It is killed when it has written more; None means unlimited.
     """
 
     def __init__(self, command: str, max_bytes: int | None = None) -> None:
@@ -280,12 +280,12 @@ class Jobs:
         of_asker = [other for other, owner in self._ended.items() if owner == asker]
         left_out = of_asker[:-_MAX_ENDED_OF_ONE]
         number = len(self._ended)
-        chars = sum(other.output.kept_size for other in self._ended)
+        chars = sum(other.output.retained_size for other in self._ended)
         for other in self._ended:
             if other is job or (number <= _MAX_ENDED and chars <= _MAX_ENDED_CHARS):
                 break
             number -= 1
-            chars -= other.output.kept_size
+            chars -= other.output.retained_size
             left_out.append(other)
         for other in dict.fromkeys(left_out):
             owner = self._ended.pop(other)

@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.path_resolver import PathResolver, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
 from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below
 
-__all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judged"]
+__all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judge_command"]
 
 _OWN_VARIABLE = re.compile("[a-z_][a-z0-9_]*")
 """A variable that no program looks for: those of programs are upper-case, but for proxies."""
@@ -125,7 +125,7 @@ def changes_meaning(
     return tuple(found)
 
 
-def judged(
+def judge_command(
     command: SimpleCommand, effect: Effect, paths: PathResolver, environment: Mapping[str, str]
 ) -> Verdict:
     """Judge one command.
@@ -364,8 +364,8 @@ def _judge_deletion(
             # A name may be anything there; these are the directory itself, and those above it.
             if not target.text.strip("./"):
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
-        elif kept := paths.kept(target.path):
-            verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {kept}")
+        elif protected := paths.protected_as(target.path):
+            verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {protected}")
 
 
 def _shown(word: Word) -> str:

@@ -106,8 +106,8 @@ class Output(_Ends):
         super().__init__(_HEAD_CHARS, _TAIL_CHARS)
 
     @property
-    def kept_size(self) -> int:
-        """How many characters are kept."""
+    def retained_size(self) -> int:
+        """How many characters are retained: the beginning and the end."""
         return self.head_size + self.size - self.tail_start
 
     def page(self, offset: int) -> Page:
@@ -174,8 +174,8 @@ class Excerpt(_Ends):
         # The text of the line depends on what it counts; no such line is longer.
         half = (limit - 200) // 2
         first, used = _shown_start(self.head()[:half], half)
-        last, kept = _shown_end((self.head() + self.tail())[-half:], half)
-        left_out = self.size - used - kept
+        last, end_size = _shown_end((self.head() + self.tail())[-half:], half)
+        left_out = self.size - used - end_size
         at = bisect_right(self._pieces, (used, self.size)) - 1
         start, offset = self._pieces[at]
         offset += used - start

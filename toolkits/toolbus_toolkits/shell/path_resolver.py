@@ -251,11 +251,11 @@ class PathResolver:
         """Whether a file is for sure inside a working directory."""
         return target.path is not None and self._roots.contains(target.path)
 
-    def kept(self, path: str) -> str:
+    def protected_as(self, path: str) -> str:
         """Return why nobody should delete a resolved path, to follow "it is"; else empty."""
         if self._home is not None and f"{self._home}/".startswith(f"{path.rstrip('/')}/"):
             return "the home of its user, or has it below it"
-        return self._roots.kept(path)
+        return self._roots.protected_as(path)
 
 
 def _regex_of(name: str) -> str:

@@ -1,9 +1,9 @@
-"""The directory and the exported variables of a caller, where they are kept between commands.
+"""The shell sessions of callers: directory and exported variables, from command to command.
 
 A command writes them at its end into a file that is there for that: after its last line, and in a
 trap of bash where `exit` or an error ends it before. What ends without both changes nothing, and
 the result says so: one that was killed, has run `exec`, or exits with a trap of its own. Functions,
-aliases and options of the shell are not kept.
+aliases and options of the shell are not saved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_BYTES = 64 * 1024
 at least 128 KiB, on Linux 2 MiB."""
 _IN_MEMORY = "/dev/shm"
 _MAX_ASKERS = 1_000
-_MAX_JUDGED = 64
+_MAX_ASSESSED = 64
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _EXPORTED = re.compile(
     rb"""^(?:declare -[a-zA-Z]+|export) (?P<name>[A-Za-z_][A-Za-z0-9_]*)="""
@@ -42,7 +42,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 """Of the quotes `$'...'`, which bash writes where a value has control characters."""
-_NOT_KEPT = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
+_UNSAVED = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
 """The latter are what each bash sets for itself."""
 
 
@@ -61,7 +61,7 @@ class ShellState:
 
 
 class StateDump(NamedTuple):
-    """How a command tells with what it ends."""
+    """How a command writes down what it ends with."""
 
     script: str
     """What bash runs; the command is its first parameter."""
@@ -70,12 +70,12 @@ class StateDump(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Own:
-    """What is kept for one asker."""
+class _Session:
+    """What one asker's next command starts with."""
 
     state: ShellState
-    judged: OrderedDict[str, ShellState] = field(default_factory=OrderedDict)
-    """The last commands that were judged, with what they would start with."""
+    assessed: OrderedDict[str, ShellState] = field(default_factory=OrderedDict)
+    """The last commands that were assessed, with what they would start with."""
 
 
 class ShellSessions:
@@ -87,57 +87,57 @@ class ShellSessions:
 
     def __init__(self, first: ShellState) -> None:
         self._first = first
-        self._lock = threading.Lock()  # commands are judged on other threads than they are run on
-        self._by_asker = OrderedDict[Asker, _Own]()
+        self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
+        self._by_asker = OrderedDict[Asker, _Session]()
         # A disk takes milliseconds to delete a file, in which the event loop would stand still.
         self._folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
-    def judged(self, asker: Asker, command: str) -> ShellState:
-        """Return what a command would start with, which is judged now."""
+    def note_assessment(self, asker: Asker, command: str) -> ShellState:
+        """Return what a command would start with, and remember that it was assessed so."""
         with self._lock:
-            own = self._own(asker)
-            own.judged[command] = own.state
-            own.judged.move_to_end(command)
-            if len(own.judged) > _MAX_JUDGED:
-                own.judged.popitem(last=False)
-            return own.state
+            session = self._session(asker)
+            session.assessed[command] = session.state
+            session.assessed.move_to_end(command)
+            if len(session.assessed) > _MAX_ASSESSED:
+                session.assessed.popitem(last=False)
+            return session.state
 
     def begin(self, asker: Asker, command: str) -> ShellState:
         """Return what a command starts with.
 
-        Raises `ToolFailed` if another one has changed that since this one was judged: in another
+        Raises `ToolFailed` if another one has changed that since this one was assessed: in another
         directory it would be another command; and if the directory does not exist any more.
         """
         with self._lock:
-            own = self._own(asker)
-            state = own.state
-            if own.judged.get(command, state) != state:
-                del own.judged[command]
+            session = self._session(asker)
+            state = session.state
+            if session.assessed.get(command, state) != state:
+                del session.assessed[command]
                 text = f"another command has changed the directory to {state.directory}, or the"
                 text += " variables, since this one was judged: nothing was run, call it again"
                 # Not `retryable`: a client would repeat it by itself, and judge nothing again.
                 raise ToolFailed(text, details={"reason": "changed"})
             if not os.path.isdir(state.directory):
-                own.state = self._first
+                session.state = self._first
                 text = f"the directory {state.directory} does not exist any more: nothing was run,"
                 text += f" and the next command starts in {self._first.directory}"
                 raise ToolFailed(text, details={"reason": "no_directory"})
             return state
 
     @contextmanager
-    def telling(self) -> Iterator[StateDump]:
-        """Let a command tell with what it ends, into a file that is there while the block runs."""
+    def dumping(self) -> Iterator[StateDump]:
+        """Let a command dump its state at its end, into a file that exists while the block runs."""
         descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
         # Only builtins: `env` would cost as much as all the rest of a short command. They are named
         # so, and the file is written by `>|`, whatever functions and options the command has set.
         words = ("pwd -P", "printf '\\0'", "export -p", "printf '\\0'")
-        telling = " && ".join(f"builtin {word}" for word in words)
+        dump = " && ".join(f"builtin {word}" for word in words)
         into = f">|{quote(path)} 2>&-"
-        trap = f"{{ {telling}; }} {into}"
+        trap = f"{{ {dump}; }} {into}"
         # It keeps the status of the command. All stands in one line, which bash has read before the
         # command runs, and the command in `eval`, where a quote that is open takes nothing of this.
         status = 'case $_toolbus_status in 0) ;; *) (builtin exit "$_toolbus_status");; esac'
-        end = f"{{ _toolbus_status=$?; {telling}; {status}; }} {into}"
+        end = f"{{ _toolbus_status=$?; {dump}; {status}; }} {into}"
         try:
             yield StateDump(f'trap {quote(trap)} EXIT; eval "shift; $1\n"; {end}', descriptor)
         finally:
@@ -145,13 +145,13 @@ class ShellSessions:
             with suppress(OSError):  # the command has removed it
                 os.unlink(path)
 
-    def keep(self, asker: Asker, told: StateDump) -> list[str]:
-        """Keep what a command told at its end.
+    def save(self, asker: Asker, dump: StateDump) -> list[str]:
+        """Save what a command dumped at its end.
 
         Returns:
-            What is not kept, and why.
+            What is not saved, and why.
         """
-        data = os.pread(told.descriptor, 2 * _MAX_BYTES, 0)
+        data = os.pread(dump.descriptor, 2 * _MAX_BYTES, 0)
         directory, mark, variables = data.partition(b"\n\0")
         if not mark or not directory.startswith(b"/"):  # it ended without its trap, or nowhere
             text = "the directory and the exported variables are as before this command: it ended"
@@ -159,8 +159,8 @@ class ShellSessions:
         where = os.fsdecode(directory)
         is_whole = variables.endswith(b"\0") and len(variables) <= _MAX_BYTES
         with self._lock:
-            own = self._own(asker)
-            own.state = self._state(where, variables) if is_whole else own.state.at(where)
+            session = self._session(asker)
+            session.state = self._state(where, variables) if is_whole else session.state.at(where)
         return [] if is_whole else [f"variables are not kept: they have over {_MAX_BYTES:,} bytes"]
 
     def _state(self, directory: str, variables: bytes) -> ShellState:
@@ -171,21 +171,21 @@ class ShellSessions:
         first = self._first.variables
         # Names that no variable of bash has are passed on by it, and cannot be changed in it.
         found |= {name: first[name] for name in first if not _NAME.fullmatch(name)}
-        for name in _NOT_KEPT:
+        for name in _UNSAVED:
             found.pop(name, None)
-        names = (found.keys() | first.keys()) - _NOT_KEPT
+        names = (found.keys() | first.keys()) - _UNSAVED
         changed = frozenset(name for name in names if found.get(name) != first.get(name))
         return ShellState(directory, found, changed)
 
-    def _own(self, asker: Asker) -> _Own:
-        own = self._by_asker.get(asker)
-        if own is None:
-            own = self._by_asker[asker] = _Own(self._first)
+    def _session(self, asker: Asker) -> _Session:
+        session = self._by_asker.get(asker)
+        if session is None:
+            session = self._by_asker[asker] = _Session(self._first)
             if len(self._by_asker) > _MAX_ASKERS:
                 self._by_asker.popitem(last=False)
         else:
             self._by_asker.move_to_end(asker)
-        return own
+        return session
 
 
 def _value_of(quoted: bytes) -> bytes:

@@ -124,12 +124,12 @@ class ShellTools:
         self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
         self._limits = config.limits()
         self._first = ShellState(str(config.workdir), variables)
-        self._kept = ShellSessions(self._first) if config.keep else None
+        self._sessions = ShellSessions(self._first) if config.keep else None
         self._dangerous = (
             config.additional_dangerous_files,
             config.additional_dangerous_directories,
         )
-        self._places = lru_cache(maxsize=16)(self._places_of)
+        self._paths = lru_cache(maxsize=16)(self._paths_of)
         self.jobs: Jobs = Jobs(config.max_jobs)
         self.started: int = 0
         """How many of the tools are started."""
@@ -183,25 +183,25 @@ class ShellTools:
     ) -> CommandResult:
         _check(command)
         asker = asker_of(context)
-        kept = self._kept
-        begun = self._first if kept is None else kept.begin(asker, command)
+        sessions = self._sessions
+        begun = self._first if sessions is None else sessions.begin(asker, command)
         if background:
             return await self._run_as_job(context, command, begun)
         job = Job(command, _MAX_OUTPUT_BYTES)
         seconds = seconds_to_answer(context, timeout_s)
         notes: list[str] = []
         with ExitStack() as stack:
-            told = None if kept is None else stack.enter_context(kept.telling())
+            dump = None if sessions is None else stack.enter_context(sessions.dumping())
             progress = _Progress(context, job)
             stack.callback(progress.end)
             bash = (*self._bash, command)
-            if told is not None:
-                bash = (*self._bash, told.script, self._bash[0], command)
+            if dump is not None:
+                bash = (*self._bash, dump.script, self._bash[0], command)
             timed_out = await self._run_job(context, job, begun, seconds, bash)
             if job.is_killed_for_output:
                 notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
-            if kept is not None and told is not None:
-                notes += kept.keep(asker, told)
+            if sessions is not None and dump is not None:
+                notes += sessions.save(asker, dump)
         return self._result(asker, job, timed_out, notes)
 
     async def _run_job(
@@ -280,11 +280,11 @@ class ShellTools:
         )
 
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
-        kept = self._kept
+        sessions = self._sessions
         asker = asker_of(context)
-        begun = self._first if kept is None else kept.judged(asker, command)
-        roots, sensitive = self._places(context.workdirs)
-        said = assess_line(
+        begun = self._first if sessions is None else sessions.note_assessment(asker, command)
+        roots, sensitive = self._paths(context.workdirs)
+        assessment = assess_line(
             command,
             directory=begun.directory,
             environment=begun.variables,
@@ -293,19 +293,19 @@ class ShellTools:
             patterns=context.patterns,
         )
         changed = sorted(name for name in begun.changed if not is_harmless(name))
-        if not changed or said.behavior == "deny" or said.immune:
-            return said
+        if not changed or assessment.behavior == "deny" or assessment.immune:
+            return assessment
         # What a command is and does depends on them, as on PATH: nothing known of it holds.
         names = ", ".join(changed[:_MAX_NAMED])
         return Assessment(
             "ask",
             message=f"an earlier command has changed variables that may change it: {names}",
-            matches=said.matches,
+            matches=assessment.matches,
             parts=((),),
-            uncertain=said.uncertain,
+            uncertain=assessment.uncertain,
         )
 
-    def _places_of(self, workdirs: tuple[str, ...]) -> tuple[Roots, SensitivePaths]:
+    def _paths_of(self, workdirs: tuple[str, ...]) -> tuple[Roots, SensitivePaths]:
         """Return the working directories, also those of who judges the call, and what is apart."""
         further = filter(os.path.isdir, workdirs)
         roots = Roots([self._first.directory, *further])
@@ -375,18 +375,18 @@ class ShellTools:
         message = f"gives text to the job {job}: {found.command}"
         if found.lines is None:
             return Assessment("ask", message=message, preview=text)
-        lines = found.lines.judged(text)
-        said = self._assess_run(context, lines) if lines.strip() else Assessment("pass")
+        lines = found.lines.note_assessment(text)
+        assessment = self._assess_run(context, lines) if lines.strip() else Assessment("pass")
         # Earlier lines may have changed its directory and what a command is: that a line only
         # reads, or changes files of the working directory alone, is not known.
         return replace(
-            said,
+            assessment,
             behavior="ask",
             read_only=False,
             within_workdir=False,
-            message=f"{message}; as a line: {said.message or 'it only reads'}",
+            message=f"{message}; as a line: {assessment.message or 'it only reads'}",
             preview=text,
-            parts=said.parts or ((),),
+            parts=assessment.parts or ((),),
             reaches=f"{self._name}.run",
         )
 

@@ -164,10 +164,10 @@ class Roots:
         """Whether a resolved path is a working directory, or has one below it."""
         return any(is_same_or_below(folder, path) for folder in self.folders)
 
-    def kept(self, path: str) -> str:
+    def protected_as(self, path: str) -> str:
         """Return why nobody should delete a resolved path, to follow "it is"; else empty.
 
-        Kept are working directories, homes, `/`, its children, and what has one of these below it.
+        Those are working directories, homes, `/`, its children, and what has one of these below.
         """
         if path == "/":
             return "the root of all files"

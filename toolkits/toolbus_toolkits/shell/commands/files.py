@@ -129,7 +129,7 @@ def _chmod(command: SimpleCommand) -> Effect:
 
 def _chown(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words[1:] if word.value]
-    is_recursive = any(re.fullmatch(r"-[A-Za-z]*R[A-Za-z]*|--recursive", each) for each in values)
+    is_recursive = any(re.fullmatch(r"-[A-Za-z]*R[A-Za-z]*|--recursive", value) for value in values)
     why = "it changes to whom files belong"
     if is_recursive and any(_ROOT.fullmatch(value) for value in values):
         return Effect(why=why, immune="it changes all files of a folder of the system")

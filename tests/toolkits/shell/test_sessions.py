@@ -1,4 +1,4 @@
-"""What `Shell(keep=True)` keeps between the commands of a caller."""
+"""What lasts between the commands of a caller with `Shell(keep=True)`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ANN = ToolContext(caller=Participant(id="1", name="ann"))
 BEN = ToolContext(caller=Participant(id="2", name="ben"))
 
 
-class _Kept:
-    """A shell that keeps, and what it says."""
+class _KeepingShell:
+    """A shell that keeps its state, and the results of its commands."""
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
@@ -36,10 +36,10 @@ class _Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Kept:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _KeepingShell:
     monkeypatch.setenv("LANG", "C.UTF-8")
     (tmp_path / "sub").mkdir()
-    return _Kept(tmp_path)
+    return _KeepingShell(tmp_path)
 
 
 LOOK = 'echo "${PWD##*/}" "$MODE" "$LANG"'
@@ -73,14 +73,14 @@ LOOK = 'echo "${PWD##*/}" "$MODE" "$LANG"'
     ],
 )
 async def test_the_next_command_starts_with_what_a_command_ended_with(
-    kept: _Kept, command: str, seen: str | None
+    shell: _KeepingShell, command: str, seen: str | None
 ) -> None:
-    before = " ".join((await kept.out(LOOK)).split())
-    result = await kept.run(command, timeout_s=0.3 if "sleep" in command else 60)
+    before = " ".join((await shell.out(LOOK)).split())
+    result = await shell.run(command, timeout_s=0.3 if "sleep" in command else 60)
     if "ls()" in command:
-        assert await kept.out("type -t ls") == "file\n"
+        assert await shell.out("type -t ls") == "file\n"
         return
-    assert " ".join((await kept.out(LOOK)).split()) == (seen or before)
+    assert " ".join((await shell.out(LOOK)).split()) == (seen or before)
     is_read = "(exit 1" not in command
     assert ("are as before this command" in result["stderr"]) is (seen is None and is_read)
 
@@ -89,10 +89,12 @@ async def test_the_next_command_starts_with_what_a_command_ended_with(
     "command",
     ["exit 3", "false", "trap 'echo bye' EXIT; false", "(exit 7", 'echo $# "$@" $0', "set -u; $1"],
 )
-async def test_a_command_ends_as_it_does_without_keeping(kept: _Kept, command: str) -> None:
-    plain = await Shell(kept.workdir).execute(ANN, "run", {"command": command})
+async def test_a_command_ends_as_it_does_without_keeping(
+    shell: _KeepingShell, command: str
+) -> None:
+    plain = await Shell(shell.workdir).execute(ANN, "run", {"command": command})
     result: Any = plain.value
-    found = await kept.run(command)
+    found = await shell.run(command)
     assert (found["exit"], found["stdout"]) == (result["exit"], result["stdout"])
 
 
@@ -100,76 +102,76 @@ async def test_a_command_ends_as_it_does_without_keeping(kept: _Kept, command: s
     "value",
     ["", 'a"b$c`d\\e!', "'\n\t\x01\x1b[0m\\n\x7f", 'declare -x PATH="x"\n', "é\u2028", "\x85"],
 )
-async def test_values_are_kept_as_they_are(kept: _Kept, value: str) -> None:
-    await kept.run(f"export MODE={shlex.quote(value)} LAST")
-    found = await kept.out("printenv -0 MODE | od -An -v -tx1; echo ${LAST-unset}")
+async def test_values_last_as_they_are(shell: _KeepingShell, value: str) -> None:
+    await shell.run(f"export MODE={shlex.quote(value)} LAST")
+    found = await shell.out("printenv -0 MODE | od -An -v -tx1; echo ${LAST-unset}")
     assert bytes.fromhex(found.removesuffix("unset\n")) == value.encode() + b"\0"
-    assert await kept.out("ls nowhere 2>&1 | wc -l") == "1\n"
+    assert await shell.out("ls nowhere 2>&1 | wc -l") == "1\n"
 
 
-async def test_each_caller_has_its_own(kept: _Kept) -> None:
-    await kept.run("cd sub; export MODE=ann")
+async def test_each_caller_has_its_own(shell: _KeepingShell) -> None:
+    await shell.run("cd sub; export MODE=ann")
     for_ann = ToolContext(caller=BEN.caller, on_behalf_of=ANN.caller)
     for other in (BEN, for_ann):
-        assert await kept.out("echo $MODE$OLDPWD", other) == "\n"
+        assert await shell.out("echo $MODE$OLDPWD", other) == "\n"
 
 
-async def test_a_job_starts_there_and_changes_nothing(kept: _Kept) -> None:
-    await kept.run("cd sub")
-    job = (await kept.run("pwd; cd /; export MODE=job", background=True))["job"]
+async def test_a_job_starts_there_and_changes_nothing(shell: _KeepingShell) -> None:
+    await shell.run("cd sub")
+    job = (await shell.run("pwd; cd /; export MODE=job", background=True))["job"]
     page: Any = {"running": True}
     while page["running"]:
-        await kept.run("true")
-        page = (await kept.toolkit.execute(ANN, "read", {"job": job})).value
+        await shell.run("true")
+        page = (await shell.toolkit.execute(ANN, "read", {"job": job})).value
     assert page["text"].endswith("/sub\n")
-    assert await kept.out("echo ${PWD##*/} $MODE") == "sub\n"
+    assert await shell.out("echo ${PWD##*/} $MODE") == "sub\n"
 
 
 async def test_a_command_is_judged_where_and_with_what_it_will_run(
-    kept: _Kept, tmp_path: Path
+    shell: _KeepingShell, tmp_path: Path
 ) -> None:
     (tmp_path / "sub" / "link").symlink_to("/etc")
-    assert (await kept.assess("touch link/x")).within_workdir
-    await kept.run("cd sub; export LANG=C NO_COLOR=1")
-    assert not (await kept.assess("touch link/x")).within_workdir
-    assert (await kept.assess("ls")).read_only
-    await kept.run("export PATH=$PWD:$PATH LD_PRELOAD=")
-    said = await kept.assess("ls")
-    assert (said.behavior, said.immune, said.read_only) == ("ask", False, False)
-    assert said.message.endswith("that may change it: LD_PRELOAD, PATH")
-    assert (said.matches, said.parts) == (("ls:*",), ((),))
-    assert (await kept.assess("eval $x")).immune
-    assert (await kept.assess("ls", BEN)).read_only
+    assert (await shell.assess("touch link/x")).within_workdir
+    await shell.run("cd sub; export LANG=C NO_COLOR=1")
+    assert not (await shell.assess("touch link/x")).within_workdir
+    assert (await shell.assess("ls")).read_only
+    await shell.run("export PATH=$PWD:$PATH LD_PRELOAD=")
+    assessment = await shell.assess("ls")
+    assert (assessment.behavior, assessment.immune, assessment.read_only) == ("ask", False, False)
+    assert assessment.message.endswith("that may change it: LD_PRELOAD, PATH")
+    assert (assessment.matches, assessment.parts) == (("ls:*",), ((),))
+    assert (await shell.assess("eval $x")).immune
+    assert (await shell.assess("ls", BEN)).read_only
 
 
 async def test_a_command_does_not_run_in_another_place_than_it_was_judged_for(
-    kept: _Kept,
+    shell: _KeepingShell,
 ) -> None:
-    await kept.assess("pwd")
-    await kept.run("cd sub")
+    await shell.assess("pwd")
+    await shell.run("cd sub")
     with pytest.raises(ToolFailed, match="nothing was run, call it again") as raised:
-        await kept.run("pwd")
+        await shell.run("pwd")
     assert raised.value.details["reason"] == "changed"
     assert not raised.value.retryable  # a client would repeat it unjudged
-    assert (await kept.out("pwd")).endswith("/sub\n")
+    assert (await shell.out("pwd")).endswith("/sub\n")
 
 
 async def test_after_a_directory_that_vanished_the_next_command_starts_anew(
-    kept: _Kept, tmp_path: Path
+    shell: _KeepingShell, tmp_path: Path
 ) -> None:
-    await kept.run("cd sub")
+    await shell.run("cd sub")
     (tmp_path / "sub").rmdir()
     with pytest.raises(ToolFailed, match="does not exist any more: nothing was run"):
-        await kept.run("touch here")
-    await kept.run("touch here")
+        await shell.run("touch here")
+    await shell.run("touch here")
     assert (tmp_path / "here").exists()
 
 
 @pytest.mark.parametrize("size", [70_000, 300_000])
-async def test_too_many_variables_are_not_kept(kept: _Kept, size: int) -> None:
-    await kept.run("export MODE=small")
+async def test_too_many_variables_are_not_saved(shell: _KeepingShell, size: int) -> None:
+    await shell.run("export MODE=small")
     parts = "; ".join(f"export BIG{number}=$x" for number in range(3))
     command = f"cd sub; x=$(printf %{size // 3}s x); {parts}"
-    said = await kept.run(command)
-    assert said["stderr"].endswith("[variables are not kept: they have over 65,536 bytes]\n")
-    assert await kept.out("echo ${PWD##*/} $MODE ${#BIG0}") == "sub small 0\n"
+    result = await shell.run(command)
+    assert result["stderr"].endswith("[variables are not kept: they have over 65,536 bytes]\n")
+    assert await shell.out("echo ${PWD##*/} $MODE ${#BIG0}") == "sub small 0\n"
