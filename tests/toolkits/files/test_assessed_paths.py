@@ -144,19 +144,19 @@ def test_a_judgement_is_of_one_asker_and_one_path_for_a_time(
     paths = AssessedPaths()
     paths.note(ToolContext(), "link", "/plain")
     assert paths.take(ToolContext(), "other", "/env")
-    monkeypatch.setattr(assessed_paths, "_KEPT_S", -1.0)
+    monkeypatch.setattr(assessed_paths, "_MAX_AGE_S", -1.0)
     paths.note(ToolContext(), "link", "/plain")
     assert take(paths, "/env")
 
 
-def test_what_is_kept_is_bounded_and_many_targets_are_none() -> None:
+def test_what_is_remembered_is_bounded_and_many_targets_are_none() -> None:
     paths = AssessedPaths()
     for number in range(3_000):
         paths.note(ToolContext(), f"{number}", "/x")
         paths.note(ToolContext(), "link", f"/{number}")
-    (kept,) = paths._by_asker.values()
-    assert len(kept) <= 1024
-    assert len(kept["link"]) <= 9
+    (remembered,) = paths._by_asker.values()
+    assert len(remembered) <= 1024
+    assert len(remembered["link"]) <= 9
     assert not take(paths, "/2999")
 
 

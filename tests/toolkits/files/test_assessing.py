@@ -1,4 +1,4 @@
-"""What is said of a call before it runs, and what permissions decide by it."""
+"""What an assessment says of a call before it runs, and what permissions decide by it."""
 
 from __future__ import annotations
 
@@ -206,8 +206,8 @@ class Judge:
         agent = SimpleNamespace(name="agent", issuer="", alias="")
         who = SimpleNamespace(caller=agent, on_behalf_of=None, forwarded_for=(), is_hosted=False)
         call = cast(JudgedCall, SimpleNamespace(tool=tool, arguments={}, context=who))
-        said = await self.assess(line, permissions.patterns(call))
-        return permissions.decide(call, said).behavior
+        assessment = await self.assess(line, permissions.patterns(call))
+        return permissions.decide(call, assessment).behavior
 
 
 async def test_each_call_gets_its_decision_in_each_mode(files: Files, place: Path) -> None:
@@ -334,16 +334,16 @@ async def test_the_message_says_what_a_call_does(
 ) -> None:
     for path in ("notes.txt", "src/app.py", f"{place}/more/other.txt"):
         await run(files, "read", {"path": path})
-    said = await Judge(files, place).assess(line, ("deep",))
-    assert message.replace("@", str(place)) in said.message
+    assessment = await Judge(files, place).assess(line, ("deep",))
+    assert message.replace("@", str(place)) in assessment.message
 
 
 async def test_the_preview_is_the_diff_that_the_call_returns(files: Files, place: Path) -> None:
     await run(files, "read", {"path": "notes.txt"})
-    said = await Judge(files, place).assess("write notes.txt")
+    assessment = await Judge(files, place).assess("write notes.txt")
     changed = await run(files, "write", {"path": "notes.txt", "text": "new\n"})
-    assert said.preview == changed["diff"]
-    assert said.preview.endswith("-x\n+new")
+    assert assessment.preview == changed["diff"]
+    assert assessment.preview.endswith("-x\n+new")
 
 
 async def test_an_assessment_shows_nothing_of_secrets_that_were_not_read(
@@ -352,18 +352,18 @@ async def test_an_assessment_shows_nothing_of_secrets_that_were_not_read(
     (place / "work" / ".env").write_text("x\ny=1\n")
     token = token_of(b"x\ny=1\n")
 
-    async def said(tool: str, **arguments: Any) -> Assessment:
+    async def assessed(tool: str, **arguments: Any) -> Assessment:
         return await files.assess(ToolContext(), tool, {"path": ".env", **arguments})
 
-    guesses = [await said("write", text="", token=each) for each in (token, token_of(b"z"))]
+    guesses = [await assessed("write", text="", token=guess) for guess in (token, token_of(b"z"))]
     assert guesses[0] == guesses[1]
     await run(files, "read", {"path": ".env", "limit": 1})
-    guesses += [await said("edit", old_text=text, new_text="") for text in ("y = 1", "y = 2")]
+    guesses += [await assessed("edit", old_text=text, new_text="") for text in ("y = 1", "y = 2")]
     assert guesses[2] == guesses[3]
-    guesses.append(await said("insert", line=1, text="z"))
-    assert {each.preview for each in guesses} == {""}
+    guesses.append(await assessed("insert", line=1, text="z"))
+    assert {guess.preview for guess in guesses} == {""}
     await run(files, "read", {"path": ".env"})
-    assert (await said("write", text="x\n", token=token)).preview.endswith("-y=1")
+    assert (await assessed("write", text="x\n", token=token)).preview.endswith("-y=1")
 
 
 @pytest.mark.parametrize(
@@ -385,16 +385,16 @@ async def test_a_suggestion_covers_the_folder_of_a_file(
     arguments = {"path": path.replace("@", str(place)), "text": "x"}
     (rule,) = (await files.assess(ToolContext(), "write", arguments)).suggestions
     assert rule.match == pattern.replace("@", str(place))
-    said = await files.assess(ToolContext(), "write", arguments, (rule.match,))
-    assert said.parts == ((rule.match,),)
+    assessment = await files.assess(ToolContext(), "write", arguments, (rule.match,))
+    assert assessment.parts == ((rule.match,),)
     for other in ("write other.txt", "write @/more/other.txt", "write src.txt/x"):
         assert (await judge.assess(other, (rule.match,))).parts == ((),)
 
 
 async def test_what_no_rule_allows_has_no_suggestion(files: Files, place: Path) -> None:
     for line in ("write .bashrc", "write src", "write /etc/x"):
-        said = await Judge(files, place).assess(line)
-        assert said.suggestions == ()
+        assessment = await Judge(files, place).assess(line)
+        assert assessment.suggestions == ()
 
 
 async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
@@ -402,9 +402,9 @@ async def test_a_tree_that_is_too_large_is_covered_by_each_pattern(
 ) -> None:
     monkeypatch.setattr(assessing, "_LISTING_S", 0.0)
     for line in ("grep x", "glob *.py", "watch ."):
-        said = await Judge(files, place).assess(line, ("nothing/**",))
-        assert said.matches == ("nothing/**",)
-        assert "too many files" in said.message
+        assessment = await Judge(files, place).assess(line, ("nothing/**",))
+        assert assessment.matches == ("nothing/**",)
+        assert "too many files" in assessment.message
 
 
 @pytest.mark.parametrize(
@@ -435,11 +435,11 @@ async def test_a_bad_path_is_judged_as_any_other(files: Files, place: Path, path
         listening.bind(str(place / "work" / "socket"))
         for tool in ("read", "get", "list", "write", "edit", "insert", "put"):
             arguments = {"path": path, **arguments_of(tool, [])}
-            said = await files.assess(ToolContext(), tool, arguments, ("**",))
-            assert said.source == "tool"
-            assert said.matches == ("**",) or said.behavior == "deny"
-            assert said.message.isprintable()
-            assert len(said.message) < 600
+            assessment = await files.assess(ToolContext(), tool, arguments, ("**",))
+            assert assessment.source == "tool"
+            assert assessment.matches == ("**",) or assessment.behavior == "deny"
+            assert assessment.message.isprintable()
+            assert len(assessment.message) < 600
 
 
 async def test_names_that_are_no_text_are_covered(place: Path) -> None:
@@ -456,29 +456,29 @@ async def test_a_glob_is_judged_as_it_finds(place: Path) -> None:
     for pattern in ("secr?ts/*", "secr[!x]ts/*", "secr\xe9ts/*"):
         found = await run(files, "glob", {"pattern": pattern})
         assert found["paths"] == ["secr\xe9ts/x.txt"]
-        said = await files.assess(
+        assessment = await files.assess(
             ToolContext(), "glob", {"pattern": pattern}, ("secr\xe9ts/**", "src/**")
         )
-        assert said.matches == ("secr\xe9ts/**",)
+        assert assessment.matches == ("secr\xe9ts/**",)
 
 
-async def test_where_links_lead_outside_is_not_told_by_rules(files: Files, place: Path) -> None:
+async def test_where_links_lead_outside_is_not_revealed_by_rules(files: Files, place: Path) -> None:
     (place / "secret").mkdir()
     (place / "link").symlink_to("secret")
-    said = await Judge(files, place).assess("read @/link/x", (f"{place}/secret/**", "/**"))
-    assert said.behavior == "deny"
-    assert said.matches == ("/**",)
+    assessment = await Judge(files, place).assess("read @/link/x", (f"{place}/secret/**", "/**"))
+    assert assessment.behavior == "deny"
+    assert assessment.matches == ("/**",)
 
 
-async def test_a_root_that_has_vanished_is_said(tmp_path: Path) -> None:
+async def test_a_root_that_has_vanished_is_reported(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     files = Files(root)
     root.rmdir()
     for line in ("read x", "write x", "list .", "grep x"):
-        said = await Judge(files, tmp_path).assess(line, ("x", "deep"))
-        assert said.source == "tool"
-        assert "would fail" in said.message
+        assessment = await Judge(files, tmp_path).assess(line, ("x", "deep"))
+        assert assessment.source == "tool"
+        assert "would fail" in assessment.message
 
 
 async def test_one_caller_starts_few_listings_at_a_time(
@@ -500,19 +500,19 @@ async def test_one_caller_starts_few_listings_at_a_time(
     assert max(running) == 2
 
 
-async def test_a_mistake_in_a_glob_is_said_in_place_of_rules(files: Files, place: Path) -> None:
+async def test_a_mistake_in_a_glob_is_reported_in_place_of_rules(files: Files, place: Path) -> None:
     arguments = {"pattern": "x", "glob": "[a"}
-    said = await files.assess(ToolContext(), "grep", arguments, ("*.md",))
-    assert said.matches == ()
-    assert "the call would fail" in said.message
+    assessment = await files.assess(ToolContext(), "grep", arguments, ("*.md",))
+    assert assessment.matches == ()
+    assert "the call would fail" in assessment.message
 
 
 async def test_a_tree_that_cannot_be_listed_is_covered_by_each_pattern(
     files: Files, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolbus_toolkits.files.ripgrep._path_of_rg", _no_rg)
-    said = await Judge(files, place).assess("grep x", ("nothing",))
-    assert said.matches == ("nothing",)
+    assessment = await Judge(files, place).assess("grep x", ("nothing",))
+    assert assessment.matches == ("nothing",)
 
 
 def _no_rg() -> str:

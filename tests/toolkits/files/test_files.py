@@ -156,9 +156,9 @@ async def test_two_callers_from_other_processes_lose_no_edit(
             assert await editor.stdout.readline() == b"read\n"
         for editor in editors:
             editor.stdin.write(b"\n")
-        said = [await editor.stdout.readline() for editor in editors]
+        outcomes = [await editor.stdout.readline() for editor in editors]
         # Of two edits of one version one is done: for each of the three files, `changed` or not.
-        for first, second in zip(*(each.split() for each in said), strict=True):
+        for first, second in zip(*(line.split() for line in outcomes), strict=True):
             assert {first, second} == {b"done", b"changed"}
         for editor in editors:
             assert await editor.stdout.readline() == b"ended\n"

@@ -95,7 +95,7 @@ def test_an_error_of_the_system_names_the_path_as_it_was_given_once(
     assert words in message
 
 
-def test_a_root_that_vanished_and_a_folder_that_moved_are_said(root: Path) -> None:
+def test_a_root_that_vanished_and_a_folder_that_moved_are_reported(root: Path) -> None:
     files = ReachedFiles(FilesConfig(root=root))
     with files.at("folder/new") as location:
         draft = Draft(location)

@@ -133,7 +133,7 @@ async def test_grep_finds_the_files_lines_and_counts_of_rg(
     found = await _call(tree, "grep", **arguments, output="count")
     counts = re.findall(rb"(?s)\./(.+?)\0([0-9]+)\n", _bare(tree, "-c", *bare))
     expected = {_name(name): int(count) for name, count in counts}
-    assert dict(each.rsplit(":", 1) for each in found["matches"]) == {
+    assert dict(line.rsplit(":", 1) for line in found["matches"]) == {
         name: str(expected[name]) for name in _expected(set(expected))
     }
 

@@ -103,7 +103,7 @@ async def test_the_newest_file_comes_first_and_names_decide_of_one_time(tools: _
         assert found["truncated"]
 
 
-async def test_where_not_all_matches_were_looked_at_that_is_told(
+async def test_where_not_all_matches_were_looked_at_that_is_reported(
     tools: _Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_MAX_FILES", 4)
@@ -126,12 +126,12 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     ]
     assert not found["truncated"]
     found = await tools.call("grep", pattern="short", output="content", context=1, limit=2)
-    assert [each.split(":")[0].split("-")[0] for each in found["matches"]] == ["long.txt"] * 2
+    assert [line.split(":")[0].split("-")[0] for line in found["matches"]] == ["long.txt"] * 2
     assert found["truncated"]
     # A character of many code points: rg cuts no line of it.
     tools.put("marks.txt", "a" + "\u0301" * 200_000 + "\nafter a\n")
     found = await tools.call("grep", path="marks.txt", pattern="a", output="content")
-    assert [len(each) for each in found["matches"]] == [len("marks.txt:1:") + 2006, 19]
+    assert [len(line) for line in found["matches"]] == [len("marks.txt:1:") + 2006, 19]
     monkeypatch.setattr(searching, "MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
@@ -240,7 +240,7 @@ async def test_files_with_secrets_are_left_out_unless_they_are_named(
         found = await tools.call("grep", pattern=pattern)
         assert (found["matches"], found["left_out"]) == (matches, 2)
         assert "`path`" in found["note"]
-    monkeypatch.setattr(searching, "_COUNT_S", 0.0)  # counts are kept for some seconds
+    monkeypatch.setattr(searching, "_COUNT_S", 0.0)  # counts are cached for some seconds
     tools.put("b.pem", "password\n")
     assert (await tools.call("grep", pattern="password"))["left_out"] == 3
     found = await tools.call("grep", pattern="password", glob="*.txt")
@@ -304,7 +304,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     monkeypatch.setattr(ripgrep, "_path_of_rg", lambda: str(path))
 
 
-async def test_what_rg_finds_outside_is_not_told_by_numbers(
+async def test_what_rg_finds_outside_is_not_revealed_by_numbers(
     tools: _Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a folder was swapped for a symlink while rg was in it."""

@@ -56,7 +56,7 @@ class Caller:
 
     async def preview(self, tool: str, **arguments: Any) -> str:
         """Return what an assessment shows of a call."""
-        (found,) = (each for each in self._files.tools if each.name == tool)
+        (found,) = (known for known in self._files.tools if known.name == tool)
         return (await found.assess(self._context, {"path": "a.txt", **arguments})).preview
 
     async def reason(self, tool: str, **arguments: Any) -> str:

@@ -200,7 +200,7 @@ async def test_a_token_is_enough_for_a_file_that_others_have_read(
 
 
 @pytest.mark.parametrize("was_there", [True, False])
-async def test_of_two_writers_the_one_who_uploads_is_told_that_the_other_was_first(
+async def test_of_two_writers_the_one_who_uploads_learns_that_the_other_was_first(
     tmp_path: Path, call: Caller, was_there: bool
 ) -> None:
     if was_there:

@@ -42,42 +42,42 @@ class Watching:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self._reported: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         self._ends = 0
         self.running: asyncio.Future[Any]
 
     async def put(self, chunk: Any) -> None:
-        await self._told.put(chunk.value)
+        await self._reported.put(chunk.value)
 
     async def next(self) -> str:
-        if not self._told.empty():
-            told = self._told.get_nowait()
-            return f"{told['change']} {told['path']}"
-        getting = asyncio.ensure_future(self._told.get())
+        if not self._reported.empty():
+            change = self._reported.get_nowait()
+            return f"{change['change']} {change['path']}"
+        getting = asyncio.ensure_future(self._reported.get())
         async with asyncio.timeout(60):
             await asyncio.wait([getting, self.running], return_when=asyncio.FIRST_COMPLETED)
         if not getting.done():
             getting.cancel()
             await self.running
-        told = await getting
-        return f"{told['change']} {told['path']}"
+        change = await getting
+        return f"{change['change']} {change['path']}"
 
     async def changes(self) -> list[str]:
-        """Return the changes that the watch tells until now.
+        """Return the changes that the watch reports until now.
 
         A busy machine writes slowly, so one change may come in two parts: they are put together.
         """
-        told: dict[str, None] = {}
-        # What is told together is in no order: the second end comes after all of it.
+        reported: dict[str, None] = {}
+        # What is reported together is in no order: the second end comes after all of it.
         for _ in range(2):
             self._ends += 1
             end = f"added {_END}-{self._ends}/"
             (self._folder / f"{_END}-{self._ends}").mkdir()
             while (change := await self.next()) != end:
                 kind, _, path = change.partition(" ")
-                if kind != "modified" or f"added {path}" not in told:
-                    told[change] = None
-        return list(told)
+                if kind != "modified" or f"added {path}" not in reported:
+                    reported[change] = None
+        return list(reported)
 
 
 @asynccontextmanager
@@ -120,7 +120,7 @@ def _swapped_for_a_link(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "told"),
+    ("act", "reported"),
     [
         (lambda tree: (tree / "new").touch(), ["added new"]),
         (lambda tree: (tree / "src" / "app.py").write_text("new"), ["modified src/app.py"]),
@@ -141,15 +141,15 @@ def _swapped_for_a_link(tree: Path) -> None:
         (lambda tree: os.mkdir(os.fsencode(tree) + b"/\xe9t\xe9"), [r"added \udce9t\udce9/"]),
     ],
 )
-async def test_each_change_below_the_folder_is_told_once(
-    tmp_path: Path, act: Callable[[Path], Any], told: list[str]
+async def test_each_change_below_the_folder_is_reported_once(
+    tmp_path: Path, act: Callable[[Path], Any], reported: list[str]
 ) -> None:
     _tree(tmp_path)
     tree = tmp_path / "tree"
     async with _watching(Files(tree), folder=tree) as watch:
         act(tree)
         # The order within a folder that is listed is that of the disk.
-        assert sorted(await watch.changes()) == sorted(told)
+        assert sorted(await watch.changes()) == sorted(reported)
 
 
 async def test_a_folder_that_is_swapped_for_a_link_before_it_is_opened_is_not_watched(
@@ -168,24 +168,24 @@ async def test_a_folder_that_is_swapped_for_a_link_before_it_is_opened_is_not_wa
     monkeypatch.setattr(watched_tree, "_opened", swapped)
     async with _watching(Files(tree), folder=tree) as watch:
         (tree / "new").mkdir()
-        told = await watch.changes()
+        reported = await watch.changes()
         (tmp_path / "outside" / "secret").write_text("new")
-        told += await watch.changes()
-    assert "added new" in told
-    assert not any("secret" in change for change in told)
+        reported += await watch.changes()
+    assert "added new" in reported
+    assert not any("secret" in change for change in reported)
 
 
 @pytest.mark.parametrize("keeps_names", [True, False])
-async def test_a_file_that_a_tool_writes_is_told_once(
+async def test_a_file_that_a_tool_writes_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_names: bool
 ) -> None:
     if not keeps_names:
         monkeypatch.setattr(watched_tree, "_MAX_NAMES", 0)
     toolkit = Files(tmp_path)
     async with _watching(toolkit, folder=tmp_path) as watch:
-        for told in ("added file", "modified file"):
+        for change in ("added file", "modified file"):
             await toolkit.execute(ToolContext(), "put", {"path": "file"}, b"data")
-            assert await watch.changes() == [told]
+            assert await watch.changes() == [change]
 
 
 async def test_one_file_is_watched_whatever_takes_its_place(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def _refused(toolkit: Files, path: str, reason: str) -> None:
     assert caught.value.details == {"reason": reason}
 
 
-async def test_limits_of_the_system_are_told(
+async def test_limits_of_the_system_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> int:
@@ -279,7 +279,7 @@ async def test_a_caller_has_a_few_watches(tmp_path: Path, monkeypatch: pytest.Mo
             await _refused(toolkit, ".", "too_many")
 
 
-async def test_what_is_in_folders_deeper_than_the_limit_is_not_told(
+async def test_what_is_in_folders_deeper_than_the_limit_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched_tree, "MAX_DEPTH", 2)
@@ -300,7 +300,7 @@ async def test_a_watch_ends_by_itself_before_its_result_would_be_lost(
     assert result.value in ([{"path": ".", "change": "watching"}], [])
 
 
-async def test_when_the_kernel_drops_events_that_is_told_and_the_watch_begins_again(
+async def test_when_the_kernel_drops_events_that_is_reported_and_the_watch_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_lost = threading.Event()
@@ -322,19 +322,19 @@ async def test_when_the_kernel_drops_events_that_is_told_and_the_watch_begins_ag
         assert await watch.changes() == ["added new/file"]
 
 
-async def test_a_slow_caller_is_told_that_changes_were_lost(
+async def test_a_slow_caller_gets_a_notice_that_changes_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_changes, "_MAX_WAITING", 20)
     async with _watching(Files(tmp_path), folder=tmp_path) as watch:
         for number in range(500):
             (tmp_path / str(number)).mkdir()
-        told = await watch.changes()
-    assert "missed ." in told
-    assert len(told) < 500
+        reported = await watch.changes()
+    assert "missed ." in reported
+    assert len(reported) < 500
 
 
-async def test_many_changes_at_once_are_all_told(tmp_path: Path) -> None:
+async def test_many_changes_at_once_are_all_reported(tmp_path: Path) -> None:
     async with _watching(Files(tmp_path), folder=tmp_path) as watch:
         await FILE_THREADS.run(_make_files, tmp_path, 2_000)
         assert set(await watch.changes()) == {f"added {number}" for number in range(2_000)}
@@ -346,7 +346,7 @@ def _make_files(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "is_folder", "told"),
+    ("kinds", "is_folder", "reported"),
     [
         (["added", "modified"], False, ["added"]),
         (["added", "deleted"], False, []),
@@ -358,17 +358,19 @@ def _make_files(folder: Path, count: int) -> None:
         (["deleted", "added", "deleted"], True, ["deleted"]),
     ],
 )
-def test_changes_of_one_path_are_folded(kinds: list[Any], is_folder: bool, told: list[str]) -> None:
+def test_changes_of_one_path_are_folded(
+    kinds: list[Any], is_folder: bool, reported: list[str]
+) -> None:
     changes = WaitingChanges(".", ".")
     for kind in kinds:
         changes.note("a", kind, is_folder=is_folder)
-    assert [change["change"] for change in changes.take()] == told
+    assert [change["change"] for change in changes.take()] == reported
 
 
 @pytest.mark.parametrize(
-    ("notes", "told"),
+    ("notes", "reported"),
     [
-        # A new folder that is moved away takes along what was told to be in it.
+        # A new folder that is moved away takes along what was reported to be in it.
         ("added a/, added a/b/, added a/b/c, deleted a/", ""),
         ("added a/, added a/b, deleted a/, added a/, added a/c", "added a/, added a/c"),
         ("modified a/b, added ab, deleted a/", "added ab, deleted a/"),
@@ -377,13 +379,15 @@ def test_changes_of_one_path_are_folded(kinds: list[Any], is_folder: bool, told:
         ("added a/b, deleted a/, added a/, added a/b", "deleted a/, added a/, added a/b"),
     ],
 )
-def test_nothing_is_told_of_what_was_in_a_folder_that_has_left(notes: str, told: str) -> None:
+def test_nothing_is_reported_of_what_was_in_a_folder_that_has_left(
+    notes: str, reported: str
+) -> None:
     changes = WaitingChanges(".", ".")
     for note in notes.split(", "):
         kind, _, path = note.partition(" ")
         changes.note(path.rstrip("/"), cast(Any, kind), is_folder=path.endswith("/"))
     taken = [f"{change['change']} {change['path']}" for change in changes.take()]
-    assert ", ".join(taken) == told
+    assert ", ".join(taken) == reported
 
 
 async def test_a_stream_without_changes_goes_on(
@@ -413,10 +417,10 @@ async def test_a_watch_ends_with_its_caller(tmp_path: Path) -> None:
 async def test_changes_come_through_a_room(tmp_path: Path) -> None:
     async with room_of("host", "ann") as (host, ann), host.host(Files(tmp_path), public=True):
         async with ann.stream("files.watch") as chunks:
-            told = []
+            reported = []
             async for chunk in chunks:
-                told.append(chunk.value)
-                if len(told) == 2:
+                reported.append(chunk.value)
+                if len(reported) == 2:
                     break
                 (tmp_path / "new").mkdir()
-    assert told == [{"path": ".", "change": "watching"}, {"path": "new/", "change": "added"}]
+    assert reported == [{"path": ".", "change": "watching"}, {"path": "new/", "change": "added"}]

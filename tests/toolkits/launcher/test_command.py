@@ -255,18 +255,18 @@ async def test_a_callback_that_raises_prevents_no_end() -> None:
     def on_output(_: str, data: bytes) -> None:
         raise ZeroDivisionError
 
-    told: list[object] = []
+    errors: list[object] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     options = command_options(on_output)
     async with asyncio.timeout(TIME_S), run_command(bash("echo x; exit 3"), **options) as command:
         assert await command.wait() == 3
-    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     output = Output()
 
     def on_output(name: str, data: bytes) -> None:
@@ -280,10 +280,10 @@ async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> Non
         command.kill()
         assert await command.wait() == 0
     assert output.text() == "x\n"
-    assert not told
+    assert not reported
 
 
-async def test_while_reading_is_paused_the_last_output_is_kept() -> None:
+async def test_while_reading_is_paused_the_last_output_is_not_lost() -> None:
     output = Output()
     options = command_options(output)
     async with asyncio.timeout(TIME_S), run_command(bash("echo x"), **options) as command:
@@ -433,13 +433,13 @@ def end_as_its_host_would(watch: HostWatch) -> None:
 def test_the_watch_kills_no_group_that_has_ended_and_no_group_without_a_line() -> None:
     watch = HostWatch()
     sleepers = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(3)]
-    gone, kept, other = sleepers
+    gone, watched, other = sleepers
     try:
         watch.add(gone.pid, "command")
-        watch.add(kept.pid, "command")
+        watch.add(watched.pid, "command")
         watch.remove(gone.pid)  # from now on its id may be that of any process
         end_as_its_host_would(watch)
-        assert kept.wait(TIME_S) == -signal.SIGKILL
+        assert watched.wait(TIME_S) == -signal.SIGKILL
         assert gone.poll() is None
         assert other.poll() is None
     finally:

@@ -141,7 +141,7 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
     assert len(lines[0]) == 500
 
 
-async def test_of_a_flood_of_lines_only_the_last_of_each_read_are_kept() -> None:
+async def test_of_a_flood_of_lines_only_the_last_of_each_read_remain() -> None:
     lines: list[str] = []
     code = (
         "import os, sys; [os.write(2, b'x\\n' * 32_768) for _ in range(32)]; os.write(2, b'end\\n')"
@@ -164,7 +164,7 @@ async def test_of_a_line_without_an_end_the_first_part_is_held_without_secrets()
     async with asyncio.timeout(60), launch(python(code), redact=measured) as running:
         await written(running)
         await running.exited(30)
-        assert [each[:3] for each in running.last_lines] == ["[c]", "end"]
+        assert [line[:3] for line in running.last_lines] == ["[c]", "end"]
     assert max(sizes) <= 2 * 65_536  # of 2 MiB
 
 

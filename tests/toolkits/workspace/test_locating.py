@@ -215,7 +215,7 @@ def test_a_root_that_changes_stays_the_folder_of_its_path(place: Path, roots: Ro
             found(text, roots)
 
 
-def test_a_root_below_a_folder_that_may_not_be_entered_is_not_said_to_be_outside(
+def test_a_root_below_a_folder_that_may_not_be_entered_is_not_reported_as_outside(
     place: Path,
 ) -> None:
     (place / "work/locked/root/x").mkdir(parents=True)
@@ -233,9 +233,9 @@ def test_names_of_any_bytes_are_found_as_the_system_gave_them(place: Path) -> No
     assert read(b"\xff/a", roots) == b"bytes"
     with os.scandir(place / "work") as entries:
         assert folder in {
-            os.fsencode(found(os.fsencode(each.path), roots).path)
-            for each in entries
-            if each.name not in ("out", "loop", "far", "more")
+            os.fsencode(found(os.fsencode(entry.path), roots).path)
+            for entry in entries
+            if entry.name not in ("out", "loop", "far", "more")
         }
 
 

@@ -168,18 +168,18 @@ def test_a_draft_has_no_name_or_one_that_is_recognised(root: Path, system: str) 
     assert not is_draft(".0123456789abcdef.part2")
 
 
-@pytest.mark.parametrize(("mode", "kept"), [(0o600, 0o600), (0o755, 0o755), (0o7755, 0o755)])
-def test_permissions_are_kept_but_not_those_to_run_as_another_user(
-    root: Path, mode: int, kept: int
+@pytest.mark.parametrize(("mode", "expected"), [(0o600, 0o600), (0o755, 0o755), (0o7755, 0o755)])
+def test_permissions_stay_but_not_those_to_run_as_another_user(
+    root: Path, mode: int, expected: int
 ) -> None:
     (root / "a").write_text("old")
     (root / "a").chmod(mode)
     write(root, "a", b"new", anything)
-    assert stat.S_IMODE((root / "a").stat().st_mode) == kept
+    assert stat.S_IMODE((root / "a").stat().st_mode) == expected
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_the_owner_is_kept_or_the_group_gets_no_more_than_all(root: Path) -> None:
+def test_the_owner_stays_or_the_group_gets_no_more_than_all(root: Path) -> None:
     file = root / "a"
     file.write_text("old")
     os.chown(file, 1234, 2345)
@@ -191,7 +191,7 @@ def test_the_owner_is_kept_or_the_group_gets_no_more_than_all(root: Path) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_the_access_list_is_kept(root: Path) -> None:
+def test_the_access_list_stays(root: Path) -> None:
     entries = [(1, 6, -1), (2, 6, 1234), (4, 0, -1), (16, 6, -1), (32, 0, -1)]
     access = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
     (root / "listed").write_text("old")

@@ -64,7 +64,7 @@ class Files(Toolkit):
         name: The name of the toolkit.
         middlewares: As those of a `Toolkit`.
         records: As those of a `Toolkit`.
-        policy: As that of a `Toolkit`. Without one, whoever may call it changes what they like.
+        policy: As that of a `Toolkit`. Without one, all its callers may change any file.
 
     Raises `ValueError` if a folder does not exist.
     """

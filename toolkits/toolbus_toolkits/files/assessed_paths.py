@@ -1,11 +1,11 @@
-"""Where the paths of judged calls led: the file that was judged is the file that is used.
+"""Where the paths of assessed calls led: the file that was assessed is the file that is used.
 
 A symlink that is swapped between an assessment and its call would lead the call to a file that
-nobody has judged. An assessment and the call that follows it are two requests, and nothing ties
+nobody has assessed. An assessment and the call that follows it are two requests, and nothing ties
 them together but the caller and the path. So each assessment is remembered until a call takes it.
-While those of one path differ, as where it was judged again meanwhile, nobody can tell which of
+While those of one path differ, as where it was assessed again meanwhile, nobody can tell which of
 them a call belongs to: each call is refused, until those that led elsewhere are taken or too old.
-The file is reached by the path where the link leads now, which is judged on its own.
+The file is reached by the path where the link leads now, which is assessed on its own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from toolbus_toolkits.callers import Asker, asker_of
 
 __all__ = ["AssessedPaths"]
 
-_KEPT_S = 600.0
-"""A person has 300 s to answer by default, and a turn judges a call once more after the answer. So
+_MAX_AGE_S = 600.0
+"""A person has 300 s to answer by default, and a turn assesses a call again after the answer. So
 one assessment is left over, and is in the way so long if the path leads elsewhere then."""
 _MAX_ASKERS = 256
 _MAX_PATHS = 1024
-"""Of one asker, those that were judged last."""
+"""Of one asker, those that were assessed last."""
 _MAX_TARGETS = 8
 _MANY = "?"
 """In place of further targets; no path is equal to it."""
@@ -48,14 +48,14 @@ class AssessedPaths:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_asker = OrderedDict[Asker, OrderedDict[str, dict[str, _Open]]]()
-        # The policy of a host judges within the call itself: there it is certain what belongs to it
+        # The policy of a host assesses within the call: there it is certain what belongs to it.
         self._by_run = WeakKeyDictionary[ToolRun, Counter[tuple[str, str]]]()
 
     def note(self, context: ToolContext, path: str, target: str) -> None:
         """Remember an assessment.
 
         Args:
-            context: The call that is judged.
+            context: The call that is assessed.
             path: As it was written.
             target: The real path; "" if it leads nowhere.
         """
@@ -73,9 +73,9 @@ class AssessedPaths:
             _drop_old(targets, now)
             if target not in targets and len(targets) >= _MAX_TARGETS:
                 target = _MANY
-            judged = targets.setdefault(target, _Open(0, 0))
-            judged.count += 1
-            judged.ends_at = now + _KEPT_S
+            noted = targets.setdefault(target, _Open(0, 0))
+            noted.count += 1
+            noted.ends_at = now + _MAX_AGE_S
             self._by_run.setdefault(run_of(context), Counter())[path, target] += 1
 
     def take(self, context: ToolContext, path: str, target: str) -> bool:
@@ -87,15 +87,15 @@ class AssessedPaths:
             target: The real path now.
 
         Returns:
-            Whether it leads where it was judged to lead; also if it was not judged.
+            Whether it leads where its assessment found it; also if there was no assessment.
         """
         with self._lock:
             own = self._by_run.pop(run_of(context), Counter())
             paths = self._by_asker.get(asker_of(context), OrderedDict())
             targets = paths.get(path, {})
-            found = {judged for judged_path, judged in own if judged_path == path}
-            for judged in found:
-                _take(targets, judged, own[path, judged])
+            found = {noted_target for noted_path, noted_target in own if noted_path == path}
+            for noted_target in found:
+                _take(targets, noted_target, own[path, noted_target])
             _drop_old(targets, time.monotonic())
             found.update(targets)
             if targets:  # that of the caller's half; where it differs, the oldest

@@ -73,7 +73,7 @@ def _is_any(path: str) -> bool:
 
 
 class Assessor:
-    """What says before a call what it would do.
+    """Assesses a call before it runs.
 
     Args:
         files: The files.
@@ -83,22 +83,22 @@ class Assessor:
         self._files = files
         # The rules of an operator and of a person: the same ones for each call.
         self._pattern = lru_cache(maxsize=512)(lambda text: RootedPattern(text, files.roots))
-        self._places = PerCallerSemaphore(_MAX_AT_A_TIME)
+        self._slots = PerCallerSemaphore(_MAX_AT_A_TIME)
 
     def reading(self, context: ToolContext, path: str) -> Assessment:
-        """Return what is said of a call that reads one file."""
-        said, paths = self._reading(context, path, "reads")
-        return self._with_rules(context, said, paths)
+        """Return the assessment of a call that reads one file."""
+        assessment, paths = self._reading(context, path, "reads")
+        return self._with_rules(context, assessment, paths)
 
     def listing(self, context: ToolContext, path: str) -> Assessment:
-        """Return what is said of a call that tells the names in one folder."""
-        said, paths = self._reading(context, path, "lists", are_names_told=True)
-        return self._with_rules(context, said, paths)
+        """Return the assessment of a call that lists the names in one folder."""
+        assessment, paths = self._reading(context, path, "lists", names_only=True)
+        return self._with_rules(context, assessment, paths)
 
     async def finding(
         self, context: ToolContext, pattern: str, path: str | None = None
     ) -> Assessment:
-        """Return what is said of a call that tells the names of files in a tree."""
+        """Return the assessment of a call that lists the names of files in a tree."""
         return await self._of_tree(context, path or ".", FileFilter(), pattern)
 
     async def searching(
@@ -108,15 +108,15 @@ class Assessor:
         glob: str | None = None,
         type: str | None = None,
     ) -> Assessment:
-        """Return what is said of a call that reads the files of a tree."""
+        """Return the assessment of a call that reads the files of a tree."""
         which = FileFilter(glob, type)
         return await self._of_tree(call, path or ".", which)
 
     def watching(self, context: ToolContext, path: str) -> Assessment:
-        """Return what is said of a call that tells the names in a tree, also those to come."""
-        said, paths = self._reading(context, path, "watches", are_names_told=True)
+        """Return the assessment of a call that lists the names in a tree, also those to come."""
+        assessment, paths = self._reading(context, path, "watches", names_only=True)
         if not context.patterns or paths.real is None or not paths.is_folder:
-            return self._with_rules(context, said, paths)
+            return self._with_rules(context, assessment, paths)
         try:
             with self._files.at(os.fsencode(paths.real)) as location:
                 names = _folders_below(location)
@@ -124,52 +124,52 @@ class Assessor:
             names = None
         if names is not None:  # and folders that rules name, which may come
             ruled = (self._pattern(text).named_folders() for text in context.patterns)
-            names += (each for each in chain(*ruled) if is_same_or_below(each, paths.real))
-        return self._with_tree(context, said, paths, names and map(_any_name_in, names))
+            names += (folder for folder in chain(*ruled) if is_same_or_below(folder, paths.real))
+        return self._with_tree(context, assessment, paths, names and map(_any_name_in, names))
 
     async def _of_tree(
         self, context: ToolContext, path: str, which: FileFilter, pattern: str | None = None
     ) -> Assessment:
-        are_names_told = pattern is not None
-        verb = "finds files in" if are_names_told else "searches"
-        said, paths = await FILE_THREADS.run(
-            partial(self._reading, context, path, verb, are_names_told=are_names_told)
+        names_only = pattern is not None
+        verb = "finds files in" if names_only else "searches"
+        assessment, paths = await FILE_THREADS.run(
+            partial(self._reading, context, path, verb, names_only=names_only)
         )
         if not context.patterns or paths.real is None or not paths.is_folder:
-            return self._with_rules(context, said, paths)
+            return self._with_rules(context, assessment, paths)
         try:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
-            async with self._places.of(context):
+            async with self._slots.of(context):
                 found = await files_read(
                     self._files, folder, which, pattern=pattern, seconds=_LISTING_S
                 )
         except ToolFailed as error:
-            said = replace(said, message=f"the call would fail: {error.message}")
+            assessment = replace(assessment, message=f"the call would fail: {error.message}")
             if (error.details or {}).get("reason") == "bad_pattern":
-                return self._with_rules(context, said, paths)
-            return _uncertain(said, context.patterns)
+                return self._with_rules(context, assessment, paths)
+            return _uncertain(assessment, context.patterns)
         names: Iterable[str] | None = None
-        if found.is_complete and are_names_told:
+        if found.is_complete and names_only:
             names = map(_any_name_in, dict.fromkeys(map(os.path.dirname, found.paths)))
         elif found.is_complete:
             names = found.paths
         # Secrets are left out of a search, unless it names them.
-        is_read = _is_any if are_names_told or said.immune else self._is_searched
-        with_tree = partial(self._with_tree, context, said, paths, names, is_read=is_read)
+        is_read = _is_any if names_only or assessment.immune else self._is_searched
+        with_tree = partial(self._with_tree, context, assessment, paths, names, is_read=is_read)
         return await FILE_THREADS.run(with_tree)
 
     def _is_searched(self, path: str) -> bool:
         return not self._files.sensitive.reason(path, writes=False)
 
     def _reading(
-        self, context: ToolContext, path: str, verb: str, *, are_names_told: bool = False
+        self, context: ToolContext, path: str, verb: str, *, names_only: bool = False
     ) -> tuple[Assessment, _Paths]:
         try:
-            with self._judged(context, path) as location:
+            with self._located(context, path) as location:
                 shown = _shown(path, self._files.name_of(location))
                 # Names of secrets are none.
-                reason = "" if are_names_told else self._reason(path, location, writes=False)
+                reason = "" if names_only else self._reason(path, location, writes=False)
                 paths = self._paths(path, location)
         except ToolFailed as error:
             return self._unreached(path, error, reads=True)
@@ -178,13 +178,13 @@ class Assessor:
         return Assessment("pass", read_only=True, message=f"{verb} {shown}"), paths
 
     def writing(self, context: ToolContext, path: str) -> Assessment:
-        """Return what is said of a call that writes one file as a whole."""
+        """Return the assessment of a call that writes one file as a whole."""
         return self.changing(context, path, None, None)
 
     def changing(
         self, context: ToolContext, path: str, change: Change | None, token: str | None
     ) -> Assessment:
-        """Return what is said of a call that changes one file.
+        """Return the assessment of a call that changes one file.
 
         Args:
             context: The call.
@@ -193,7 +193,7 @@ class Assessor:
             token: The version that the caller gives.
         """
         try:
-            with self._judged(context, path) as location:
+            with self._located(context, path) as location:
                 diff = None
                 error_text = ""
                 if change is not None and self._may_show(context, path, location, token):
@@ -206,7 +206,7 @@ class Assessor:
         except ToolFailed as error:
             return self._with_rules(context, *self._unreached(path, error, reads=False))
         preview = f"[it would change nothing: {error_text}]" if error_text else diff
-        said = Assessment(
+        assessment = Assessment(
             "ask",
             immune=bool(reason),
             within_workdir=not reason,
@@ -214,7 +214,7 @@ class Assessor:
             preview=preview or "",
             suggestions=suggested,
         )
-        return self._with_rules(context, said, paths)
+        return self._with_rules(context, assessment, paths)
 
     def _may_show(
         self, context: ToolContext, path: str, location: Location, token: str | None
@@ -250,20 +250,20 @@ class Assessor:
         return plan.diff, ""
 
     @contextmanager
-    def _judged(self, context: ToolContext, path: str) -> Iterator[Location]:
+    def _located(self, context: ToolContext, path: str) -> Iterator[Location]:
         """Find what a path names, and remember that for the call. Raises `ToolFailed`."""
         is_found = False
         try:
             with self._files.at(path) as location:
                 is_found = True
-                self._files.judged.note(context, path, location.path)
+                self._files.assessed_paths.note(context, path, location.path)
                 yield location
         finally:
             if not is_found:
-                self._files.judged.note(context, path, "")
+                self._files.assessed_paths.note(context, path, "")
 
     def _unreached(self, path: str, error: ToolFailed, *, reads: bool) -> tuple[Assessment, _Paths]:
-        """Return what is said of a call that finds no file."""
+        """Return the assessment of a call that finds no file."""
         written = self._written(path)
         if (error.details or {}).get("reason") == "outside":
             # By its names alone: patterns of the caller must not tell where links lead out there.
@@ -291,12 +291,14 @@ class Assessor:
                 return reason
         return ""
 
-    def _with_rules(self, context: ToolContext, said: Assessment, paths: _Paths) -> Assessment:
+    def _with_rules(
+        self, context: ToolContext, assessment: Assessment, paths: _Paths
+    ) -> Assessment:
         """Return an assessment with the asked patterns that cover one file, or all of a folder."""
         if not context.patterns:
-            return said
+            return assessment
         if paths.real is None:  # it may be anything
-            return _uncertain(said, context.patterns)
+            return _uncertain(assessment, context.patterns)
         matches = []
         sure = []
         for text in context.patterns:
@@ -305,12 +307,12 @@ class Assessor:
                 sure.append(text)
             if any(_may_cover(pattern, path, paths) for path in (paths.real, paths.written)):
                 matches.append(text)
-        return replace(said, matches=tuple(matches), parts=(tuple(sure),))
+        return replace(assessment, matches=tuple(matches), parts=(tuple(sure),))
 
     def _with_tree(
         self,
         context: ToolContext,
-        said: Assessment,
+        assessment: Assessment,
         paths: _Paths,
         names: Iterable[str] | None,
         *,
@@ -320,16 +322,18 @@ class Assessor:
 
         Args:
             context: The call.
-            said: The assessment without them.
+            assessment: The assessment without them.
             paths: The folder.
             names: What the call would read, or tell, from the root of the folder; None if that is
                 too much.
             is_read: Tells of the path of one of them whether it counts.
         """
-        said = self._with_rules(context, said, paths)
+        assessment = self._with_rules(context, assessment, paths)
         if names is None or paths.real is None:
-            message = f"{said.message}, which has too many files to compare with rules: {_NARROW}"
-            return _uncertain(replace(said, message=message, hint=_NARROW), context.patterns)
+            message = (
+                f"{assessment.message}, which has too many files to compare with rules: {_NARROW}"
+            )
+            return _uncertain(replace(assessment, message=message, hint=_NARROW), context.patterns)
         files = [os.path.join(paths.root, name) for name in names]
         if paths.written != paths.real:
             files += [paths.written + path[len(paths.real) :] for path in files]
@@ -339,13 +343,13 @@ class Assessor:
             if any(map(is_read, self._pattern(text).may_be_covered(files)))
         ]
         if not found:
-            return said
+            return assessment
         shown = ", ".join(
             f"`{shortened(one_line(text), MAX_SHOWN)}`" for text in found[:_MAX_NAMED]
         )
-        message = f"{said.message}, with files that rules are about ({shown}): {_NARROW}"
-        matches = tuple(dict.fromkeys((*said.matches, *found)))
-        return replace(said, message=message, matches=matches, hint=_NARROW)
+        message = f"{assessment.message}, with files that rules are about ({shown}): {_NARROW}"
+        matches = tuple(dict.fromkeys((*assessment.matches, *found)))
+        return replace(assessment, message=message, matches=matches, hint=_NARROW)
 
     def _suggestions(self, location: Location) -> tuple[Rule, ...]:
         """Return a rule for the folder of a file; of one directly in a root, for it alone."""
@@ -364,9 +368,9 @@ class Assessor:
             return ()
 
 
-def _uncertain(said: Assessment, patterns: tuple[str, ...]) -> Assessment:
+def _uncertain(assessment: Assessment, patterns: tuple[str, ...]) -> Assessment:
     """Return an assessment of a call that each of the patterns may cover."""
-    return replace(said, matches=patterns, parts=((),), uncertain=patterns)
+    return replace(assessment, matches=patterns, parts=((),), uncertain=patterns)
 
 
 def _may_cover(pattern: RootedPattern, path: str, paths: _Paths) -> bool:

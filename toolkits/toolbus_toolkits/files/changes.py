@@ -200,7 +200,7 @@ def _replaced(
     raw = text.raw
     # Where line ends of the file have two characters, as places of the shown text.
     found = enumerate(re.finditer("\r\n", raw))
-    wide = array("q", (each.start() - number for number, each in found))
+    wide = array("q", (match.start() - number for number, match in found))
     most = line_end_of(raw)
     core = new_text[begin : len(new_text) - end]
     old_ends = old.count("\n", begin, len(old) - end)

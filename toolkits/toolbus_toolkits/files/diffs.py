@@ -204,15 +204,15 @@ def _equal_lines(old: Sequence[str], new: Sequence[str], work: _Work) -> list[tu
             furthest[k] = x
             work.steps -= x - start + 1
             if x >= len(a) and y >= len(b):
-                return _kept_by(trace, len(a), len(b))
+                return _common_lines(trace, len(a), len(b))
             if work.steps < 0:
                 return []
     return []
 
 
-def _kept_by(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Go back from the end of both, and return the lines that were kept."""
-    kept = []
+def _common_lines(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
+    """Go back from the end of both, and return the lines that both have, by their indexes."""
+    common = []
     for edits in range(len(trace) - 1, -1, -1):
         furthest = trace[edits]
         k = x - y
@@ -225,11 +225,11 @@ def _kept_by(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
         while x > start_x:
             x -= 1
             y -= 1
-            kept.append((x, y))
+            common.append((x, y))
         x = before_x
         y = before_y
-    kept.reverse()
-    return kept
+    common.reverse()
+    return common
 
 
 def _hunks(changes: Iterable[Block]) -> Iterator[list[Block]]:

@@ -51,10 +51,10 @@ class ExcerptScan:
         self._ended = 0  # lines that have ended
         self._ends_with_line_end = True
         self._size = 0
-        self._kept = 0
+        self._stored_bytes = 0
         self._lines: list[bytes] = []
         self._long: dict[int, tuple[int, int]] = {}
-        """Of lines that are kept in part, by their index: all bytes, and characters of UTF-8."""
+        """Of lines that are stored in part, by their index: all bytes, and characters of UTF-8."""
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -65,7 +65,7 @@ class ExcerptScan:
         last = self._offset - 1 + self._limit
         total = self._ended + block.count(b"\n")
         # As many bytes have more characters than are shown, whatever the encoding.
-        is_full = self._kept > MAX_SHOWN_CHARS * _MAX_BYTES_OF_CHAR
+        is_full = self._stored_bytes > MAX_SHOWN_CHARS * _MAX_BYTES_OF_CHAR
         if self._ended < last and total >= self._offset - 1 and not is_full:
             start = 0
             for _ in range(self._offset - 1 - self._ended):
@@ -82,7 +82,7 @@ class ExcerptScan:
             self._extend(pieces.pop(0))
         if max(map(len, pieces), default=0) <= self._max_bytes:
             self._lines += pieces
-            self._kept += sum(map(len, pieces))
+            self._stored_bytes += sum(map(len, pieces))
             return
         for piece in pieces:
             self._lines.append(b"")
@@ -94,9 +94,9 @@ class ExcerptScan:
         if len(line) + len(piece) > self._max_bytes:
             size, chars = self._long.get(at, (len(line), _count_of_chars(line)))
             self._long[at] = (size + len(piece), chars + _count_of_chars(piece))
-        kept = piece[: self._max_bytes - len(line)]
-        self._lines[-1] = line + kept
-        self._kept += len(kept)
+        stored = piece[: self._max_bytes - len(line)]
+        self._lines[-1] = line + stored
+        self._stored_bytes += len(stored)
 
     def excerpt(self, encoding: Encoding) -> Excerpt:
         """Return what is shown, once all blocks were taken."""
@@ -133,14 +133,14 @@ class ExcerptScan:
         return Excerpt("\n".join(shown), bool(cut) or last < count, count, seen)
 
     def _texts(self, encoding: Encoding, count: int) -> list[str]:
-        """Return the lines that are kept, decoded at once: one by one takes five times as long."""
+        """Return the stored lines, decoded at once: one by one takes five times as long."""
         lines = self._lines[: max(0, count - self._offset + 1)]
         if lines and self._offset == 1 and encoding.bom:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
         data = b"\n".join(lines)
         if self._offset - 1 + len(lines) < count or self._ends_with_line_end:
             data += b"\n"
-        # The end of a line that is kept in part may be half a character.
+        # The end of a line that is stored in part may be half a character.
         text = data.decode("utf-8" if encoding.is_wide else encoding.codec, "ignore")
         return text.replace("\r\n", "\n").split("\n")[: len(lines)]
 

@@ -23,7 +23,7 @@ from toolbus_toolkits.workspace.locating import READ, STEP
 __all__ = ["NewestFiles", "SearchedFolder", "SecretNames", "close_files", "open_files"]
 
 _MAX_KNOWN_FOLDERS = 100_000
-"""Whose answer is kept, some 15 MB; that of others is found again for each file."""
+"""Whose answer is cached, some 15 MB; that of others is found again for each file."""
 
 Found: TypeAlias = tuple[int, bytes]
 """A file: its negative mtime in ns, so that the newest comes first, and its name from the folder
@@ -104,14 +104,14 @@ class _Walk:
         names = folder.split(b"/", MAX_DEPTH) if folder else []
         if b".." in names:  # rg writes none
             raise FileNotFoundError(errno.ENOENT, "it leads upwards")
-        kept = 0
+        shared = 0
         for name, open_name in zip(names, self._names, strict=False):
             if name != open_name:
                 break
-            kept += 1
-        while len(self._names) > kept:
+            shared += 1
+        while len(self._names) > shared:
             self._leave()
-        for name in names[kept:]:
+        for name in names[shared:]:
             self._descriptors.append(os.open(name, STEP, dir_fd=self._descriptors[-1]))
             self._names.append(name)
         return self._descriptors[-1]
@@ -199,19 +199,19 @@ class NewestFiles:
 
     Args:
         folder: The folder that is searched.
-        limit: How many are kept.
-        kept: Returns those of some names that count.
+        limit: How many are returned.
+        select: Returns those of some names that count.
     """
 
     def __init__(
         self,
         folder: SearchedFolder,
         limit: int,
-        kept: Callable[[list[bytes]], list[bytes]],
+        select: Callable[[list[bytes]], list[bytes]],
     ) -> None:
         self._folder = folder
         self._limit = limit
-        self._kept = kept
+        self._select = select
         self._found: list[Found] = []
         self.total: int = 0
         """How many there are."""
@@ -220,7 +220,7 @@ class NewestFiles:
         """Add those names that are files; blocking."""
         before = len(self._found)
         with self._folder.walk() as walk:
-            self._found += _found_files(walk, self._kept(names))
+            self._found += _found_files(walk, self._select(names))
         self.total += len(self._found) - before
         if len(self._found) > 4 * self._limit + 1000:  # each is sorted a few times, not each time
             self._cut()

@@ -59,7 +59,7 @@ class ReachedFiles:
             config.additional_dangerous_directories,
         )
         self.seen = SeenFiles()
-        self.judged = AssessedPaths()
+        self.assessed_paths = AssessedPaths()
         self.whole = PerCallerSemaphore(_MAX_WHOLE)
         """For calls that read all of a file, whatever its size."""
 
@@ -80,7 +80,7 @@ class ReachedFiles:
             path: As it was written. As bytes it is one that this system gave, such as one that `rg`
                 found.
             context: The call that is run, if it is the call's own path: the file then has to be the
-                one that was judged. For the first use of the path.
+                one that was assessed. For the first use of the path.
 
         Raises `ToolFailed`, also for an `OSError` of the block.
         """
@@ -89,19 +89,19 @@ class ReachedFiles:
                 try:
                     location = stack.enter_context(located(path, self.roots))
                 except (OSError, ValueError):
-                    self._is_as_judged(context, path, "")
+                    self._is_as_assessed(context, path, "")
                     raise
-                if not self._is_as_judged(context, path, location.path):
+                if not self._is_as_assessed(context, path, location.path):
                     text = f"{_shown(path)} leads elsewhere than when it was judged: call it again,"
                     text += f" or with the path where it leads now, {_shown(location.path)}"
                     # Not `retryable`: a client would repeat it by itself, and judge nothing again.
                     raise failure("changed", text)
                 yield location
 
-    def _is_as_judged(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
+    def _is_as_assessed(self, context: ToolContext | None, path: str | bytes, target: str) -> bool:
         if context is None or isinstance(path, bytes):
             return True
-        return self.judged.take(context, path, target)
+        return self.assessed_paths.take(context, path, target)
 
     @contextmanager
     def failing(self, path: str | bytes) -> Iterator[None]:

@@ -49,7 +49,7 @@ _LIMITS = ProgramLimits(memory_bytes=2 * 1024**3)
 _ALWAYS = (
     "--no-config",
     "--color=never",
-    "--no-messages",  # files that may not be read; a mistake in an argument is told nevertheless
+    "--no-messages",  # files that may not be read; a wrong argument is reported nevertheless
     "--no-ignore-messages",
     "--no-mmap",  # with mmap, binary files are recognised in another way
 )

@@ -99,14 +99,14 @@ class SearchTools:
 
     Args:
         files: The files.
-        assessor: What says before a call what it would do.
+        assessor: What assesses the calls.
     """
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
         self._counts = SecretCounts()
-        self._places = PerCallerSemaphore(_MAX_AT_A_TIME)
-        self._places_of_one = PerCallerSemaphore(_MAX_OF_ONE)
+        self._all_slots = PerCallerSemaphore(_MAX_AT_A_TIME)
+        self._caller_slots = PerCallerSemaphore(_MAX_OF_ONE)
         # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
             FunctionTool(
@@ -138,7 +138,7 @@ class SearchTools:
         self, path: str | None, context: ToolContext
     ) -> AsyncIterator[SearchedFolder]:
         """Open what is searched, when it is the turn of this call. Raises `ToolFailed`."""
-        async with self._places_of_one.of(context), self._places.of(None):
+        async with self._caller_slots.of(context), self._all_slots.of(None):
             async with searched(self._files, path or ".", context) as folder:
                 yield folder
 
@@ -160,7 +160,7 @@ class SearchTools:
             try:
                 total, names = _first_names(folder, limit, context)
                 entries = [_entry(name, folder) for name in names]
-                entries = entries[: fitting((each["name"] for each in entries), _ENTRY_BYTES)]
+                entries = entries[: fitting((entry["name"] for entry in entries), _ENTRY_BYTES)]
             finally:
                 os.close(folder)
         return ListResult(entries=entries, total=total, truncated=total > len(entries))
@@ -191,10 +191,10 @@ class SearchTools:
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
         note = "" if is_in_time else ended_early(seconds)
         if not newest.total and pattern.startswith("/"):
-            told = (
+            hint = (
                 "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
             )
-            note = f"{note} {told}".strip()
+            note = f"{note} {hint}".strip()
         paths = [one_line(folder.shown(name)) for name in newest.newest()]
         paths = paths[: fitting(paths)]
         return GlobResult(

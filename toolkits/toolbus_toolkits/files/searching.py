@@ -42,7 +42,7 @@ _BATCH_FILES = 128
 _INDEX_PART = 0.75
 """Of the time; in the rest, what was found is read."""
 _COUNT_S = 5.0
-"""How long a count of files that may hold secrets is kept."""
+"""How long a count of files that may hold secrets is cached."""
 _MAX_COUNTS = 64
 """Of folders, with what is searched there."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
@@ -85,7 +85,7 @@ class Answer:
 
 
 class SecretCounts:
-    """How many files of a tree may hold secrets, kept for some seconds.
+    """How many files of a tree may hold secrets, cached for some seconds.
 
     To count them costs a walk over the tree, a third of a search; and searches come in bursts.
     """

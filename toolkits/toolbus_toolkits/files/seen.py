@@ -164,15 +164,15 @@ class SeenFiles:
     def _keep(self, context: ToolContext, files: Mapping[str, Any], path: str, seen: Seen) -> None:
         # A new dict: another thread may make JSON of the state meanwhile.
         key = _key_of(path)
-        kept = {name: facts for name, facts in files.items() if name != key}
-        for name in list(kept)[: max(0, len(kept) - _MAX_FILES + 1)]:
-            del kept[name]
-        kept[key] = [seen.token, seen.count, *map(list, seen.lines)]
+        updated = {name: facts for name, facts in files.items() if name != key}
+        for name in list(updated)[: max(0, len(updated) - _MAX_FILES + 1)]:
+            del updated[name]
+        updated[key] = [seen.token, seen.count, *map(list, seen.lines)]
         if context.state is not None:
-            context.state[_KEY] = kept
+            context.state[_KEY] = updated
             return
         asker = asker_of(context)
-        self._by_asker[asker] = kept
+        self._by_asker[asker] = updated
         self._by_asker.move_to_end(asker)
         if len(self._by_asker) > _MAX_ASKERS:
             self._by_asker.popitem(last=False)
@@ -184,13 +184,13 @@ def _key_of(path: str) -> str:
 
 
 def _seen_of(facts: Any) -> Seen | None:
-    """Read what was kept; None for anything else, as from a state that was changed by hand."""
+    """Read what `_keep` has stored; None for anything else, as of a state changed by hand."""
     try:
         token, count, *lines = facts
         found = tuple((first, last) for first, last in lines)
     except (TypeError, ValueError):
         return None
-    bounds = [number for each in found for number in each]
+    bounds = [number for span in found for number in span]
     if not isinstance(token, str) or not all(type(number) is int for number in (count, *bounds)):
         return None
     is_ascending = all(first <= last for first, last in found)

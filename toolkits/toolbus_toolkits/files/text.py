@@ -106,7 +106,7 @@ class TextScan:
         self._hash.update(block)
         if not self._has_begun:
             self._has_begun = True
-            found = (each for each in _WITH_BOM if block.startswith(each.bom))
+            found = (encoding for encoding in _WITH_BOM if block.startswith(encoding.bom))
             self._encoding = next(found, UTF8)
             self._decoder = codecs.getincrementaldecoder(self._encoding.codec)()
         if self._encoding.is_wide:

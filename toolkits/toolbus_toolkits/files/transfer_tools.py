@@ -38,9 +38,9 @@ _MAX_WATCHES_OF_ONE = 8
 _GRACE_S = 0.25
 """How long the end of a watch waits for its thread, which may be listing a large folder."""
 _WAITING_S = 10.0
-"""Seconds without a change, after which `waiting` is told. By default a stream ends as stalled
+"""Seconds without a change, after which `waiting` is sent. By default a stream ends as stalled
 after 30 s: so one of these may be late."""
-_PLACES = threading.BoundedSemaphore(_MAX_WATCHES)
+_WATCH_SLOTS = threading.BoundedSemaphore(_MAX_WATCHES)
 # Twice as many: the thread of a watch that has ended may still be listing a folder.
 _WATCH_THREADS = WorkerThreads("watches", 2 * _MAX_WATCHES, may_take_long=True)
 
@@ -126,10 +126,10 @@ class TransferTools:
         self._files.seen.prepare(context)
         try:
             begin = partial(Upload, self._files, context, path, token)
-            place = self._files.whole.of(context)
-            async with place:
+            slot = self._files.whole.of(context)
+            async with slot:
                 upload = await FILE_THREADS.run(begin, undo=Upload.discard)
-            version = await _received(upload, context, attachment, place)
+            version = await _received(upload, context, attachment, slot)
         except RoomException as error:
             error.executed = "no"
             raise context.refuse(error) from error.__cause__
@@ -155,7 +155,7 @@ class TransferTools:
             timeout_s: Seconds until it ends; by default a second before the deadline of the call,
                 if that has one.
         """
-        with self._place_for_watch(asker_of(context)):
+        with self._watch_slot(asker_of(context)):
             loop = asyncio.get_running_loop()
             has_changed = asyncio.Event()
 
@@ -189,25 +189,25 @@ class TransferTools:
                 await asyncio.wait([running], timeout=_GRACE_S)
 
     @contextmanager
-    def _place_for_watch(self, asker: Asker) -> Iterator[None]:
+    def _watch_slot(self, asker: Asker) -> Iterator[None]:
         if self._watches[asker] >= _MAX_WATCHES_OF_ONE:
             raise failure(
                 "too_many", f"{_MAX_WATCHES_OF_ONE} watches of yours run: end one of them"
             )
-        if not _PLACES.acquire(blocking=False):
+        if not _WATCH_SLOTS.acquire(blocking=False):
             raise failure("too_many", f"this host runs {_MAX_WATCHES} watches, and no more")
         self._watches[asker] += 1
         try:
             yield
         finally:
-            _PLACES.release()
+            _WATCH_SLOTS.release()
             self._watches[asker] -= 1
             if not self._watches[asker]:
                 del self._watches[asker]
 
 
 async def _received(
-    upload: Upload, context: ToolContext, file: FileChunk, place: asyncio.Semaphore
+    upload: Upload, context: ToolContext, file: FileChunk, slot: asyncio.Semaphore
 ) -> str:
     """Receive all of a file, and return its version. Whatever happens, no draft is left."""
     try:
@@ -222,7 +222,7 @@ async def _received(
                     waiting = []
                     size = 0
         await FILE_THREADS.run(upload.write, waiting)
-        async with place:
+        async with slot:
             return await CHANGE_THREADS.run(upload.commit)
     except BaseException as error:
         may_be_replaced = upload.give_up()

@@ -1,4 +1,4 @@
-"""Changes of files that wait to be told, folded: one for each path."""
+"""Changes of files that wait to be reported, folded: one for each path."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from toolbus.untrusted_text import one_line
 __all__ = ["Kind", "Notice", "WaitingChanges", "WatchedChange"]
 
 _MAX_WAITING = 20_000
-"""With paths of usual length some 4 MB. A slow caller is told that more are lost."""
+"""With paths of usual length some 4 MB. A slow caller gets a notice that more are lost."""
 
 Kind: TypeAlias = Literal["added", "modified", "deleted", "replaced"]
 Notice: TypeAlias = Literal["watching", "missed"]
 
-# A path and whether it is a folder. `gone` is a folder that came and left: that is not told.
+# A path and whether it is a folder. `gone` is a folder that came and left: it is not reported.
 _Waiting: TypeAlias = "dict[tuple[str, bool], Kind | Literal['gone']]"
 
 
@@ -29,7 +29,7 @@ class WatchedChange(TypedDict):
     path: str
     """As it can be passed to the other tools; that of a folder ends with `/`."""
     change: Literal["watching", "added", "modified", "deleted", "missed", "waiting"]
-    """`watching`: what is changed from now on is told. `missed`: some changes are lost, look at all
+    """`watching`: changes from now on are reported. `missed`: some changes are lost, look at all
     again. `waiting`: there was none for a while. These three have the path that is watched. A
     folder that is `deleted` is so with all below it."""
 
@@ -38,7 +38,7 @@ class WaitingChanges:
     """The changes below one folder, or of one file, that wait. Used on several threads.
 
     Args:
-        watched: The path that is watched, as it is told.
+        watched: The path that is watched, as results have it.
         folder: That of the folder, which is another one if a file is watched.
     """
 
@@ -51,7 +51,7 @@ class WaitingChanges:
         self._waiting: _Waiting = {}
 
     def announce(self, notice: Notice) -> None:
-        """Say that from now on all is told, for the first time or again; drop what waits."""
+        """Say that from now on all is reported, for the first time or again; drop what waits."""
         with self._lock:
             self._announce(notice)
 
@@ -88,7 +88,7 @@ class WaitingChanges:
         return WatchedChange(path=one_line(self._watched), change="waiting")
 
     def take(self) -> Iterator[WatchedChange]:
-        """Return what is to be told now."""
+        """Return what is to be reported now."""
         with self._lock:
             notices = self._notices
             self._notices = []
@@ -107,15 +107,15 @@ class WaitingChanges:
 
 
 def _still_true(waiting: _Waiting) -> list[tuple[str, bool, Kind]]:
-    """Return what is to be told: what a folder has taken along that left later is not there."""
-    told: list[tuple[str, bool, Kind]] = []
+    """Return what is to be reported: what a folder has taken along that left later is not there."""
+    reported: list[tuple[str, bool, Kind]] = []
     later: set[str] = set()
     for (path, is_folder), change in reversed(waiting.items()):
         if change != "gone" and (change == "deleted" or not _is_below(path, later)):
-            told.append((path, is_folder, change))
+            reported.append((path, is_folder, change))
         if is_folder:
             later.add(path)
-    return told[::-1]
+    return reported[::-1]
 
 
 def _is_below(path: str, folders: set[str]) -> bool:

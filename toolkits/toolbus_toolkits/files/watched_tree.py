@@ -1,9 +1,9 @@
 """The folders that are watched, and what the events of the kernel say about them.
 
 Each folder is watched by an open descriptor of it, which was opened step by step from the one at
-the top, and never through a symlink: nothing is told of what is elsewhere, whatever is swapped
+the top, and never through a symlink: nothing is reported of what is elsewhere, whatever is swapped
 meanwhile. A folder that comes later is watched first and listed then, so that what was made in it
-before is told too.
+before is reported too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class WatchedTree:
 
     Args:
         open_top: Opens the folder. It is open only while folders are listed: the deletion of an
-            open one is told when it is closed.
+            open one is reported when it is closed.
         only: The name of the file in it that is watched alone.
         changes: Gets what changes.
 
@@ -271,8 +271,8 @@ class WatchedTree:
         self._names += len(folder.names)
         if self._names > _MAX_NAMES:
             self._keeps_names = False
-            for each in self._by_watch.values():
-                each.names = None
+            for watched in self._by_watch.values():
+                watched.names = None
 
     def _forget(self, folder: _Folder, name: str) -> None:
         if folder.names is not None and name in folder.names:

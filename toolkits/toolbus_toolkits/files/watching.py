@@ -18,10 +18,10 @@ from toolbus_toolkits.files.watched_tree import EventsLost, WatchedTree
 __all__ = ["Watch"]
 
 _QUIET_S = 0.05
-"""After so long without an event the changes are told. Most programs write a file by several calls
-within less; each of them would be a change of its own."""
+"""After so long without an event the changes are reported. Most programs write a file by several
+calls within less; each of them would be a change of its own."""
 _LATEST_S = 0.5
-"""So long after its first event a change is told, whatever follows."""
+"""So long after its first event a change is reported, whatever follows."""
 
 
 class Watch:
@@ -64,7 +64,7 @@ class Watch:
         return self._changes.waiting()
 
     def take(self) -> Iterator[WatchedChange]:
-        """Return what is to be told now. From any thread."""
+        """Return what is to be reported now. From any thread."""
         return self._changes.take()
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class Watch:
         return top
 
     def _follow(self, tree: WatchedTree, wake: int, notice: Notice | None) -> Notice | None:
-        """Tell what changes, after a notice that it is told, until `stop` is called.
+        """Report what changes, after a notice that it is watched, until `stop` is called.
 
         Returns the notice that another tree has to begin with if events were lost.
         """

@@ -61,7 +61,7 @@ _logger = bounded_logger(__name__)
 
 
 class HostWatch:
-    """What the watching process is told. It is started at the first use.
+    """What is sent to the watching process, which is started at the first use.
 
     It is independent of event loops and may be used by any thread. A child of this process by fork
     has one of its own, and nothing in it: what runs belongs to the parent.

@@ -44,7 +44,7 @@ _RECENT_S = 0.25
 _RECENT_PROCESSES = 16_384
 """More processes than that are not started within `_RECENT_S`, on any machine."""
 _DEFAULT_IDS = 32_768
-"""As many ids as Linux has unless it is told otherwise; after the last one it begins again."""
+"""As many ids as Linux has if nothing else is set; after the last one it begins again."""
 
 
 class Marks:

@@ -62,7 +62,7 @@ class LaunchFailed(OSError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one program, and each one that it starts itself, may use; None is no limit.
+    """What one program, and each one that it starts itself, may use; None means unlimited.
 
     Raises `ValueError` for a limit below 1.
     """

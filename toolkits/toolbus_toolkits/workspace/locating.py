@@ -4,7 +4,7 @@ A path is walked from `/`, name by name: each folder is opened from the one befo
 through a symlink. A symlink is read, and its names are walked in place of its own. So the real path
 is that of the folders which are open, whatever is swapped meanwhile; what happens to the file then
 goes by the open folder and one name, not by the path. Only a path that ends inside of a root is
-found; of others not even their existence is told.
+found; of others not even their existence is revealed.
 """
 
 from __future__ import annotations

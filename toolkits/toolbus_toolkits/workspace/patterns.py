@@ -14,7 +14,7 @@ matches. Upper and lower case differ. Spaces at the end count nothing.
 
 It differs from `rg` where that has only bytes: `?` and a set stand for a whole character.
 
-`pathspec` and `wcmatch` are not used: a pattern comes from whoever calls, and with eight `**` they
+`pathspec` and `wcmatch` are not used: a pattern comes from the caller, and with eight `**` they
 compare one path for over 10 s. `pathspec` has no braces either.
 """
 

@@ -34,7 +34,9 @@ class ProgramPaths(SensitivePaths):
         self._roots = roots
         folders = environment.get("PATH", "").split(os.pathsep)
         both = {
-            path for each in folders for path in (os.path.normpath(each), os.path.realpath(each))
+            path
+            for folder in folders
+            for path in (os.path.normpath(folder), os.path.realpath(folder))
         }
         self._folders = [folder for folder in both if roots.contains(folder)]
 

@@ -77,7 +77,7 @@ SECRETS: Mapping[str, tuple[str, ...]] = {
         *(".toolbus/config.toml", ".toolbus/records.db*", ".toolbus/*history*"),
     ),
 }
-"""Files that a person decides about whoever reads them, by the reason."""
+"""Files that a person decides about when any caller reads them, by the reason."""
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "is run by shells at their start": (
