@@ -169,7 +169,7 @@ def fitting(texts: Iterable[str], more_bytes: int = 0) -> int:
 
 def is_path_of_draft(name: bytes) -> bool:
     """Whether a file is a draft of one that is being written, and nothing of the tree."""
-    # Most names are told by their ends: this is asked of each file of a tree.
+    # Most names are known by their ends: this is asked of each file of a tree.
     return name.endswith(b".part") and is_draft(os.fsdecode(name.rpartition(b"/")[2]))
 
 

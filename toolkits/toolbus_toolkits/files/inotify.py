@@ -57,7 +57,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Event(NamedTuple):
-    """What happened in a folder."""
+    """An event in a watched folder."""
 
     watch: int
     """What `add` has returned for it; -1 for `Q_OVERFLOW`."""
@@ -65,7 +65,7 @@ class Event(NamedTuple):
     cookie: int
     """Equal for the two events of one rename."""
     name: str
-    """Of what it happened to, as `os.fsdecode` gives it; empty if that is the folder itself."""
+    """Of the entry, as `os.fsdecode` gives it; empty if the event is about the folder itself."""
 
 
 class Inotify:
@@ -112,7 +112,7 @@ class Inotify:
         return events
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches, and close the descriptor."""
         os.close(self.descriptor)
 
 

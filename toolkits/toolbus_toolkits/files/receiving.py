@@ -69,7 +69,7 @@ class Upload:
         return found.token
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        """Append to it. Raises `ToolFailed`."""
+        """Append to the draft; blocking. Raises `ToolFailed`."""
         with self._lock, self._files.failing(self._path):
             for piece in pieces:
                 self._draft.write(piece)

@@ -101,7 +101,7 @@ class SecretCounts:
         return count if time.monotonic() - counted_at < _COUNT_S else None
 
     def put(self, place: tuple[str, FileFilter], count: int) -> None:
-        """Keep a count."""
+        """Store a count; of too many the oldest is dropped."""
         self._counts[place] = (time.monotonic(), count)
         self._counts.move_to_end(place)
         if len(self._counts) > _MAX_COUNTS:

@@ -36,7 +36,7 @@ _TOKEN_BYTES = 12
 
 
 class NotText(ValueError):
-    """Bytes that are no text."""
+    """Bytes that are not text; why, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class TextScan:
 
     @property
     def token(self) -> str:
-        """The token of what was taken."""
+        """The version of the bytes that were taken until now."""
         return self._hash.hexdigest()
 
 

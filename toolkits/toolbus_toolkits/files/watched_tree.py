@@ -128,7 +128,7 @@ class WatchedTree:
             raise
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches, and close what is open."""
         self._close_top()
         self.inotify.close()
 

@@ -91,7 +91,7 @@ class RunningCommand:
         self._process.stderr.pause_reading()
 
     def resume(self) -> None:
-        """Read its output on."""
+        """Read its output again, after `pause`."""
         self._process.stdout.resume_reading()
         self._process.stderr.resume_reading()
 

@@ -153,7 +153,7 @@ class OutputPipe(asyncio.ReadTransport):
             self._loop.remove_reader(self._descriptor)
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read on, after `pause_reading`."""
         if self._is_closed or not self.is_paused:
             return
         self.is_paused = False
@@ -178,7 +178,7 @@ class OutputPipe(asyncio.ReadTransport):
         self.close()
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Read nothing more, and report the end. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

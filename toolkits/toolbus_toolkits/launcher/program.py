@@ -69,7 +69,7 @@ class RunningProgram:
 
     @property
     def stdin(self) -> asyncio.StreamWriter:
-        """Where it reads from."""
+        """Its standard input, to write to."""
         assert self._started.stdin is not None
         return self._started.stdin
 

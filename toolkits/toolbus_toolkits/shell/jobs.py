@@ -110,12 +110,12 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """Seconds since its start, until its end."""
         ended_at = time.monotonic() if self._ended_at is None else self._ended_at
         return ended_at - self._started_at
 
     def receive(self, stream: str, data: bytes) -> None:
-        """Keep what it writes."""
+        """Take a piece of its output. One that writes too much is killed, a fast one paused."""
         self.bytes += len(data)
         (self.stdout if stream == "stdout" else self.stderr).feed(data)
         process = self.process
@@ -165,7 +165,7 @@ class Job:
         self.close(128 - status if status < 0 else status)
 
     def close(self, exit: int | None) -> None:
-        """Note that it has ended."""
+        """Note its exit status; None if it was ended here. Idempotent."""
         if self._ended_at is None:
             self.exit = exit
             self._ended_at = time.monotonic()
@@ -174,8 +174,8 @@ class Job:
 
 
 @dataclass(slots=True)
-class _Own:
-    """The jobs of one asker."""
+class _AskerJobs:
+    """The jobs of one asker, by their ids."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     last_id: int = 0
@@ -190,7 +190,7 @@ class Jobs:
 
     def __init__(self, max_running: int) -> None:
         self._max_running = max_running
-        self._by_asker = OrderedDict[Asker, _Own]()
+        self._by_asker = OrderedDict[Asker, _AskerJobs]()
         self._running = dict[Job, asyncio.Task[None] | None]()
         """With what waits for its end, once it is started."""
         self._ended = dict[Job, Asker]()
@@ -258,7 +258,7 @@ class Jobs:
             raise ToolFailed(text, retryable=True, details={"reason": "too_many_jobs"})
 
     def _add(self, asker: Asker, job: Job) -> None:
-        own = self._by_asker.setdefault(asker, _Own())
+        own = self._by_asker.setdefault(asker, _AskerJobs())
         self._by_asker.move_to_end(asker)
         own.last_id += 1
         job.id = str(own.last_id)

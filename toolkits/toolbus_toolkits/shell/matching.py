@@ -157,7 +157,7 @@ def matching(
     if len(effect.runs) == 1 and effect.runs[0].words[:1] == command.words[:1]:
         # Where the sub-command stands: `git --no-pager stash push` is not a `git push`.
         first_operand = len(command.words) - len(effect.runs[0].words) + 1
-    # What cannot be told before it runs, as `eval "$X"`, may run anything too. Code of another
+    # What is not known before it runs, as `eval "$X"`, may run anything too. Code of another
     # language is not seen, wherever it stands: `python3 - <<E` is as `python3 -c`.
     unknown = bool(effect.immune) and not _runs_code(command)
     everywhere = unknown or (effect.runs_words and not _runs_code(command))

@@ -37,7 +37,7 @@ _MAX_PIECES = 1_000
 
 
 class Page(NamedTuple):
-    """A part of an output."""
+    """A part of an output, for one answer of `read`."""
 
     text: str
     """With control characters escaped."""
@@ -64,7 +64,6 @@ class _Ends:
         return self.size - self._tail_size
 
     def add(self, text: str) -> None:
-        """Append a text."""
         self.size += len(text)
         room = self._head_chars - self.head_size
         if room > 0:
@@ -82,7 +81,6 @@ class _Ends:
             self._join_tails()
 
     def head(self) -> str:
-        """Return the beginning."""
         if len(self._heads) > 1:
             self._heads = ["".join(self._heads)]
         return self._heads[0] if self._heads else ""

@@ -61,8 +61,6 @@ _MAX_EXACT_CHARS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A pattern, parsed."""
-
     chunks: tuple[str, ...]
     """Its text between its wildcards; one chunk is a text without any."""
     may_end: bool

@@ -95,7 +95,7 @@ class ShellTool(FunctionTool):
     shell: ShellTools
 
     async def start(self, room: Any) -> None:
-        """Count it."""
+        """Count it: `stop` of the last one ends the jobs."""
         self.shell.started += 1
 
     async def stop(self) -> None:

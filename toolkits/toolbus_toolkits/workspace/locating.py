@@ -84,7 +84,7 @@ class Location:
 
     @property
     def is_folder(self) -> bool:
-        """Whether a folder is there."""
+        """Whether a folder is there; False where nothing is."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     def open_file(self) -> int:
@@ -211,7 +211,6 @@ class _Walk:
         return not self._stopped and os.path.samestat(os.fstat(self._open[-1]), os.fstat(folder))
 
     def close(self) -> None:
-        """Close all that is open."""
         self._stopped = None  # if it is raised, its traceback holds this walk
         while self._open:
             os.close(self._open.pop())

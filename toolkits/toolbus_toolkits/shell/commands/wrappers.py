@@ -137,7 +137,7 @@ def _chroot(arguments: Arguments) -> Effect:
 
 def _env(arguments: Arguments) -> Effect:
     effect = _runs_operands(arguments)
-    # To take a variable away is a change as another value is: git is told by one to write nothing.
+    # To take a variable away is a change as another value is: one of them keeps git from writing.
     unset = tuple(Assignment(word.known, Word("", "")) for word in arguments.values("-u --unset"))
     if unset and effect.runs:
         inner = effect.runs[0]

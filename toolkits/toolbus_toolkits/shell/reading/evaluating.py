@@ -26,7 +26,7 @@ _SPECIAL_NAMES = frozenset(
 )
 _SPECIAL_PREFIXES = ("BASH", "COMP", "READLINE_")
 
-# These always evaluate, or run what they are told later.
+# These always evaluate, or run later what they are given.
 _EVALUATING = frozenset(
     "declare typeset let getopts mapfile readarray compgen complete compopt bind fc history"
     " coproc".split()

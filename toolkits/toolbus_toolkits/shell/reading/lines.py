@@ -168,7 +168,7 @@ class _LineReader:
             }
 
     def read(self) -> None:
-        """Read all of it."""
+        """Read the whole line into `commands`. Raises `UnreadableError`."""
         self._read_sequence(self._root.children)
         self._skip_blanks()
         if self._index != len(self._text):

@@ -86,7 +86,7 @@ class SimpleCommand:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read."""
+    """What `read_line` has found."""
 
     commands: tuple[SimpleCommand, ...] = ()
     """Every simple command of the line in the order of the text, also those in substitutions,
