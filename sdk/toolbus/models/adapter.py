@@ -39,7 +39,7 @@ class Adapter(Protocol):
         Args:
             turn: Its tools and its `prompt()` are part of the request.
             conversation: The messages so far.
-            instructions: What the model is told before everything else.
+            instructions: What the model reads before everything else.
         """
 
     def portable(self, conversation: Conversation) -> list[Plain]:
@@ -78,19 +78,20 @@ class Adapter(Protocol):
         Raises `ModelError` as `uses`.
         """
 
-    def usage(self, told: Mapping[str, Any]) -> TokenUsage:
+    def usage(self, reported: Mapping[str, Any]) -> TokenUsage:
         """Return how many tokens the request and the reply had; 0 where the server counts none.
 
         Args:
-            told: A reply, or an event of a streamed one; most events tell nothing. Several events
-                may tell how many it was until then: the largest numbers are those of the reply.
+            reported: A reply, or an event of a streamed one; most events tell nothing. Several
+                events may tell how many it was until then: the largest numbers are those of the
+                reply.
         """
 
     def messages(self, reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
         """Return the reply and the results of its uses, to append to the conversation.
 
-        Each use gets a result, in the order of the uses; one that has none in `results` is told to
-        be interrupted, since providers refuse a use without a result.
+        Each use gets a result, in the order of the uses; one that has none in `results` counts as
+        interrupted, since providers refuse a use without a result.
 
         Raises `ModelError` for what is no reply of this API, and `ValueError` for a result whose id
         no use of the reply has.

@@ -42,10 +42,10 @@ from toolbus.models.shared_parts import (
     call_ids,
     checked_conversation,
     formed_tools,
+    reason_text,
     sendable,
     sent_name,
     system_text,
-    told,
     without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
@@ -228,7 +228,7 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     if reason == "refusal":
         details = reply.get("stop_details")
         why = details.get("explanation") if isinstance(details, Mapping) else None
-        raise ModelError(f"the model refused: {told(why or 'it gave no reason')}")
+        raise ModelError(f"the model refused: {reason_text(why or 'it gave no reason')}")
     if reason in _CUT and not found and not text(reply).strip():
         raise ModelError(f"the reply ended ({reason}) before the model said anything")
     return found
@@ -246,13 +246,13 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     return Ending(_stop_reason(reply), is_empty)
 
 
-def usage(told: Mapping[str, Any]) -> TokenUsage:
+def usage(reported: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the API counted; it tells those of its cache apart.
 
     Of a stream, `message_start` tells those of the request, and `message_delta` those of the reply
     so far: platform.claude.com/docs/en/build-with-claude/streaming.
     """
-    counts = counts_in(told, "usage", "message")
+    counts = counts_in(reported, "usage", "message")
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     return TokenUsage(count_of(counts, "input_tokens", *cached), count_of(counts, "output_tokens"))
 
@@ -267,14 +267,14 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """
     blocks = _blocks(reply)
     reason = _stop_reason(reply)
-    said = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
+    sent = [_sent(block, use) for block, use in blocks if not _is_refused(block, reason)]
     asked = [use for _, use in blocks if use is not None]
     takes = within(_MAX_FILE_BYTES, _takes)
     answers = [
         _result_block(use, result, takes)
         for use, result in zip(asked, paired(asked, results), strict=True)
     ]
-    made = [("assistant", said), ("user", answers)]
+    made = [("assistant", sent), ("user", answers)]
     return [{"role": role, "content": content} for role, content in made if content]
 
 
@@ -374,15 +374,15 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
     content = without_repeats(content, "id")
     asked = [block for block in content if block["type"] == "tool_use"]
     given = (block.get("id") for block in asked)
-    ids = call_ids((each if _is_id(each) else None for each in given), found)
+    ids = call_ids((block_id if _is_id(block_id) else None for block_id in given), found)
     uses = settled_uses(
         [
             call_use(use_id, block["name"], block.get("input"))
             for use_id, block in zip(ids, asked, strict=True)
         ]
     )
-    said = [block for block in content if block["type"] != "text" or block["text"].strip()]
-    if asked and asked[-1] is said[-1] and is_cut(reason := _stop_reason(found)):
+    non_empty = [block for block in content if block["type"] != "text" or block["text"].strip()]
+    if asked and asked[-1] is non_empty[-1] and is_cut(reason := _stop_reason(found)):
         uses[-1] = replace(uses[-1], invalid=cut_words(reason))
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]

@@ -20,7 +20,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _MAX_REPLY_BYTES = 256 * 2**20
 """What is read of a reply, streamed or not, after decompression: the largest have some pictures in
 Base64, and the event of one token has about 300 bytes."""
-_KEPT_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
+_RETAINED_HEADERS = ("content-type", "location", "retry-after", "retry-after-ms", "x-should-retry")
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("responses", default=None)
 
 
@@ -82,13 +82,13 @@ class BoundedClient(httpx2.AsyncClient):
         finally:
             await response.aclose()
         text = self._redact(body.decode("utf-8", "replace"))
-        kept = {
+        headers = {
             name: self._redact(response.headers[name])
-            for name in _KEPT_HEADERS
+            for name in _RETAINED_HEADERS
             if name in response.headers
         }
         return httpx2.Response(
-            response.status_code, headers=kept, content=text.encode(), request=request
+            response.status_code, headers=headers, content=text.encode(), request=request
         )
 
 

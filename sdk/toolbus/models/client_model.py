@@ -148,15 +148,15 @@ class ClientModel:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             # Connections of a loop that was closed cannot be used or closed any more.
-            for old in [each for each in self._clients if each.is_closed()]:
+            for old in [other for other in self._clients if other.is_closed()]:
                 del self._clients[old]
             try:
                 self._clients[loop] = self._make_client()
             except Exception as error:  # such as a proxy in a variable that cannot be used
-                told = one_line(self._redact(f"{type(error).__name__}: {error}"), 1_000)
+                reason = one_line(self._redact(f"{type(error).__name__}: {error}"), 1_000)
             # Outside of `except`, as in `_retried`.
             if loop not in self._clients:
-                raise ModelError(f"the client for {self._name} cannot be made: {told}")
+                raise ModelError(f"the client for {self._name} cannot be made: {reason}")
         return self._clients[loop]
 
     async def _retried(self, ask: Callable[[], Awaitable[_Answer]], max_retries: int) -> _Answer:

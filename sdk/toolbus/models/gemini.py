@@ -35,9 +35,9 @@ from toolbus.models.shared_parts import (
     call_ids,
     checked_conversation,
     formed_tools,
+    reason_text,
     sendable,
     system_text,
-    told,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
@@ -120,13 +120,17 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
         config["tools"] = [{"function_declarations": tools}]
     contents = checked_conversation(conversation)
     sent = alternating(
-        (content for content in contents if content.get("role") != "model" or _is_said(content)),
+        (
+            content
+            for content in contents
+            if content.get("role") != "model" or _has_sent_part(content)
+        ),
         {"role": "model", "parts": [{"text": FILLER}]},
     )
     return {"contents": sent, "config": config}
 
 
-def _is_said(content: Mapping[str, Any]) -> bool:
+def _has_sent_part(content: Mapping[str, Any]) -> bool:
     """Whether a content of the model has a part that the API takes."""
     return any(map(_is_sent, _content_parts({"content": content})))
 
@@ -176,9 +180,9 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     reason = _finish_reason(candidate)
     if reason not in _ENDS:
         why = _field(candidate, "finish_message")
-        words = f"the reply of the model cannot be used: {told(reason)}"
+        words = f"the reply of the model cannot be used: {reason_text(reason)}"
         if why:
-            words = f"{words}: {told(why)}"
+            words = f"{words}: {reason_text(why)}"
         raise ModelError(words, retryable=reason in _CHANCE)
     if reason == "MAX_TOKENS" and not found and not text(reply).strip():
         raise ModelError("the reply ended (MAX_TOKENS) before the model said anything")
@@ -202,9 +206,9 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     return Ending(_finish_reason(_candidate(reply)), is_empty)
 
 
-def usage(told: Mapping[str, Any]) -> TokenUsage:
+def usage(reported: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the API counted; it tells thoughts apart. Each chunk tells them."""
-    counts = counts_in(told, "usage_metadata")
+    counts = counts_in(reported, "usage_metadata")
     return TokenUsage(
         count_of(counts, "prompt_token_count", "tool_use_prompt_token_count"),
         count_of(counts, "candidates_token_count", "thoughts_token_count"),
@@ -240,8 +244,8 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
             place = f"call {len(responses) + 1}, {call['name']}"
             beside += [{"text": f"[files of the result of {place}]"}, *map(_inline, files)]
         responses.append({"function_response": response})
-    said = [_sent(part, use) for part, use in parts if _is_sent(part)]
-    made = [("model", said), ("user", [*responses, *beside])]
+    sent = [_sent(part, use) for part, use in parts if _is_sent(part)]
+    made = [("model", sent), ("user", [*responses, *beside])]
     return [{"role": role, "parts": content} for role, content in made if content]
 
 
@@ -439,4 +443,4 @@ def _no_reply(reply: Any) -> ModelError:
     reason = _block_reason(reply)
     if reason is None:
         return ModelError("the model gave no reply", retryable=True)
-    return ModelError(f"the prompt was blocked: {told(reason)}")
+    return ModelError(f"the prompt was blocked: {reason_text(reason)}")

@@ -128,7 +128,11 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
 def _sent_messages(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return messages without empty ones of the model, which some servers refuse."""
     return alternating(
-        (each for each in messages if each.get("role") != "assistant" or _has_content(each)),
+        (
+            message
+            for message in messages
+            if message.get("role") != "assistant" or _has_content(message)
+        ),
         {"role": "assistant", "content": FILLER},
     )
 
@@ -235,9 +239,9 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     return Ending(reason if isinstance(reason, str) else "", is_empty)
 
 
-def usage(told: Mapping[str, Any]) -> TokenUsage:
+def usage(reported: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the server counted; most servers tell them in an event at the end."""
-    counts = counts_in(told, "usage")
+    counts = counts_in(reported, "usage")
     return TokenUsage(count_of(counts, "prompt_tokens"), count_of(counts, "completion_tokens"))
 
 
@@ -337,7 +341,7 @@ def _text_of_message(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "".join(each for each in (*texts, message.get("refusal")) if isinstance(each, str))
+    return "".join(piece for piece in (*texts, message.get("refusal")) if isinstance(piece, str))
 
 
 # Streams
@@ -399,7 +403,9 @@ def _take_calls_of_others(first: Plain, *others: Plain) -> None:
 def _choices_of(event: Mapping[str, Any]) -> list[Plain]:
     """Return the choices that an event adds to; none for the event with the usage."""
     choices = event.get("choices") if isinstance(event, Mapping) else None
-    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    if not isinstance(choices, list):
+        return []
+    return [choice for choice in choices if isinstance(choice, dict)]
 
 
 def _is_one_choice(pieces: Sequence[tuple[int, Plain]]) -> bool:
@@ -504,9 +510,9 @@ class _Call:
         other = self.following
         if other is None or not is_placeholder(arguments):
             return False
-        are_told_apart = self.id != other.id or self.name != other.name
+        are_distinct = self.id != other.id or self.name != other.name
         return not self.arguments or not (
-            are_told_apart or is_placeholder(joined_arguments(other.arguments))
+            are_distinct or is_placeholder(joined_arguments(other.arguments))
         )
 
 

@@ -89,7 +89,7 @@ class ChatClient(_OpenAIClient):
         return self._client.chat.completions.create
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """Ask for a streamed reply, and how many tokens it has, which is told only on request.
+        """Ask for a streamed reply, and its counts of tokens, which come only on request.
 
         Mistral, and older versions of Azure's, refuse the question and name it
         (openai/openai-agents-python#442, songquanpeng/one-api#1423): they are asked without it,

@@ -204,7 +204,7 @@ def text(reply: Mapping[str, Any]) -> str:
 
     Raises `ModelError` for a reply that failed or has not ended.
     """
-    return "".join(each for item in _items(_ended_reply(reply)) for each in _texts_of(item))
+    return "".join(piece for item in _items(_ended_reply(reply)) for piece in _texts_of(item))
 
 
 def ending(reply: Mapping[str, Any]) -> Ending:
@@ -217,9 +217,9 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     return Ending(str(why or checked.get("status", "completed")), is_empty)
 
 
-def usage(told: Mapping[str, Any]) -> TokenUsage:
+def usage(reported: Mapping[str, Any]) -> TokenUsage:
     """Return the tokens that the API counted; the last event tells them."""
-    counts = counts_in(told, "usage", "response")
+    counts = counts_in(reported, "usage", "response")
     return TokenUsage(count_of(counts, "input_tokens"), count_of(counts, "output_tokens"))
 
 
@@ -322,7 +322,7 @@ def _texts_of(item: Plain) -> list[str]:
     parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
     fields = [(part, _TEXTS.get(str(part.get("type")))) for part in parts if isinstance(part, dict)]
     texts = [part.get(field) for part, field in fields if field]
-    return [each for each in texts if isinstance(each, str)]
+    return [piece for piece in texts if isinstance(piece, str)]
 
 
 # Streams
@@ -404,7 +404,7 @@ class _StreamedItem:
             if arguments is None and not self.is_given:
                 return {}
             return self.item | {name: arguments}
-        text = self.whole or "".join(each for each in self.pieces if isinstance(each, str))
+        text = self.whole or "".join(piece for piece in self.pieces if isinstance(piece, str))
         if not text or self.item.get("type") != "message" or any(_texts_of(self.item)):
             return self.item
         return self.item | {"content": [{"type": "output_text", "text": text, "annotations": []}]}
@@ -482,7 +482,7 @@ class _StreamedItems:
             return at
         if event.get("type") == "response.output_item.added":
             return None
-        found = [each for each in self._items if not each.has_ended] or self._items
+        found = [candidate for candidate in self._items if not candidate.has_ended] or self._items
         return found[0] if len(found) == 1 else None
 
     def completed(self, output: object) -> list[Any]:
@@ -491,13 +491,15 @@ class _StreamedItems:
         Args:
             output: Its items by the last event, which count, but for arguments that it has not.
         """
-        in_order = sorted(self._items, key=lambda each: (each.index is None, each.index or 0))
-        pairs = [(each, each.joined()) for each in in_order]
-        completed = [item for each, item in pairs if each.is_given or _is_call(item)]
+        in_order = sorted(
+            self._items, key=lambda streamed: (streamed.index is None, streamed.index or 0)
+        )
+        pairs = [(streamed, streamed.joined()) for streamed in in_order]
+        completed = [item for streamed, item in pairs if streamed.is_given or _is_call(item)]
         if isinstance(output, list) and output:
             completed = _with_calls_of(output, [item for item in completed if _is_call(item)])
         if not any(_texts_of(item) for item in completed if isinstance(item, dict)):
-            texts = [(each.is_given, item) for each, item in pairs if any(_texts_of(item))]
+            texts = [(streamed.is_given, item) for streamed, item in pairs if any(_texts_of(item))]
             given = [item for is_given, item in texts if is_given]
             completed += given or [item for _, item in texts]
         return completed
@@ -516,7 +518,7 @@ def _with_calls_of(output: list[Any], calls: list[Plain]) -> list[Any]:
         completed[place] = _filled(output[place], earlier or {})
     found = {str(_arguments(completed[place])) for place in places}
     written = [_arguments(call) for call in calls]
-    if not all(is_placeholder(each) or str(each) in found for each in written):
+    if not all(is_placeholder(arguments) or str(arguments) in found for arguments in written):
         # Arguments that no call has any more may be those of a call without any.
         for place in places:
             if is_placeholder(_arguments(completed[place])):
@@ -539,7 +541,7 @@ def _is_call(item: object) -> bool:
 def _filled(call: Plain, earlier: Plain) -> Plain:
     """Return a call of the last event with the arguments that only earlier events have."""
     name = _CALLS[call["type"]]
-    if any(call.get(each) != earlier.get(each) for each in ("type", "name")):
+    if any(call.get(key) != earlier.get(key) for key in ("type", "name")):
         return call
     return call | {name: _later(earlier.get(name), call.get(name))}
 

@@ -76,7 +76,7 @@ class _Copy:
         if holds is Holds.ONE:
             return self.part(value)
         if holds is Holds.LIST:
-            return [self.part(each) for each in value]
+            return [self.part(part) for part in value]
         if holds is Holds.NAMED:
-            return {name: self.part(each) for name, each in value.items()}
+            return {name: self.part(part) for name, part in value.items()}
         return value

@@ -138,7 +138,7 @@ def open_model(
         api = _APIS["openai-chat"]
     client = _client_class(api)
     further = dict(options or {})
-    if unknown := [each for each in further if each not in client.OPTIONS - _NOT_OPTIONS]:
+    if unknown := [option for option in further if option not in client.OPTIONS - _NOT_OPTIONS]:
         possible = ", ".join(sorted(client.OPTIONS - _NOT_OPTIONS))
         raise TypeError(f"{unknown[0]!r} is no option of {prefix}: there are {possible}")
     key = _key(api, given, host, address)

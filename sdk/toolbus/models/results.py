@@ -153,7 +153,7 @@ def user_parts(
         text: What the user says.
         files: What stands beside it.
         takes: Whether the provider takes a file.
-        most: The bytes of all files that are sent as such, before Base64; None is no limit.
+        most: The bytes of all files that are sent as such, before Base64; None means unlimited.
 
     Raises `ValueError` for a message without text and files, for a file that is not in memory or
     that the provider does not take, and for files that are too large together.
@@ -171,7 +171,7 @@ def user_parts(
         raise ValueError("a message of the user needs a text or a file")
     if (
         most is not None
-        and sum(len(each.data) for each in parts if not isinstance(each, str)) > most
+        and sum(len(part.data) for part in parts if not isinstance(part, str)) > most
     ):
         raise ValueError(f"the files of a message have at most {most:,} bytes together")
     return parts

@@ -172,12 +172,12 @@ def _in_order(definitions: dict[str, Any]) -> Iterator[tuple[str, bool]]:
             name = stack[-1]
             if name not in state:
                 state[name] = "begun"
-                stack += [each for each in uses[name] if each not in state]
+                stack += [used for used in uses[name] if used not in state]
                 continue
             stack.pop()
             if state[name] == "begun":
                 state[name] = "done"
-                yield name, any(state[each] != "done" or each == name for each in uses[name])
+                yield name, any(state[used] != "done" or used == name for used in uses[name])
 
 
 def _uses(part: dict[str, Any]) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _size(part: dict[str, Any], known: dict[str, _Size]) -> _Size:
     """Return the size of a written part; a definition that is not known is within itself."""
     if "$ref" in part:
         return known.get(part["$ref"].removeprefix(DEFINITION_PREFIX), _Size())
-    held = [_size(each, known) for each in _held(part)]
+    held = [_size(inner, known) for inner in _held(part)]
     properties = part.get("properties", {})
     optional = len(properties.keys() - part.get("required", ()))
     is_union = "anyOf" in part or isinstance(part.get("type"), list)
@@ -221,7 +221,7 @@ def _check_totals(form: dict[str, Any], definitions: dict[str, Any], rules: Rule
         properties += len(names)
         listed = part.get("enum", ())
         values += len(listed)
-        texts = [each for each in (*listed, part.get("const")) if isinstance(each, str)]
+        texts = [value for value in (*listed, part.get("const")) if isinstance(value, str)]
         listed_chars = sum(len(text) for text in texts)
         chars += listed_chars + sum(len(name) for name in names)
         if len(listed) > _MANY_VALUES:

@@ -119,8 +119,8 @@ class Merger:
                 held.insert(0, self._source.target(part["$ref"]))
                 targets.add(id(held[0]))
             parts: dict[int, Any] = {id(own): own}
-            for each in held:
-                flat, through = self._flatten(each)
+            for inner in held:
+                flat, through = self._flatten(inner)
                 parts[id(flat)] = flat
                 targets |= through
         finally:
@@ -190,8 +190,8 @@ def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
     elif name == "required":
         result[name] = [*dict.fromkeys([*own, *value])]
     elif name == "enum":
-        others = {json_key(each) for each in value}
-        result[name] = [each for each in own if json_key(each) in others]
+        others = {json_key(entry) for entry in value}
+        result[name] = [entry for entry in own if json_key(entry) in others]
     elif name == "allOf":
         result[name] = [*own, *value]
     elif name in _LEAST:
@@ -333,16 +333,16 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
     if any("properties" in branch for branch in branches):
         whole["properties"] = properties
     others = [branch.get("additionalProperties") for branch in branches]
-    if all(each is False for each in others):
+    if all(other is False for other in others):
         whole["additionalProperties"] = False
-    elif open_to := [each for each in others if each not in (None, False)]:
+    elif open_to := [other for other in others if other not in (None, False)]:
         whole["additionalProperties"] = open_to[0] if len(open_to) == 1 else True
     for keyword in {key for branch in branches for key in branch} - NOT_ASKING - {*whole, "type"}:
         values = [branch[keyword] for branch in branches if keyword in branch]
-        if len(values) == len(branches) and all(same_json(each, values[0]) for each in values):
+        if len(values) == len(branches) and all(same_json(value, values[0]) for value in values):
             whole[keyword] = values[0]
-    told = " | ".join(_signature(branch) for branch in branches)
-    return whole, f"{how_many} of: {told}"
+    signatures = " | ".join(_signature(branch) for branch in branches)
+    return whole, f"{how_many} of: {signatures}"
 
 
 def _signature(branch: dict[str, Any]) -> str:

@@ -39,13 +39,13 @@ _SILENT = (("default", None), ("uniqueItems", False), ("minItems", 0), ("minLeng
 """Keywords with values that say nothing to a model."""
 
 
-def notes_of(part: dict[str, Any], kinds: Iterable[str], kept: Iterable[str]) -> list[str]:
-    """Return a note for each keyword of a part that says something and is not kept."""
+def notes_of(part: dict[str, Any], kinds: Iterable[str], retained: Iterable[str]) -> list[str]:
+    """Return a note for each keyword of a part that says something and is not retained."""
     names = [name for kind in kinds for name in _OF_TYPE.get(kind.replace("integer", "number"), ())]
     return [
         note(name, part[name])
         for name in dict.fromkeys([*names, *_OF_ANY])
-        if name in part and name not in kept and not _says_nothing(name, part[name])
+        if name in part and name not in retained and not _says_nothing(name, part[name])
     ]
 
 

@@ -1,6 +1,6 @@
 """Writes a schema with the few keywords that a provider takes. Pure.
 
-What is not kept is said in descriptions, so a model still knows it; the tool checks it in any case.
+What is left out stands in descriptions, so a model still knows it; the tool checks it in any case.
 Unions take what stands beside them into their branches, and `allOf` is merged.
 """
 
@@ -164,7 +164,7 @@ class Reduction:
         if not targets:
             yield
             return
-        if len(self._in_place) >= _MAX_IN_PLACE or any(targets & each for each in self._in_place):
+        if len(self._in_place) >= _MAX_IN_PLACE or any(targets & outer for outer in self._in_place):
             raise NotMergedError
         self._in_place.append(targets)
         try:
@@ -215,7 +215,7 @@ class Reduction:
             except ImpossiblePart:
                 continue
             nested = written["anyOf"] if written.keys() == {"anyOf"} else [written]
-            different |= {json.dumps(each): each for each in nested}
+            different |= {json.dumps(part): part for part in nested}
         if not different:
             raise ImpossiblePart
         branches = _joined([*different.values()])
@@ -256,31 +256,31 @@ class Reduction:
             return self._object(schema)
         if kind == "array":
             return self._array(schema)
-        kept = self._kept(schema, kinds)
-        text = described(_text(schema), notes_of(schema, kinds, kept))
-        return {"type": kind, **text, **kept}
+        retained = self._retained(schema, kinds)
+        text = described(_text(schema), notes_of(schema, kinds, retained))
+        return {"type": kind, **text, **retained}
 
-    def _kept(self, schema: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
-        """Return the keywords of a part that are kept as they are."""
-        kept = {name: schema[name] for name in schema if name in self._rules.keywords}
-        if kept.get("format") not in self._rules.formats:
-            kept.pop("format", None)
-        if "pattern" in kept and _NOT_SIMPLE.search(kept["pattern"]):
-            del kept["pattern"]
+    def _retained(self, schema: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
+        """Return the keywords of a part that are retained as they are."""
+        retained = {name: schema[name] for name in schema if name in self._rules.keywords}
+        if retained.get("format") not in self._rules.formats:
+            retained.pop("format", None)
+        if "pattern" in retained and _NOT_SIMPLE.search(retained["pattern"]):
+            del retained["pattern"]
         of_kinds = {name for kind in kinds for name in _KEYWORDS_OF.get(kind, ())}
-        return {name: value for name, value in kept.items() if name in of_kinds}
+        return {name: value for name, value in retained.items() if name in of_kinds}
 
     def _listed(self, schema: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
         """Write a part whose values are listed."""
         values = schema.get("enum", [schema.get("const")])
         self._left -= len(values) // _VALUES_OF_PART
         if "const" in schema:
-            values = [each for each in values if same_json(each, schema["const"])]
-        kept = (each for each in values if not kinds or _is_of(each, kinds))
-        values = [*{json_key(each): each for each in kept}.values()]
+            values = [value for value in values if same_json(value, schema["const"])]
+        fitting = (value for value in values if not kinds or _is_of(value, kinds))
+        values = [*{json_key(value): value for value in fitting}.values()]
         if not values:
             raise ImpossiblePart
-        of_values = [*dict.fromkeys(_TYPES[type(each)] for each in values)]
+        of_values = [*dict.fromkeys(_TYPES[type(value)] for value in values)]
         notes = notes_of(schema, of_values, ())
         if not {"object", "array"}.isdisjoint(of_values):
             if self._rules.is_strict:
@@ -298,11 +298,11 @@ class Reduction:
     ) -> dict[str, Any]:
         """Write listed values where an enum has texts or numbers alone."""
         branches: list[dict[str, Any]] = []
-        for kind in dict.fromkeys(_TYPES[type(each)] for each in values):
-            same = [each for each in values if _TYPES[type(each)] == kind]
+        for kind in dict.fromkeys(_TYPES[type(value)] for value in values):
+            same = [value for value in values if _TYPES[type(value)] == kind]
             branch: dict[str, Any] = {"type": kind}
             # Gemini refuses an empty text in an enum. An enum of nothing else is not written.
-            listed = [each for each in same if each != ""]
+            listed = [value for value in same if value != ""]
             if kind in ("string", "integer", "number") and listed:
                 branch["enum"] = listed
                 if len(listed) < len(same):
@@ -324,27 +324,27 @@ class Reduction:
         return described(_text(schema), notes_of(schema, (), ()))
 
     def _array(self, schema: dict[str, Any]) -> dict[str, Any]:
-        kept = self._kept(schema, ("array",))
+        retained = self._retained(schema, ("array",))
         first = schema.get("prefixItems", [])
         others: Any = schema.get("items", True)
         most = len(first) if others is False else None
         written: dict[str, Any] = {}
         if first and self._rules.has_prefix_items:
-            written["prefixItems"] = [self._or_any(each) for each in first]
+            written["prefixItems"] = [self._or_any(item) for item in first]
         elif first:
             beyond = [] if schema.get("maxItems", len(first) + 1) <= len(first) else [others]
-            others = {"anyOf": [*first, *(each for each in beyond if each is not False)]}
+            others = {"anyOf": [*first, *(item for item in beyond if item is not False)]}
         try:
             written["items"] = self.part(True if others is False else others)
         except ImpossiblePart:
             written["items"] = {"type": "null"} if self._rules.is_strict else {}
             most = 0
         if most is not None and "maxItems" in self._rules.keywords:
-            kept["maxItems"] = min(most, kept.get("maxItems", most))
-        if kept.get("minItems", 0) > 1 and "maxItems" not in self._rules.keywords:
-            del kept["minItems"]  # Anthropic takes 0 and 1
-        notes = notes_of(schema, ("array",), {*kept, *written})
-        return {"type": "array", **described(_text(schema), notes), **written, **kept}
+            retained["maxItems"] = min(most, retained.get("maxItems", most))
+        if retained.get("minItems", 0) > 1 and "maxItems" not in self._rules.keywords:
+            del retained["minItems"]  # Anthropic takes 0 and 1
+        notes = notes_of(schema, ("array",), {*retained, *written})
+        return {"type": "array", **described(_text(schema), notes), **written, **retained}
 
     def _or_any(self, schema: Schema) -> dict[str, Any]:
         """Write a part; one that no value matches has no strict form, and else is any value."""
@@ -425,7 +425,7 @@ def _joined(branches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     listed = all(branch.keys() in ({"type", "const"}, {"type", "enum"}) for branch in branches)
     if len(branches) == 1 or len(kinds) > 1 or not listed:
         return branches
-    values = [each for branch in branches for each in branch.get("enum", [branch.get("const")])]
+    values = [value for branch in branches for value in branch.get("enum", [branch.get("const")])]
     return [{"type": branches[0]["type"], "enum": values}]
 
 

@@ -87,7 +87,7 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     return Ending("stop", not (reply["uses"] or text(reply).strip()))
 
 
-def usage(told: Mapping[str, Any]) -> TokenUsage:
+def usage(reported: Mapping[str, Any]) -> TokenUsage:
     """Return no tokens: nobody counts them."""
     return TokenUsage(0, 0)
 
@@ -95,20 +95,20 @@ def usage(told: Mapping[str, Any]) -> TokenUsage:
 def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Plain]:
     """Return the reply, and a message with the results of its uses."""
     asked = uses(reply)
-    told = [
-        {"id": each.id, "tool": each.tool, "state": each.state, "text": each.for_model()}
-        for each in paired(asked, results)
+    answers = [
+        {"id": result.id, "tool": result.tool, "state": result.state, "text": result.for_model()}
+        for result in paired(asked, results)
     ]
-    return [dict(reply), {"role": "results", "results": told}] if asked else [dict(reply)]
+    return [dict(reply), {"role": "results", "results": answers}] if asked else [dict(reply)]
 
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
     """Put a streamed reply together. Raises `ModelError` if it ended early."""
-    said: list[str] = []
+    pieces: list[str] = []
     for event in events:
         if "uses" in event:
-            return {"role": "model", "text": "".join(said), "uses": event["uses"]}
-        said.append(text_of(event))
+            return {"role": "model", "text": "".join(pieces), "uses": event["uses"]}
+        pieces.append(text_of(event))
     raise broken_off()
 
 

@@ -106,8 +106,8 @@ def _read(path: Path) -> Iterator[_Written]:
             try:
                 yield _reply_of(line)
             except (ValueError, RecursionError) as error:
-                told = "it is nested too deeply" if isinstance(error, RecursionError) else error
-                raise ValueError(f"{path}:{number}: {told}") from None
+                reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+                raise ValueError(f"{path}:{number}: {reason}") from None
 
 
 def _reply_of(line: str) -> _Written:

@@ -28,10 +28,10 @@ __all__ = [
     "call_ids",
     "checked_conversation",
     "formed_tools",
+    "reason_text",
     "sendable",
     "sent_name",
     "system_text",
-    "told",
     "without_repeats",
 ]
 
@@ -109,9 +109,9 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Mapping):
-        return {repaired(str(name)): _as_json(each) for name, each in value.items()}
+        return {repaired(str(name)): _as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
+        return [_as_json(item) for item in value]
     return value if value is None or isinstance(value, bool | int) else repaired(str(value))
 
 
@@ -162,6 +162,6 @@ def broken_off() -> ModelError:
     return ModelError("the stream ended before the reply did", retryable=True)
 
 
-def told(reason: object) -> str:
+def reason_text(reason: object) -> str:
     """Return the words of a provider about a failure, in one line of at most 500 characters."""
     return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)

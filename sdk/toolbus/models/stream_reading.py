@@ -165,7 +165,7 @@ class _Reader:
         if not isinstance(value, dict):
             raise ErrorReply(_text(data), is_report=name == "error")
         if is_first and _is_whole(value) and (events := _as_events(value)):
-            return b"".join(_written(each, json.dumps(each).encode()) for each in events)
+            return b"".join(_written(event, json.dumps(event).encode()) for event in events)
         # The client of Anthropic passes over events without a name, which some servers send.
         return _written(value, data, name) if value else None
 

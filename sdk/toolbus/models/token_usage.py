@@ -31,17 +31,17 @@ def count_of(counts: Mapping[str, Any], *names: str) -> int:
     return sum(count for count in found if type(count) is int and count > 0)
 
 
-def counts_in(told: Mapping[str, Any], field: str, within: str = "") -> Mapping[str, Any]:
+def counts_in(reported: Mapping[str, Any], field: str, within: str = "") -> Mapping[str, Any]:
     """Return the counts of a reply or an event; empty if it tells none, as most events do.
 
     Args:
-        told: The reply or event.
+        reported: The reply or event.
         field: The field with the counts.
         within: The field that has that field, in some events.
     """
-    counts = told.get(field)
+    counts = reported.get(field)
     if counts is None and within:
-        inner = told.get(within)
+        inner = reported.get(within)
         counts = inner.get(field) if isinstance(inner, Mapping) else None
     return counts if isinstance(counts, Mapping) else {}
 
