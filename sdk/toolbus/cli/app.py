@@ -172,22 +172,22 @@ class CommandGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of `toolbus` itself; switches are shown without a value."""
         own = super().get_params(ctx)
-        for each in own:
-            _hide_switch_value(each)
+        for option in own:
+            _hide_switch_value(option)
         return own
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command; report a command's own option in that place."""
-        own = {name for each in self.get_params(ctx) for name in each.opts}
+        own = {name for option in self.get_params(ctx) for name in option.opts}
         first = args[0].partition("=")[0] if args else ""
         if first.startswith("--") and first not in own:
             self._refuse_misplaced(ctx, first, args)
         return super().parse_args(ctx, args)
 
     def _refuse_misplaced(self, ctx: Any, flag: str, args: Sequence[str]) -> None:
-        name = next((each for each in args if each in self.list_commands(ctx)), None)
+        name = next((word for word in args if word in self.list_commands(ctx)), None)
         command = None if name is None else self.import_command(ctx, name)
-        if command is not None and any(flag in each.opts for each in command.params):
+        if command is not None and any(flag in option.opts for option in command.params):
             text = f"toolbus: {flag} must follow the command: toolbus {name} ... {flag}"
             typer.echo(text, err=True)
             raise typer.Exit(ExitCode.USAGE)
@@ -237,9 +237,9 @@ def _prepare_options(command: Any, parent: Any) -> None:
     """Give a command, and those below it, the options that all have, and what options share."""
     add_log_options(command)
     context = typer.Context(command, parent=parent)
-    for each in command.get_params(context):
-        _hide_switch_value(each)
-        require_utf8(each)
+    for option in command.get_params(context):
+        _hide_switch_value(option)
+        require_utf8(option)
     for below in getattr(command, "commands", {}).values():
         _prepare_options(below, context)
 

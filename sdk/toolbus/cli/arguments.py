@@ -175,21 +175,21 @@ def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
         return {}
     reader = SchemaReader(schema)
     return {
-        name: _parameter(name, each if isinstance(each, dict) else {}, reader)
-        for name, each in islice(properties.items(), _MAX_PARAMETERS)
+        name: _parameter(name, field if isinstance(field, dict) else {}, reader)
+        for name, field in islice(properties.items(), _MAX_PARAMETERS)
     }
 
 
 def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Parameter:
     bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
     values = [*(values_of(schema) or [])[:1], *bounds]
-    examples = tuple(each for each in values if type(each) in {int, float})
+    examples = tuple(value for value in values if type(value) in {int, float})
     return Parameter(name, reader.types(schema), reader.type_text(schema), examples)
 
 
 def needs_schema(arguments: tuple[str, ...]) -> bool:
     """Whether the type of an argument decides how its text is parsed."""
-    return any(not _is_object(each) and _split(each)[1] == "=" for each in arguments)
+    return any(not _is_object(argument) and _split(argument)[1] == "=" for argument in arguments)
 
 
 def _is_object(argument: str) -> bool:
@@ -223,11 +223,11 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
     """
     if len(typed) == 1 and _is_object(typed[0]):
         return _read_object_argument(typed[0])
-    if any(_is_object(each) for each in typed):
+    if any(_is_object(argument) for argument in typed):
         raise UsageError("a JSON object cannot be combined with other arguments")
     arguments: dict[str, Any] = {}
-    for each in typed:
-        name, sign, text = _split(each)
+    for argument in typed:
+        name, sign, text = _split(argument)
         if name in arguments:
             raise UsageError(f"{cut(name)} is given twice")
         arguments[name] = (

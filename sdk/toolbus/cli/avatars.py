@@ -32,11 +32,11 @@ class InstalledAvatar(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file that says it."""
+        """The file that defines it."""
 
     @property
     def instructions(self) -> str:
-        """What a model is told; may be empty."""
+        """What a model reads before a conversation; may be empty."""
 
     @property
     def skills(self) -> Sequence[SkillListing]:

@@ -49,7 +49,7 @@ _ROOM_FLAGS = ("url", "room", "token", "name", "context")
 def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a tool."""
     return _matching(
-        (f"{each.name}.{tool}" for each in _visible_toolkits(ctx) for tool in each.tools),
+        (f"{info.name}.{tool}" for info in _visible_toolkits(ctx) for tool in info.tools),
         incomplete,
     )
 
@@ -57,20 +57,20 @@ def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a toolkit or of a tool."""
     names = (
-        [each.name, *(f"{each.name}.{tool}" for tool in each.tools)]
-        for each in _visible_toolkits(ctx)
+        [info.name, *(f"{info.name}.{tool}" for tool in info.tools)]
+        for info in _visible_toolkits(ctx)
     )
     return _matching((name for several in names for name in several), incomplete)
 
 
 def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a toolkit."""
-    return _matching((each.name for each in _visible_toolkits(ctx)), incomplete)
+    return _matching((info.name for info in _visible_toolkits(ctx)), incomplete)
 
 
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
-    return _matching((each.full_owner for each in _visible_toolkits(ctx)), incomplete)
+    return _matching((info.full_owner for info in _visible_toolkits(ctx)), incomplete)
 
 
 def complete_avatar(incomplete: str) -> list[str]:
@@ -106,7 +106,7 @@ def complete_preset(incomplete: str) -> list[str]:
 def complete_installed(incomplete: str) -> list[str]:
     """Complete the name of an installed toolkit."""
     try:
-        return _matching(sorted(each.name for each in entry_points(group=TOOLKITS)), incomplete)
+        return _matching(sorted(entry.name for entry in entry_points(group=TOOLKITS)), incomplete)
     except Exception:  # a traceback would disturb the shell
         return []
 
@@ -140,7 +140,7 @@ def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
     flags: dict[str, Any] = {name: ctx.params.get(name) for name in _ROOM_FLAGS}
 
     async def toolkits(room: CommandRoom) -> list[ToolkitInfo]:
-        return [each async for each in room.toolkits()]
+        return [info async for info in room.toolkits()]
 
     try:
         return in_room(RoomOptions(**flags), toolkits, timeout_s=_TIMEOUT_S, locked=False)

@@ -24,9 +24,10 @@ def definition_text(definition: DefinitionInfo | ToolkitInfo) -> str:
 
 def reserve_lines(info: ToolkitInfo) -> Iterator[str]:
     """Return a line for each definition in reserve: what it is, its hosts, and its last call."""
-    for each in info.reserve:
-        hosts = f"{each.hosts} {'host' if each.hosts == 1 else 'hosts'}"
-        yield f"in reserve: {definition_text(each)}, {hosts}, {_last_call_text(each.last_call_ms)}"
+    for definition in info.reserve:
+        hosts = f"{definition.hosts} {'host' if definition.hosts == 1 else 'hosts'}"
+        last_call = _last_call_text(definition.last_call_ms)
+        yield f"in reserve: {definition_text(definition)}, {hosts}, {last_call}"
 
 
 def _last_call_text(last_call_ms: int | None) -> str:
@@ -38,5 +39,5 @@ def _last_call_text(last_call_ms: int | None) -> str:
 def age_text(at: float) -> str:
     """Return how long ago a time was, given in seconds since the epoch: "5 min ago"."""
     age_s = max(0, int(time.time() - at))
-    seconds, unit = next((each for each in _UNITS if age_s >= each[0]), _UNITS[-1])
+    seconds, unit = next((entry for entry in _UNITS if age_s >= entry[0]), _UNITS[-1])
     return f"{age_s // seconds} {unit} ago"

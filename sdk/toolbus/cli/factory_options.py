@@ -100,7 +100,7 @@ class _Setting:
         parts += ["Required."] if self.field.info.is_required() else []
         parts += [f"Default: {default}."] if default else []
         parts += ["Repeatable."] if self.field.kind == "list" else []
-        return " ".join(each for each in [*parts, f"[{self.variable}]"] if each)
+        return " ".join(part for part in [*parts, f"[{self.variable}]"] if part)
 
     def label(self, given: GivenFlags) -> str:
         """Return how to name it in an error: by where its value came from."""
@@ -171,7 +171,7 @@ class _Settings:
 
     def __init__(self, reference: str, factory: ToolkitFactory, given: GivenFlags) -> None:
         self._name = last_name(reference)
-        self._settings = {each.name: _Setting(self._name, each) for each in factory.fields}
+        self._settings = {field.name: _Setting(self._name, field) for field in factory.fields}
         self._given = given
 
     def values(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class _Settings:
 
     def refuse(self, problems: Iterable[ConfigProblem]) -> None:
         """Raise UsageError for the first problems, if there are any."""
-        texts = [self._problem_text(*each) for each in islice(problems, 3)]
+        texts = [self._problem_text(*problem) for problem in islice(problems, 3)]
         if texts:
             raise UsageError("; ".join(texts)) from None
 
@@ -197,14 +197,14 @@ class _Settings:
     ) -> str:
         if field is None:
             where = ".".join(map(str, path))
-            told = f"{where}: {message}" if where else message
-            return f"toolkit {self._name}: {told}"
+            text = f"{where}: {message}" if where else message
+            return f"toolkit {self._name}: {text}"
         setting = self._settings[field.name]
         label = setting.label(self._given)
         if message == "Field required" and len(path) == 1:
             ways = dict.fromkeys((label, setting.variable))
             return f"toolkit {self._name} needs {' or '.join(ways)}"
-        below = "".join(f"/{cut(str(each))}" for each in path[1:])
+        below = "".join(f"/{cut(str(key))}" for key in path[1:])
         return f"{label}{' at ' + below if below else ''}: {message}"
 
 
@@ -234,12 +234,12 @@ class HostCommand(TyperCommand):
                 ctx.ignore_unknown_options = ctx.allow_extra_args = True
             self._refuse_ambiguous(ctx, found, line)
             if line.asks_for_help:
-                for each in line.failures:
-                    typer.echo(f"toolbus: {each}", err=True)
+                for failure in line.failures:
+                    typer.echo(f"toolbus: {failure}", err=True)
         rest = super().parse_args(ctx, args)
-        taken = {each.name: ctx.params.pop(each.name, None) for each in line.extra}
-        values = {name: None if each in ([], ()) else each for name, each in taken.items()}
-        written = {each.name: each.opts[-1] for each in line.extra}
+        taken = {option.name: ctx.params.pop(option.name, None) for option in line.extra}
+        values = {name: None if value in ([], ()) else value for name, value in taken.items()}
+        written = {option.name: option.opts[-1] for option in line.extra}
         ctx.meta[_GIVEN] = GivenFlags(values, written, frozenset(line.flags))
         return rest
 
@@ -251,13 +251,13 @@ class HostCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
     def _refuse_ambiguous(self, ctx: Any, settings: Sequence[_Setting], line: _CommandLine) -> None:
-        for flag, count in Counter(each.long_flag for each in settings).items():
+        for flag, count in Counter(setting.long_flag for setting in settings).items():
             if count > 1 or flag in line.flags:
                 ctx.fail(f"two parameters are written {flag}: host one of the toolkits elsewhere")
         for flag, several in _by_short_flag(settings).items():
             if len(several) > 1 and flag in line.unknown:
-                written = " or ".join(each.long_flag for each in several)
-                names = " and ".join(each.toolkit for each in several)
+                written = " or ".join(setting.long_flag for setting in several)
+                names = " and ".join(setting.toolkit for setting in several)
                 ctx.fail(f"{flag} is a flag of {names}: write {written}")
 
 
@@ -274,7 +274,7 @@ class _CommandLine:
         self._args = args
         self._own = [*own]
         self._toolkit_flag = toolkit_flag
-        self.flags = {flag for each in own for flag in (*each.opts, *each.secondary_opts)}
+        self.flags = {flag for option in own for flag in (*option.opts, *option.secondary_opts)}
         self.extra: list[Any] = []
         """The options of the fields."""
         self.failures: list[str] = []
@@ -303,7 +303,7 @@ class _CommandLine:
         settings = self._settings_of(self._certain)
         self._take(settings)
         if self.has_unknown and not self.failures:
-            likely = [each for each in self._uncertain if is_reference(each)]
+            likely = [word for word in self._uncertain if is_reference(word)]
             settings += self._settings_of(likely)
             self._take(settings)
         return settings
@@ -319,16 +319,16 @@ class _CommandLine:
                 continue
             if factory is not None:
                 name = last_name(reference)
-                found += [_Setting(name, each) for each in factory.fields]
+                found += [_Setting(name, field) for field in factory.fields]
         return found
 
     def _take(self, settings: Sequence[_Setting]) -> None:
-        unique = {each.parameter: each for each in settings}
+        unique = {setting.parameter: setting for setting in settings}
         shorts = _by_short_flag(unique.values())
         shown = {
-            each.parameter
+            setting.parameter
             for flag, several in shorts.items()
-            for each in several
+            for setting in several
             if len(several) == 1 and flag not in self.flags
         }
         self.extra = _options(unique.values(), shown)
@@ -336,9 +336,9 @@ class _CommandLine:
 
     def _scan(self) -> None:
         takes_value = {
-            flag: not getattr(each, "is_flag", False)
-            for each in [*self._own, *self.extra]
-            for flag in (*each.opts, *each.secondary_opts)
+            flag: not getattr(option, "is_flag", False)
+            for option in [*self._own, *self.extra]
+            for flag in (*option.opts, *option.secondary_opts)
             if flag.startswith("-")
         }
         self.unknown, self._certain, self._uncertain = set(), [], []
@@ -368,14 +368,14 @@ class _CommandLine:
 
 def _by_short_flag(settings: Iterable[_Setting]) -> dict[str, list[_Setting]]:
     found: dict[str, list[_Setting]] = defaultdict(list)
-    for each in {each.parameter: each for each in settings}.values():
-        found[each.short_flag].append(each)
+    for setting in {setting.parameter: setting for setting in settings}.values():
+        found[setting.short_flag].append(setting)
     return found
 
 
 def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
     """Return an option for each field."""
-    parameters = [_parameter(each, each.parameter in with_short) for each in settings]
+    parameters = [_parameter(setting, setting.parameter in with_short) for setting in settings]
     if not parameters:
         return []
 
@@ -383,7 +383,7 @@ def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
         """Take the flags."""
 
     collect.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-    collect.__annotations__ = {each.name: each.annotation for each in parameters}
+    collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     made = typer.Typer(add_completion=False)
     made.command()(collect)
     options = list(get_command(made).params)
@@ -399,7 +399,7 @@ def _parameter(setting: _Setting, with_short: bool) -> inspect.Parameter:
     field = setting.field
     flags = [setting.long_flag, *([setting.short_flag] if with_short else [])]
     if field.kind == "switch":
-        flags = [f"{each}/--no-{each.removeprefix('--')}" for each in flags]
+        flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
     option = typer.Option(
         *flags,
         help=setting.help,

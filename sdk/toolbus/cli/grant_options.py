@@ -64,7 +64,7 @@ def _suggestion(name: str) -> str:
     if _AGENTS + name in GRANTS:
         return f"did you mean {_AGENTS}{name}?"
     near = get_close_matches(name[:64], GRANTS, n=1) or [
-        _AGENTS + each for each in get_close_matches(name[:64], _short_names(), n=1)
+        _AGENTS + short for short in get_close_matches(name[:64], _short_names(), n=1)
     ]
     return f"did you mean {near[0]}?" if near else f"the grants are {', '.join(sorted(GRANTS))}"
 

@@ -79,9 +79,9 @@ def require_utf8(option: Any) -> None:
     check = option.callback
 
     def callback(context: Any, parameter: Any, value: Any) -> Any:
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, str):
-                _check_utf8(each)
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, str):
+                _check_utf8(item)
         return value if check is None else check(context, parameter, value)
 
     option.callback = callback

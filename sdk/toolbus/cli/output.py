@@ -381,9 +381,11 @@ def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
         RoomException: The error that the call would end with; nothing was run.
     """
     if as_json:
-        said = explained.assessment
+        assessment = explained.assessment
         facts = asdict(replace(explained, assessment=None))
-        typer.echo(json_text(facts | {"assessment": said and assessment_to_plain(said)}))
+        typer.echo(
+            json_text(facts | {"assessment": assessment and assessment_to_plain(assessment)})
+        )
     if not explained.would_run:
         raise explained.error()
     host = explained.host

@@ -134,8 +134,8 @@ async def tally(records: Iterable[CallRecord], judge: Judge, *, at_host: bool) -
             continue
         arguments = whole_arguments(record.arguments)
         if arguments is None:
-            kept = "cut" if record.arguments else "not kept"
-            found.apart[f"their arguments were {kept}"] += 1
+            state = "cut" if record.arguments else "not kept"
+            found.apart[f"their arguments were {state}"] += 1
             continue
         people = (record.caller, record.issuer, record.principal, record.principal_issuer)
         key = (record.tool, record.owner, record.arguments, *people)

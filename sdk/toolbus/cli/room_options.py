@@ -144,7 +144,7 @@ def joins_a_room(command: Callable[Concatenate[RoomOptions, P], None]) -> Callab
 
     parameters = [*own, *_FLAGS]
     with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
-    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_flags
 
 
@@ -168,7 +168,7 @@ class CommandRoom(RoomClient):
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list."""
         body = await self._core.caller.request(ListToolkits, {})
-        listed = [ToolkitInfo.from_wire(each) for each in body["toolkits"]]
+        listed = [ToolkitInfo.from_wire(entry) for entry in body["toolkits"]]
         return FirstToolkits(listed, body["cursor"] is None)
 
 

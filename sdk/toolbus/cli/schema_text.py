@@ -103,10 +103,10 @@ class SchemaReader:
                 yield from (kind for kind in kinds[:_MAX_BRANCHES] if isinstance(kind, str))
             case _ if (values := values_of(schema)) is not None:
                 few = values[:_MAX_TYPED_VALUES]
-                yield from (_JSON_TYPES[type(each)] for each in few if type(each) in _JSON_TYPES)
+                yield from (_JSON_TYPES[type(value)] for value in few if type(value) in _JSON_TYPES)
             case _ if depth:
-                for each in self.alternatives(schema):
-                    yield from self._types(each, depth - 1)
+                for branch in self.alternatives(schema):
+                    yield from self._types(branch, depth - 1)
 
     def type_text(self, schema: Mapping[str, Any]) -> str:
         """Return a schema's type as text: `integer`, `array of string`, `"a" | "b"`, `any`."""
@@ -134,13 +134,13 @@ class SchemaReader:
             case list(kinds):
                 few = kinds[:_MAX_BRANCHES]
                 return " | ".join(_with_bounds(str(kind), kind, schema) for kind in few)
-        texts = [self._type_text(each, depth - 1) for each in self.alternatives(schema)]
+        texts = [self._type_text(branch, depth - 1) for branch in self.alternatives(schema)]
         return " | ".join(dict.fromkeys(texts)) or ("object" if "properties" in schema else "any")
 
     def _array_text(self, schema: dict[str, Any], depth: int) -> str:
         tuple_items, items = schema.get("prefixItems"), schema.get("items")
         if isinstance(tuple_items, list) and tuple_items:
-            shown = [self._type_text(each, depth - 1) for each in tuple_items[:_MAX_VALUES]]
+            shown = [self._type_text(item, depth - 1) for item in tuple_items[:_MAX_VALUES]]
             has_more = len(tuple_items) > len(shown) or isinstance(items, dict)
             return f"array ({', '.join([*shown, *([REST] if has_more else [])])})"
         text = _with_bounds("array", "array", schema)
@@ -153,7 +153,7 @@ class SchemaReader:
         values = _map_values(schema)
         if schema.get("properties") or not values:
             return "object"
-        texts = dict.fromkeys(self._type_text(each, depth - 1) for each in values)
+        texts = dict.fromkeys(self._type_text(part, depth - 1) for part in values)
         return f"map of {_in_parentheses(' | '.join(texts))}"
 
     def alternatives(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _map_values(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _schemas_in(several: Sequence[Any] | None) -> list[dict[str, Any]]:
     if not isinstance(several, list):
         return []
-    return [each for each in several[:_MAX_BRANCHES] if isinstance(each, dict)]
+    return [part for part in several[:_MAX_BRANCHES] if isinstance(part, dict)]
 
 
 # Bounds of numbers, texts and arrays
@@ -228,8 +228,8 @@ def _number_bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     if least and most:
         yield f"{least}..{most}"
     else:
-        yield from (f"{sign} {each}" for sign, each in ((">=", least), ("<=", most)) if each)
-    yield from (f"{sign} {each}" for sign, each in ((">", above), ("<", below)) if each)
+        yield from (f"{sign} {bound}" for sign, bound in ((">=", least), ("<=", most)) if bound)
+    yield from (f"{sign} {bound}" for sign, bound in ((">", above), ("<", below)) if bound)
     if step:
         yield f"multiple of {step}"
 
@@ -306,8 +306,8 @@ class SchemaTree:
             yield _REST_NODE
             return
         path = (*path, id(schema))
-        for each in self._reader.all_of(schema):
-            yield from self._inside(each, path, levels)
+        for part in self._reader.all_of(schema):
+            yield from self._inside(part, path, levels)
         yield from self._fields(schema, path, levels)
         yield from self._items(schema, path, levels)
         yield from self._branches(schema, path, levels)
@@ -319,20 +319,20 @@ class SchemaTree:
         required = schema.get("required")
         needed = required[:_MAX_NODES] if isinstance(required, list) else []
         yield from self._nodes_of(
-            ((name, each, name in needed) for name, each in named.items()), path, levels
+            ((name, field, name in needed) for name, field in named.items()), path, levels
         )
         others = _map_values(schema)
         if named:
-            yield from self._nodes_of((("(others)", each, True) for each in others), path, levels)
+            yield from self._nodes_of((("(others)", part, True) for part in others), path, levels)
             return
-        for each in others:
-            yield from self._inside(each, path, levels)
+        for part in others:
+            yield from self._inside(part, path, levels)
 
     def _items(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return what the items of an array hold; items of a tuple by their index."""
         items = schema.get("prefixItems")
         if isinstance(items, list):
-            indexed = ((f"[{i}]", each, True) for i, each in enumerate(items[:_MAX_TUPLE_ITEMS]))
+            indexed = ((f"[{i}]", item, True) for i, item in enumerate(items[:_MAX_TUPLE_ITEMS]))
             nodes = list(self._nodes_of(indexed, path, levels))
             if any(node.children or node.description for node in nodes):
                 yield from nodes
@@ -342,16 +342,16 @@ class SchemaTree:
         """Return the branches of `anyOf` and `oneOf`; of a single branch only its content."""
         one_of = {key: schema.get(key) for key in ("anyOf", "oneOf")}
         branches = [
-            (each, children)
-            for each in self._reader.alternatives(one_of)
-            if (children := tuple(self._inside(each, path, levels)))
+            (branch, children)
+            for branch in self._reader.alternatives(one_of)
+            if (children := tuple(self._inside(branch, path, levels)))
         ]
         if len(branches) == 1:
             yield from branches[0][1]
             return
-        for number, (each, children) in enumerate(branches):
-            title = _in_one_line((self._reader.resolve(each) or each).get("title"), 64)
-            text = title or self._reader.type_text(each)
+        for number, (branch, children) in enumerate(branches):
+            title = _in_one_line((self._reader.resolve(branch) or branch).get("title"), 64)
+            text = title or self._reader.type_text(branch)
             yield SchemaNode("or" if number else "either", text, "", children)
 
     def _nodes_of(

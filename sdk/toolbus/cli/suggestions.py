@@ -89,9 +89,9 @@ async def suggest_name(error: NotFound, room: ToolkitLister, target: CallTarget)
     except (RoomException, TimeoutError):
         return error
     me, error = room.me, _with_room(error, room.room)
-    for each in seen.toolkits:
-        if each.name == target.toolkit and _matches_owner(each, target, me):
-            return suggest_tool(error, target, each.tools)
+    for info in seen.toolkits:
+        if info.name == target.toolkit and _matches_owner(info, target, me):
+            return suggest_tool(error, target, info.tools)
     if not seen.cover(target.toolkit):
         return error
     text = _toolkit_suggestion(seen.toolkits, target, me)
@@ -103,7 +103,7 @@ def _with_room(error: NotFound, room: str) -> NotFound:
     if not error.message.startswith("toolkit "):
         return error
     text, separator, reason = error.message.partition("; ")
-    if reason.startswith("there is a private one of "):  # which is told in words of the commands
+    if reason.startswith("there is a private one of "):  # explained in words of the commands
         separator = reason = ""
     return NotFound(f"{text} in room {room}{separator}{reason}", details=error.details)
 
@@ -122,36 +122,36 @@ def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> N
     return _with_suggestion(error, f"{target.toolkit} has {listed}{more}, see `{command}`")
 
 
-def _matches_owner(each: ToolkitInfo, target: CallTarget, me: Participant) -> bool:
+def _matches_owner(info: ToolkitInfo, target: CallTarget, me: Participant) -> bool:
     """Whether the target's `participant` selects this toolkit."""
     if target.participant:
-        return means(target.participant, each.owner, each.alias, me.alias)
-    return each.public or each.full_owner == me.full_name
+        return means(target.participant, info.owner, info.alias, me.alias)
+    return info.public or info.full_owner == me.full_name
 
 
 def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: Participant) -> str:
-    namesake = next((each for each in seen if each.name == target.toolkit), None)
+    namesake = next((info for info in seen if info.name == target.toolkit), None)
     if namesake is not None:
         return f"there is {_owner_text(namesake)}"
-    near = _nearest(target.toolkit, [each.name for each in seen])
+    near = _nearest(target.toolkit, [info.name for info in seen])
     if not near:
         return ""
-    found = next(each for each in seen if each.name == near[0])
+    found = next(info for info in seen if info.name == near[0])
     tool = f".{target.tool}" if target.tool in found.tools else ""
     owner = "" if _matches_owner(found, target, me) else f", {_owner_text(found)}"
     return f"did you mean {found.name}{tool}{owner}?"
 
 
-def _owner_text(each: ToolkitInfo) -> str:
+def _owner_text(info: ToolkitInfo) -> str:
     """Return how to select a toolkit of another owner."""
-    if each.public:
-        return f"a public one of {each.full_owner}: omit --participant"
-    owner = each.full_owner
+    if info.public:
+        return f"a public one of {info.full_owner}: omit --participant"
+    owner = info.full_owner
     return f"a private one of {owner}: add --participant {shlex.quote(owner)}"
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    short = [each for each in dict.fromkeys(names) if len(each) <= _MAX_CHARS]
+    short = [candidate for candidate in dict.fromkeys(names) if len(candidate) <= _MAX_CHARS]
     return get_close_matches(name[:_MAX_CHARS], short[:_MAX_NAMES], n=2)
 
 

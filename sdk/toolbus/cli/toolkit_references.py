@@ -134,7 +134,7 @@ def is_reference(word: str) -> bool:
     module, colon, attribute = word.partition(":")
     if not colon:
         return any(entry.name == word for entry in entry_points(group=TOOLKITS))
-    return all(each.isidentifier() for each in [*module.split("."), *attribute.split(".")])
+    return all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
 
 
 def _load(reference: str) -> Any:
@@ -231,5 +231,7 @@ def _required(function: Callable[..., Any]) -> list[str]:
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
-        each.name for each in parameters if each.default is each.empty and each.kind not in variadic
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variadic
     ]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from toolbus.agents.agent import Agent
     from toolbus.turns.tool_use import ToolResult
 
-__all__ = ["Asked", "Happened", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
+__all__ = ["Asked", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
 
 _ASK = "ask"
 _AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
@@ -62,7 +62,7 @@ class TraceId(str):
     __slots__ = ()
 
 
-Happened: TypeAlias = dict[str, Any] | FileChunk | Notice | TraceId
+ChatEvent: TypeAlias = dict[str, Any] | FileChunk | Notice | TraceId
 """What happens while a question is answered."""
 
 
@@ -79,7 +79,7 @@ class Asked(Protocol):
     target: CallTarget | None
     """What its errors name; None in this process."""
 
-    def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+    def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         """Ask a question; yield what happens. Raises RoomException."""
 
     async def about(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class RemoteAgent:
         self._waits = waits
         self.target: CallTarget | None = CallTarget(found.name, _ASK, self._owner)
 
-    async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+    async def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         """Ask a question; wait for the agent first if it is away."""
         span = TurnSpan.begin(Tracing(), self.name, self._room.room, None)
         failure: BaseException | None = None
@@ -137,7 +137,7 @@ class RemoteAgent:
             if span is not None:
                 span.end(failure)
 
-    async def _patiently(self, text: str) -> AsyncGenerator[Happened, None]:
+    async def _patiently(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         was_there = False
         while True:
             # A lost connection would be waited for in silence, and for a minute at most.
@@ -164,7 +164,7 @@ class RemoteAgent:
                 await self._returned()
                 yield Notice(f"({self.name} is back)")
 
-    async def _events(self, text: str) -> AsyncGenerator[Happened, None]:
+    async def _events(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
         patience: dict[str, Any] = {"retry": False, "wait_for_host_s": 0} if self._waits else {}
         async with self._room.stream(
@@ -233,7 +233,7 @@ class RemoteAgent:
         await self._room.invoke(f"{self.name}.forget", arguments, participant=self._owner)
 
     def set_mode(self, mode: str) -> None:
-        """Refuse: permissions are those of whoever runs the agent."""
+        """Refuse: the process that runs the agent decides its permissions."""
         raise UsageError(f"the permissions of {self.name} are decided by whoever runs it")
 
 
@@ -255,7 +255,7 @@ class LocalAgent:
         self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
         self._conversation = conversation
 
-    async def ask(self, text: str) -> AsyncGenerator[Happened, None]:
+    async def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         """Ask a question; yield what happens. Raises `Interrupted` where it is cancelled."""
         self._results = None
         try:
@@ -283,7 +283,7 @@ class LocalAgent:
         if self._results is None:  # a second cancellation did not wait for the end of the calls
             return "maybe"
         found = {result.executed for result in self._results}
-        return next((each for each in _EVIDENCE if each in found), "no")
+        return next((executed for executed in _EVIDENCE if executed in found), "no")
 
     async def about(self) -> dict[str, Any]:
         """Return what the agent says of itself and of its tools."""

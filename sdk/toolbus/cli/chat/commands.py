@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from toolbus.cli.chat.files import save_bytes
 from toolbus.cli.chat.render import prose, text_in, whole_result
 from toolbus.cli.chat.session import Session
-from toolbus.cli.chat.transcript import KeptResult
+from toolbus.cli.chat.transcript import NumberedResult
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.untrusted_text import one_line
 
@@ -118,8 +118,8 @@ def _show(session: Session, number: str) -> None:
     result = _result(session, number)
     lines = [prose(whole_result(result.event, result.number))]
     for file in result.files:
-        kept = one_line(file.path) if file.path else "/save writes it"
-        lines.append(f"file {one_line(file.name)}, {file.size:,} bytes: {kept}")
+        place = one_line(file.path) if file.path else "/save writes it"
+        lines.append(f"file {one_line(file.name)}, {file.size:,} bytes: {place}")
     session.screen.notice("\n".join(lines))
 
 
@@ -144,7 +144,7 @@ def _save(session: Session, typed: str) -> None:
         session.screen.notice(f"wrote {len(data):,} bytes to {one_line(str(saved))}")
 
 
-def _contents(result: KeptResult) -> list[tuple[str, bytes]]:
+def _contents(result: NumberedResult) -> list[tuple[str, bytes]]:
     """Return names and data of what a result has: its files, else its text."""
     if not result.files:
         text = text_in(result.event, "text").encode(errors="backslashreplace")
@@ -157,13 +157,13 @@ def _contents(result: KeptResult) -> list[tuple[str, bytes]]:
     return [(file.name, file.data or b"") for file in result.files]
 
 
-def _result(session: Session, number: str) -> KeptResult:
+def _result(session: Session, number: str) -> NumberedResult:
     with suppress(ValueError):
         found = session.transcript.result(int(number[:9]))
         if found is not None:
             return found
-    kept = session.transcript.numbers
-    raise UsageError(f"there is no result {one_line(number, 20) or '(name its number)'}: {kept}")
+    numbers = session.transcript.numbers
+    raise UsageError(f"there is no result {one_line(number, 20) or '(name its number)'}: {numbers}")
 
 
 def _quit(_: Session, __: str) -> None:

@@ -18,7 +18,7 @@ _MAX_NAME_BYTES = 120
 """Of a name: below the 255 of file systems, with space for a number."""
 _MAX_SUFFIX_BYTES = 16
 _MAX_NAMESAKES = 1_000
-_KEPT = frozenset(" ._-+=@(),")
+_SAFE_MARKS = frozenset(" ._-+=@(),")
 _RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
 )
@@ -31,7 +31,7 @@ def safe_name(name: str) -> str:
     Letters of all scripts, digits and a few marks stay; everything else is `_`.
     """
     last = unicodedata.normalize("NFC", name[:4_096]).replace("\\", "/").rstrip("/")
-    characters = (_kept(character) for character in last.rpartition("/")[2])
+    characters = (_safe_character(character) for character in last.rpartition("/")[2])
     stem, suffix = os.path.splitext("".join(characters).lstrip(" .-").rstrip(" ."))
     if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
         stem += suffix
@@ -43,9 +43,9 @@ def safe_name(name: str) -> str:
     return stem + suffix
 
 
-def _kept(character: str) -> str:
+def _safe_character(character: str) -> str:
     is_letter = unicodedata.category(character)[0] in "LMN" and visible(character) == character
-    return character if is_letter or character in _KEPT else "_"
+    return character if is_letter or character in _SAFE_MARKS else "_"
 
 
 def checked_folder(path: Path) -> Path:

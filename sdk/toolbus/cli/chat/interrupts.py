@@ -74,29 +74,29 @@ class Interrupts:
         if not hasattr(signal, "pthread_kill"):  # on Windows
             yield
             return
-        came, told = os.pipe()
-        os.set_blocking(told, False)
-        former = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-        repeating = threading.Thread(target=self._repeat, args=(came,), daemon=True)
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(write_fd, False)
+        former = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        repeating = threading.Thread(target=self._repeat, args=(read_fd,), daemon=True)
         repeating.start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(former)
-            os.close(told)  # ends the thread
+            os.close(write_fd)  # ends the thread
             repeating.join()
-            os.close(came)
+            os.close(read_fd)
 
-    def _repeat(self, came: int) -> None:
+    def _repeat(self, read_fd: int) -> None:
         main = threading.main_thread().ident
         assert main is not None
-        told = 0
-        while numbers := os.read(came, 64):
-            told += sum(number in _SIGNALS for number in numbers)
+        arrived = 0
+        while numbers := os.read(read_fd, 64):
+            arrived += sum(number in _SIGNALS for number in numbers)
             sleep(_NOTICED_S)
             # Counted, not timed: one may come right after another one that was noticed.
-            if self._handled < told:
-                told = self._handled  # those that are sent again are told again
+            if self._handled < arrived:
+                arrived = self._handled  # those that are sent again arrive again
                 for number in {*numbers} & {*_SIGNALS}:
                     signal.pthread_kill(main, number)
 

@@ -47,7 +47,7 @@ class History:
     def load(self) -> list[str]:
         """Return the last entries; make the file shorter if it has many more."""
         try:
-            if not self._path.is_file():  # opening a FIFO would wait for whoever writes it
+            if not self._path.is_file():  # opening a FIFO would wait for its writer
                 return []
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -56,11 +56,11 @@ class History:
         except OSError:
             return []
         entries = [entry for line in lines if (entry := _entry(line))]
-        kept = entries[-_MAX_ENTRIES:]
+        recent = entries[-_MAX_ENTRIES:]
         if len(entries) > 2 * _MAX_ENTRIES or size > _MAX_FILE_BYTES:
             with suppress(OSError):
-                write_atomically(self._path, b"".join(map(_line, kept)), mode=0o600)
-        return kept
+                write_atomically(self._path, b"".join(map(_line, recent)), mode=0o600)
+        return recent
 
     def add(self, text: str) -> None:
         """Append an entry."""

@@ -44,7 +44,7 @@ class Live(Generic[T]):
     ) -> None:
         self._loop = loop
         self._source = source
-        self._happened: queue.SimpleQueue[tuple[T | Pause] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[T | Pause] | None] = queue.SimpleQueue()
         self._space: asyncio.Semaphore
         self._task: asyncio.Task[None] | None = None
         self._cancels = 0
@@ -78,12 +78,12 @@ class Live(Generic[T]):
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
         if self._cancels > 1:
-            self._happened.put(None)
+            self._events.put(None)
 
     async def ask(self, question: ApprovalRequest, approve: Approver) -> ApprovalDecision:
         """Ask a person while nothing is printed. Runs on the loop."""
         pause = Pause()
-        self._happened.put((pause,))
+        self._events.put((pause,))
         try:
             await pause.is_quiet.wait()
             return await approve(question)
@@ -99,30 +99,30 @@ class Live(Generic[T]):
     def _read(self) -> Iterator[T | Pause | None]:
         while True:
             try:
-                happened = self._happened.get(timeout=_TICK_S)
+                entry = self._events.get(timeout=_TICK_S)
             except queue.Empty:
                 if self._loop.is_closed():
                     return
                 yield None
                 continue
-            if happened is None:
+            if entry is None:
                 return
-            if not isinstance(happened[0], Pause):
+            if not isinstance(entry[0], Pause):
                 self._loop.call_soon_threadsafe(self._space.release)
             # What came before an interruption is not shown after it.
-            if not self._cancels or isinstance(happened[0], Pause):
-                yield happened[0]
+            if not self._cancels or isinstance(entry[0], Pause):
+                yield entry[0]
 
     def _begin(self) -> None:
         self._space = asyncio.Semaphore(_MAX_UNREAD)
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(lambda _: self._happened.put(None))
+        self._task.add_done_callback(lambda _: self._events.put(None))
 
     async def _run(self) -> None:
         async with aclosing(self._source()) as events:
             async for event in events:
                 await self._space.acquire()
-                self._happened.put((event,))
+                self._events.put((event,))
 
 
 def once(work: Callable[[], Awaitable[T]]) -> Callable[[], AsyncGenerator[list[T], None]]:

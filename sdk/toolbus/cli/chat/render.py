@@ -33,7 +33,7 @@ _MAX_SHOWN_CHARS = 4_000
 """Of an event's text that is escaped for one line: no terminal is wider."""
 _MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
-"""Agents behind agents whose events are told apart."""
+"""Agents behind agents whose events are distinguished."""
 
 
 def text_in(event: Mapping[str, Any], key: str) -> str:

@@ -26,7 +26,7 @@ from toolbus.cli.chat.render import (
     text_in,
     value_line,
 )
-from toolbus.cli.chat.transcript import KeptResult, ReplyText
+from toolbus.cli.chat.transcript import NumberedResult, ReplyText
 from toolbus.cli.output import write_stdout
 from toolbus.untrusted_text import json_text, one_line
 
@@ -43,7 +43,7 @@ _NO_TERMINAL = (200, 24)
 class Screen(Protocol):
     """Where a chat is shown."""
 
-    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
         """Show an event; with its number, if it is a result."""
 
     def wait(self, silent_s: float) -> None:
@@ -70,11 +70,11 @@ class TerminalScreen:
         self._drawn = ""
         """The line that the next one takes the place of."""
 
-    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
         """Show an event; with its number, if it is a result."""
         self._show(event, result, 0)
 
-    def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
+    def _show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
         if inner is not None and depth < MAX_DEPTH:
@@ -85,7 +85,7 @@ class TerminalScreen:
             self._show_own(kind, event, result, depth)
 
     def _show_own(
-        self, kind: Any, event: Mapping[str, Any], result: KeptResult | None, depth: int
+        self, kind: Any, event: Mapping[str, Any], result: NumberedResult | None, depth: int
     ) -> None:
         match kind:
             case "text":
@@ -179,11 +179,11 @@ class PipeScreen:
     def __init__(self) -> None:
         self._reply = ReplyText()
 
-    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
         """Show an event; with its number, if it is a result."""
         self._show(event, result, 0)
 
-    def _show(self, event: Mapping[str, Any], result: KeptResult | None, depth: int) -> None:
+    def _show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
         width = shutil.get_terminal_size(_NO_TERMINAL).columns
@@ -249,7 +249,7 @@ class PipeScreen:
 class JsonScreen:
     """Each event as a line of JSON on stdout, notices on stderr."""
 
-    def show(self, event: Mapping[str, Any], result: KeptResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
         """Write an event."""
         write_stdout(f"{json_text(event)}\n".encode())
 

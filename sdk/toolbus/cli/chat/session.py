@@ -14,12 +14,12 @@ from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.cli.chat.agents import Asked, Happened, Notice, TraceId
+from toolbus.cli.chat.agents import Asked, ChatEvent, Notice, TraceId
 from toolbus.cli.chat.files import save_file
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
-from toolbus.cli.chat.transcript import KeptFile, Transcript
+from toolbus.cli.chat.transcript import ReceivedFile, Transcript
 from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
@@ -38,7 +38,7 @@ _MAX_WARNING_CHARS = 1_000
 _OWN_TYPES = ("file", "error")
 """Events that this program alone makes: where a file is saved, and why there is no answer. An agent
 that sends one would say so of files that are not there."""
-_Shown: TypeAlias = Happened | KeptFile
+_Shown: TypeAlias = ChatEvent | ReceivedFile
 
 
 class Session:
@@ -75,13 +75,13 @@ class Session:
         try:
             asking = self._follow(partial(self._happening, text, left_bytes))
             with closing(asking):
-                for happened in asking:
-                    if happened is None:
+                for event in asking:
+                    if event is None:
                         self.screen.wait(monotonic() - last_at)
                         continue
-                    if not isinstance(happened, dict) or happened.get("type") != "waiting":
+                    if not isinstance(event, dict) or event.get("type") != "waiting":
                         last_at = monotonic()
-                    self._show(happened)
+                    self._show(event)
         except RoomException as error:
             self.transcript.fail(f"{error.code}, executed: {error.executed}", monotonic())
             raise
@@ -149,26 +149,26 @@ class Session:
         live = self._live = Live(self.loop, source)
         try:
             with closing(live.read(self.interrupts)) as happening:
-                for happened in happening:
+                for event in happening:
                     self.show_log()
-                    if isinstance(happened, Pause):
+                    if isinstance(event, Pause):
                         self.screen.pause()
-                        live.wait_for(happened)
+                        live.wait_for(event)
                     else:
-                        yield happened
+                        yield event
         finally:
             self._live = None
 
-    def _show(self, happened: _Shown) -> None:
-        if isinstance(happened, Notice):
-            self.screen.notice(str(happened))
-        elif isinstance(happened, TraceId):
-            self.transcript.trace = str(happened)
-        elif isinstance(happened, KeptFile):
-            self.transcript.add_file(happened)
-            self.screen.show(happened.event(), None)
-        elif isinstance(happened, dict):
-            self.screen.show(happened, self.transcript.add(happened, monotonic()))
+    def _show(self, event: _Shown) -> None:
+        if isinstance(event, Notice):
+            self.screen.notice(str(event))
+        elif isinstance(event, TraceId):
+            self.transcript.trace = str(event)
+        elif isinstance(event, ReceivedFile):
+            self.transcript.add_file(event)
+            self.screen.show(event.event(), None)
+        elif isinstance(event, dict):
+            self.screen.show(event, self.transcript.add(event, monotonic()))
 
     async def _happening(self, text: str, left_bytes: int) -> AsyncGenerator[_Shown, None]:
         """Yield what happens; files are read here, because the next event skips their rest."""
@@ -179,17 +179,17 @@ class Session:
                         yield event
                     continue
                 try:
-                    kept = await self._received(event, left_bytes)
+                    received = await self._received(event, left_bytes)
                 except (UsageError, OSError) as error:  # the answer goes on without it
                     yield Notice(f"(a file is lost: {one_line(str(error))})")
                     continue
-                left_bytes -= len(kept.data or b"")
-                yield kept
+                left_bytes -= len(received.data or b"")
+                yield received
 
-    async def _received(self, file: FileChunk, left_bytes: int) -> KeptFile:
+    async def _received(self, file: FileChunk, left_bytes: int) -> ReceivedFile:
         if self.folder is not None:
             path = await save_file(file, self.folder)
-            return KeptFile(file.name, path.stat().st_size, path=str(path))
+            return ReceivedFile(file.name, path.stat().st_size, path=str(path))
         size = 0
         data = bytearray()
         async with aclosing(file.pieces()) as pieces:
@@ -198,7 +198,7 @@ class Session:
                 size += len(piece)
                 if size <= left_bytes:
                     data += piece
-        return KeptFile(file.name, size, bytes(data) if size <= left_bytes else None)
+        return ReceivedFile(file.name, size, bytes(data) if size <= left_bytes else None)
 
 
 class _Log(logging.Handler):

@@ -10,7 +10,7 @@ from typing import Any
 from toolbus.cli.chat.render import MAX_DEPTH, inner_event, seconds, text_in
 from toolbus.untrusted_text import one_line
 
-__all__ = ["KeptFile", "KeptResult", "ReplyText", "Transcript"]
+__all__ = ["NumberedResult", "ReceivedFile", "ReplyText", "Transcript"]
 
 _MAX_RESULTS = 500
 """Results that `/show` and `/save` know: an agent cuts the text of each to 16,384 characters."""
@@ -28,7 +28,7 @@ _MAX_FILE_NAME_CHARS = 1_000
 
 
 @dataclass(slots=True)
-class KeptFile:
+class ReceivedFile:
     """A file of a result."""
 
     name: str
@@ -45,13 +45,13 @@ class KeptFile:
 
 
 @dataclass(slots=True)
-class KeptResult:
-    """One result."""
+class NumberedResult:
+    """A result of a tool, by the number that `/show` and `/save` take."""
 
     number: int
     event: dict[str, Any]
     took_s: float | None
-    files: list[KeptFile] = field(default_factory=list)
+    files: list[ReceivedFile] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Transcript:
     """The chat so far."""
 
     def __init__(self) -> None:
-        self._results: deque[KeptResult] = deque(maxlen=_MAX_RESULTS)
+        self._results: deque[NumberedResult] = deque(maxlen=_MAX_RESULTS)
         self._count = 0
         self._open: dict[tuple[int, str], _Call] = {}
         self._steps: list[_Step] = []
@@ -129,7 +129,7 @@ class Transcript:
         self._reply.clear()
         self.trace = ""
 
-    def add(self, event: Mapping[str, Any], now: float, depth: int = 0) -> KeptResult | None:
+    def add(self, event: Mapping[str, Any], now: float, depth: int = 0) -> NumberedResult | None:
         """Record an event; return the result that it is."""
         kind = event.get("type")
         if depth == 0:
@@ -143,18 +143,18 @@ class Transcript:
             return self._end_call(event, now, depth)
         return None
 
-    def add_file(self, file: KeptFile) -> None:
+    def add_file(self, file: ReceivedFile) -> None:
         """Add a file to the last result, if there are not too many."""
-        if self._results and sum(len(each.files) for each in self._results) < _MAX_FILES:
-            kept = replace(file, name=file.name[-_MAX_FILE_NAME_CHARS:])
-            self._results[-1].files.append(kept)
+        if self._results and sum(len(result.files) for result in self._results) < _MAX_FILES:
+            stored = replace(file, name=file.name[-_MAX_FILE_NAME_CHARS:])
+            self._results[-1].files.append(stored)
 
     def fail(self, words: str, now: float) -> None:
         """Record that the question failed."""
         self._failure = words
         self._ended_at = now
 
-    def result(self, number: int) -> KeptResult | None:
+    def result(self, number: int) -> NumberedResult | None:
         """Return a result by its number; None if there is none, or it is too long ago."""
         return next((result for result in self._results if result.number == number), None)
 
@@ -172,8 +172,8 @@ class Transcript:
 
     def left_bytes(self) -> int:
         """Return how many bytes of files may still be kept."""
-        kept = (len(file.data or b"") for result in self._results for file in result.files)
-        return max(0, _MAX_FILE_BYTES - sum(kept))
+        sizes = (len(file.data or b"") for result in self._results for file in result.files)
+        return max(0, _MAX_FILE_BYTES - sum(sizes))
 
     def _add_to_step(self, kind: Any, event: Mapping[str, Any], now: float) -> None:
         is_reply = kind in ("text", "restart", "tool_call")
@@ -204,7 +204,7 @@ class Transcript:
             self._steps[-1].calls.append(call)
             self._open[depth, text_in(event, "id")[:200]] = call
 
-    def _end_call(self, event: Mapping[str, Any], now: float, depth: int) -> KeptResult:
+    def _end_call(self, event: Mapping[str, Any], now: float, depth: int) -> NumberedResult:
         call = self._open.pop((depth, text_in(event, "id")[:200]), None)
         executed = text_in(event, "executed")
         state = text_in(event, "state")[:200]
@@ -212,11 +212,11 @@ class Transcript:
             call.took_s = now - call.began_at
             call.state = state if executed == "yes" else f"{state}, executed: {executed[:200]}"
         self._count += 1
-        kept = {
+        facts = {
             **{key: text_in(event, key)[:200] for key in ("id", "tool", "state", "executed")},
             "text": text_in(event, "text")[:_MAX_TEXT_CHARS],
         }
-        result = KeptResult(self._count, kept, None if call is None else call.took_s)
+        result = NumberedResult(self._count, facts, None if call is None else call.took_s)
         self._results.append(result)
         return result
 

@@ -50,7 +50,7 @@ def _rooms(options: RoomOptions) -> None:
     if options.as_json:
         typer.echo(json_text(rooms))
         return
-    rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
+    rows = [_COLUMNS, *([str(room[column]) for column in _COLUMNS] for room in rooms)]
     show_columns(rows)
 
 

@@ -46,7 +46,7 @@ def builders(
     """List the toolkits that a participant builds on request, with their configuration fields."""
     found = in_room(options, lambda room: _builders(room, participant))
     if options.as_json:
-        typer.echo(json_text([each.to_wire() for each in found]))
+        typer.echo(json_text([info.to_wire() for info in found]))
     elif not found:
         text = (
             f"{one_line(cut(participant))} has no builders that your grant agents.builders "
@@ -75,13 +75,13 @@ async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
 async def _is_present(room: CommandRoom, participant: str) -> bool:
     own = room.me.alias
     listed = await room.participants()
-    return any(means(participant, each.name, each.alias, own) for each in listed)
+    return any(means(participant, info.name, info.alias, own) for info in listed)
 
 
 def _show(found: Sequence[BuilderInfo]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for each in found:
-        for style, line in _lines(each):
+    for info in found:
+        for style, line in _lines(info):
             # Line ends are escaped, so that untrusted text cannot imitate other lines.
             console.print(Text(one_line(line), style=style))
 

@@ -182,8 +182,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
     with reporting(as_json=options.as_json, target=target), _reading(attach):
         if assess:
-            said = in_room(options, plan.assess, join_timeout_s=timeout, locked=locked)
-            show_assessment(said, as_json=options.as_json)
+            assessment = in_room(options, plan.assess, join_timeout_s=timeout, locked=locked)
+            show_assessment(assessment, as_json=options.as_json)
         elif explain:
             found = in_room(options, plan.explain, join_timeout_s=timeout, locked=locked)
             show_explanation(found, as_json=options.as_json)
@@ -309,7 +309,7 @@ class _Plan:
         except NotFound as error:
             if proxy is None:
                 raise await suggest_name(error, room, self.target) from None
-            names = (each.name for each in proxy.manifest.tools)
+            names = (tool.name for tool in proxy.manifest.tools)
             raise suggest_tool(error, self.target, names) from None
 
     async def _value(

@@ -78,7 +78,7 @@ def calls(  # noqa: PLR0913 - a parameter for each flag
             raise UsageError(str(error)) from error
         found = read_calls(path or records_file(os.environ), chosen, limit)
     if json:
-        typer.echo(json_text([asdict(each) for each in found]))
+        typer.echo(json_text([asdict(record) for record in found]))
     elif found:
         show_columns(_rows(found))
     else:
@@ -102,21 +102,24 @@ def read_since(text: str) -> float:
 def _rows(found: Sequence[CallRecord]) -> list[tuple[str, ...]]:
     """Return a header and a row for each call; a column more if any has arguments."""
     rows = [_COLUMNS, *map(_row, found)]
-    if all(each.arguments is None for each in found):
+    if all(record.arguments is None for record in found):
         return rows
-    more = ["arguments", *(one_line(each.arguments or "-", _MAX_ARGUMENT_CHARS) for each in found)]
+    more = [
+        "arguments",
+        *(one_line(record.arguments or "-", _MAX_ARGUMENT_CHARS) for record in found),
+    ]
     return [(*row, cell) for row, cell in zip(rows, more, strict=True)]
 
 
-def _row(each: CallRecord) -> tuple[str, ...]:
-    decision = f"{each.decision} ({each.decided_by})" if each.decided_by else each.decision
-    cells = (each.tool, each.caller, each.principal, decision, each.outcome)
+def _row(record: CallRecord) -> tuple[str, ...]:
+    decision = f"{record.decision} ({record.decided_by})" if record.decided_by else record.decision
+    cells = (record.tool, record.caller, record.principal, decision, record.outcome)
     return (
-        age_text(each.started_at),
+        age_text(record.started_at),
         *(one_line(cell, _MAX_CHARS) or "-" for cell in cells),
-        each.executed,
-        _duration_text(each.duration_s),
-        each.trace_id or "-",
+        record.executed,
+        _duration_text(record.duration_s),
+        record.trace_id or "-",
     )
 
 

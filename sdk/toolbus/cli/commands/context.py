@@ -191,8 +191,8 @@ def _warn_of_variables(name: str | None) -> None:
     if os.environ.get("TOOLBUS_CONTEXT"):
         typer.echo("TOOLBUS_CONTEXT is set and overrides this choice", err=True)
         return
-    names = (f"TOOLBUS_{each}" for each in _OVERRIDING)
-    set_now = [each for each in names if os.environ.get(each)]
+    names = (f"TOOLBUS_{setting}" for setting in _OVERRIDING)
+    set_now = [variable for variable in names if os.environ.get(variable)]
     if set_now and name is not None:
         verb = "is" if len(set_now) == 1 else "are"
         text = f"{', '.join(set_now)} {verb} set and override{'s' if verb == 'is' else ''} it"

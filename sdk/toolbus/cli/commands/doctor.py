@@ -94,14 +94,16 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
         ]
         typer.echo(json_text(facts))
     else:
-        for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
+        for (status, found), alike in groupby(
+            findings, lambda finding: (finding.status, finding.found)
+        ):
             same = list(alike)
-            has_repair = any(each.repair for each in same)
+            has_repair = any(finding.repair for finding in same)
             if status == "skip" and len(same) > _SKIPS_SHOWN and not has_repair:
-                names = ", ".join(each.check for each in same)
+                names = ", ".join(finding.check for finding in same)
                 typer.echo(f"skip  {len(same)} more    {one_line(found)}: {names}")
             else:
-                typer.echo("\n".join(line for each in same for line in _lines(each)))
+                typer.echo("\n".join(line for finding in same for line in _lines(finding)))
     failed = (finding.exit_code for finding in findings if finding.exit_code)
     raise typer.Exit(next(failed, ExitCode.OK))
 

@@ -108,7 +108,7 @@ class _HostingRoom(RoomClient):
             stack.callback(self._hosted.remove, toolkit)
             if self._is_announced:
                 self._print_hosted([toolkit])
-            elif sum(each in self._named for each in self._hosted) == len(self._named):
+            elif sum(ready in self._named for ready in self._hosted) == len(self._named):
                 self._is_announced = True
                 stack.callback(setattr, self, "_is_announced", False)
                 tune_collector()
@@ -133,7 +133,7 @@ class _HostingRoom(RoomClient):
         await super().replace(toolkit, supersede=supersede)
 
     def _print_hosted(self, toolkits: Sequence[Toolkit]) -> None:
-        for name in (each.name for each in toolkits):
+        for name in (toolkit.name for toolkit in toolkits):
             facts = {"toolkit": name, "room": self.room, "name": self.name}
             text = f"hosting {name} in room {self.room} as {self.me.full_name}"
             typer.echo(json.dumps(facts) if self._as_json else text)
@@ -245,13 +245,14 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
     """
     if share and not private:
         raise UsageError("--share is only for private toolkits: add --private")
-    for each in share or ():
-        _check_share(each)
+    for selector in share or ():
+        _check_share(selector)
     records.check()
     with reporting_cancel(as_json=options.as_json):
         given = GivenFlags.of(invocation)
         found = [
-            find_toolkit(each, partial(make_configured, each, given=given)) for each in toolkits
+            find_toolkit(reference, partial(make_configured, reference, given=given))
+            for reference in toolkits
         ]
         if records.are_given:
             store = records.open()
@@ -264,7 +265,7 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         file = None if policy is None else _read_policy(policy)
         room = _HostingRoom(chosen, found, policy=file, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
-        for name in {name for each in toolkits for name in logger_names(each)}:
+        for name in {name for reference in toolkits for name in logger_names(reference)}:
             show_info_of(name)
         with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))

@@ -107,7 +107,7 @@ def lock(
     chosen = _Chosen(tuple(dict.fromkeys(toolkits or ())), participant)
     if check:
         changes = in_room(options, lambda room: _check(room, old, chosen), locked=False)
-        count = len([each for each in old.toolkits if chosen.covers(each)])
+        count = len([entry for entry in old.toolkits if chosen.covers(entry)])
         summary = f"{path}: {_counted(count)} in the file, {len(changes)} different"
     else:
         new, changes = in_room(options, lambda room: _updated(room, old, chosen), locked=False)
@@ -135,12 +135,12 @@ class _Chosen:
     own_alias: str = ""
     """The alias of the issuer of this participant, once it has joined."""
 
-    def covers(self, each: LockedToolkit | ToolkitInfo) -> bool:
+    def covers(self, toolkit: LockedToolkit | ToolkitInfo) -> bool:
         """Whether an entry or a toolkit is one of them."""
-        if self.names and each.name not in self.names:
+        if self.names and toolkit.name not in self.names:
             return False
         owner = self.owner
-        return owner is None or means(owner, each.owner, each.alias, self.own_alias)
+        return owner is None or means(owner, toolkit.owner, toolkit.alias, self.own_alias)
 
 
 def _load(path: Path, *, must_exist: bool) -> LockFile:
@@ -169,11 +169,13 @@ async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[L
         found = await _listed(room, chosen)
         present = LockFile().updated(found)
         removed = [
-            each for each in old.toolkits if chosen.covers(each) and present.entry_for(each) is None
+            entry
+            for entry in old.toolkits
+            if chosen.covers(entry) and present.entry_for(entry) is None
         ]
     for current in found:
         changes.compare(old.entry_for(current), current)
-    changes.removed = [each.label for each in removed]
+    changes.removed = [entry.label for entry in removed]
     return old.updated(found, without=removed), changes
 
 
@@ -181,14 +183,14 @@ async def _check(room: CommandRoom, old: LockFile, chosen: _Chosen) -> _Changes:
     """Return how the chosen entries of the file differ from the room."""
     chosen.own_alias = room.me.alias
     changes = _Changes()
-    entries = [each for each in old.toolkits if chosen.covers(each)]
+    entries = [entry for entry in old.toolkits if chosen.covers(entry)]
     for entry in entries:
         current = await _current(room, entry)
         if current is None:
             changes.removed.append(entry.label)
         else:
             changes.compare(entry, current)
-    locked = {each.name for each in entries}
+    locked = {entry.name for entry in entries}
     for name in chosen.names:
         if name not in locked:
             changes.compare(None, await _named(room, name, chosen.owner))
@@ -204,9 +206,9 @@ async def _named(room: CommandRoom, name: str, owner: str | None) -> LockedToolk
 
 
 async def _listed(room: CommandRoom, chosen: _Chosen) -> list[LockedToolkit]:
-    infos = [each async for each in room.toolkits() if chosen.covers(each)]
-    found = [await _current(room, each) for each in infos]
-    return [each for each in found if each is not None]
+    infos = [info async for info in room.toolkits() if chosen.covers(info)]
+    found = [await _current(room, info) for info in infos]
+    return [entry for entry in found if entry is not None]
 
 
 async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> LockedToolkit | None:

@@ -32,11 +32,11 @@ def participants(options: RoomOptions) -> None:
     """
     listed, hosted = in_room(options, _list)
     if options.as_json:
-        facts = [_facts(each, hosted) for each in listed]
+        facts = [_facts(participant, hosted) for participant in listed]
         typer.echo(json_text(facts))
     else:
-        rows = [_COLUMNS, *(_row(each, hosted) for each in listed)]
-        if len({each.full_name for each in listed}) < len(listed):
+        rows = [_COLUMNS, *(_row(participant, hosted) for participant in listed)]
+        if len({participant.full_name for participant in listed}) < len(listed):
             rows = _with_ids(rows, listed)
         show_columns(rows)
 
@@ -54,31 +54,31 @@ async def _list(room: CommandRoom) -> tuple[list[ParticipantInfo], _Hosted | Non
     return listed, hosted
 
 
-def _row(each: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
-    toolkits = "-" if hosted is None else ", ".join(hosted.get(each.full_name, ())) or "none"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.since))
+def _row(participant: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
+    toolkits = "-" if hosted is None else ", ".join(hosted.get(participant.full_name, ())) or "none"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(participant.since))
     attributes = " ".join(
-        f"{cut(name)}={cut(json_text(value))}" for name, value in each.attributes.items()
+        f"{cut(name)}={cut(json_text(value))}" for name, value in participant.attributes.items()
     )
-    return each.full_name, each.role, toolkits, since, attributes
+    return participant.full_name, participant.role, toolkits, since, attributes
 
 
 def _with_ids(
     rows: Sequence[tuple[str, ...]], listed: Sequence[ParticipantInfo]
 ) -> list[tuple[str, ...]]:
     """Add the ids of the connections, which differ where names repeat, as the second column."""
-    ids = ("id", *(each.id for each in listed))
+    ids = ("id", *(participant.id for participant in listed))
     return [(name, own_id, *rest) for own_id, (name, *rest) in zip(ids, rows, strict=True)]
 
 
-def _facts(each: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:
+def _facts(participant: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:
     return {
-        "name": each.name,
-        "role": each.role,
-        "toolkits": None if hosted is None else list(hosted.get(each.full_name, ())),
-        "since": each.since,
-        "attributes": dict(each.attributes),
-        "issuer": each.issuer,
-        "alias": each.alias,
-        "id": each.id,
+        "name": participant.name,
+        "role": participant.role,
+        "toolkits": None if hosted is None else list(hosted.get(participant.full_name, ())),
+        "since": participant.since,
+        "attributes": dict(participant.attributes),
+        "issuer": participant.issuer,
+        "alias": participant.alias,
+        "id": participant.id,
     }

@@ -163,10 +163,12 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError(f"{one_line(tool, 64)} is not a tool: write toolkit.tool")
     typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
     if is_asked:
-        decision, said = in_room(options, lambda room: trial.in_room(room).decide_there(typed))
+        decision, assessment = in_room(
+            options, lambda room: trial.in_room(room).decide_there(typed)
+        )
     else:
-        decision, said = trial.decide_here(typed, options.name)
-    _show_decision(decision, said, options, is_asked=is_asked)
+        decision, assessment = trial.decide_here(typed, options.name)
+    _show_decision(decision, assessment, options, is_asked=is_asked)
 
 
 def _read(file: Path) -> Permissions:
@@ -223,8 +225,8 @@ class _Trial:
             principal=None if typed.on_behalf_of is None else named(typed.on_behalf_of, caller),
             at_host=self.at_host,
         )
-        said = self._flags()
-        return self.permissions.decide(call, said), said
+        assessment = self._flags()
+        return self.permissions.decide(call, assessment), assessment
 
     async def decide_there(self, typed: _Typed) -> tuple[PermissionDecision, Assessment]:
         """Decide with what the tool says in the room."""
@@ -264,17 +266,19 @@ class _Trial:
         )
 
     def _flags(self) -> Assessment:
-        said = Assessment(
+        assessment = Assessment(
             "ask" if self.approval else "pass",
             read_only=self.read_only,
             immune=self.approval,
             source="manifest",
         )
-        return said if self.matches is None else replace(said, matches=self.matches, source="tool")
+        if self.matches is None:
+            return assessment
+        return replace(assessment, matches=self.matches, source="tool")
 
 
 def _show_decision(
-    decision: PermissionDecision, said: Assessment, options: RoomOptions, *, is_asked: bool
+    decision: PermissionDecision, assessment: Assessment, options: RoomOptions, *, is_asked: bool
 ) -> None:
     if options.as_json:
         facts = {
@@ -285,13 +289,13 @@ def _show_decision(
             "mode": decision.mode,
             "suggestions": [rule_to_plain(rule) for rule in decision.suggestions],
             "asked": is_asked,
-            "assessment": assessment_to_plain(said),
+            "assessment": assessment_to_plain(assessment),
         }
         typer.echo(json_text(facts))
         return
     typer.echo(f"{decision.behavior}: {one_line(decision.reason)}")
     # Parts with the same patterns are one in `parts`; each that needs a rule has a suggestion.
-    is_one = not said.parts or len(said.parts) == len(decision.suggestions) == 1
+    is_one = not assessment.parts or len(assessment.parts) == len(decision.suggestions) == 1
     covers = "it" if is_one else "a part of it"
     for rule in decision.suggestions:
         typer.echo(f"  this rule would allow {covers}: {rule}")

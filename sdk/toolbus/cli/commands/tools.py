@@ -78,7 +78,7 @@ def tools(
             options, lambda room: _list_toolkits(room, search, participant), locked=locked
         )
         if options.as_json:
-            typer.echo(json_text([asdict(each) for each in found]))
+            typer.echo(json_text([asdict(info) for info in found]))
         elif found:
             _show_list(found)
         else:
@@ -99,21 +99,21 @@ async def _list_toolkits(
     room: CommandRoom, search: str | None, participant: str | None
 ) -> list[ToolkitInfo]:
     listed = [
-        each
-        async for each in room.toolkits(search)
-        if participant is None or means(participant, each.owner, each.alias, room.me.alias)
+        info
+        async for info in room.toolkits(search)
+        if participant is None or means(participant, info.owner, info.alias, room.me.alias)
     ]
     lock = room.lock
     if lock is None:
         return listed
     found: list[ToolkitInfo] = []
-    for each in listed:
-        entry = lock.entry_for(each)
+    for info in listed:
+        entry = lock.entry_for(info)
         if entry is not None:
-            found.append(each)
-            if not entry.matches(each):
+            found.append(info)
+            if not entry.matches(info):
                 # Raises the error that shows the difference.
-                await room.toolkit(each.name, None if each.public else each.full_owner)
+                await room.toolkit(info.name, None if info.public else info.full_owner)
     return found
 
 
@@ -126,7 +126,7 @@ async def _find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
         try:
             proxy.tool(target.tool)
         except NotFound as error:
-            names = (each.name for each in proxy.manifest.tools)
+            names = (tool.name for tool in proxy.manifest.tools)
             raise suggest_tool(error, target, names) from None
     return proxy
 
@@ -179,20 +179,20 @@ def _nothing_found(room: str, wanted: str | None) -> str:
 
 
 def _show_list(found: Sequence[ToolkitInfo]) -> None:
-    _show_rows(_COLUMNS, [_row(each) for each in found])
-    for each in found:
-        for line in reserve_lines(each):
-            typer.echo(f"{one_line(each.name)}: {line}")
+    _show_rows(_COLUMNS, [_row(info) for info in found])
+    for info in found:
+        for line in reserve_lines(info):
+            typer.echo(f"{one_line(info.name)}: {line}")
 
 
-def _row(each: ToolkitInfo) -> tuple[str, ...]:
-    description = " ".join((each.description or _own_title(each)).split())
+def _row(info: ToolkitInfo) -> tuple[str, ...]:
+    description = " ".join((info.description or _own_title(info)).split())
     return (
-        each.name,
-        ", ".join(each.tools),
-        each.full_owner,
-        str(each.hosts),
-        "all" if each.public else "some",
+        info.name,
+        ", ".join(info.tools),
+        info.full_owner,
+        str(info.hosts),
+        "all" if info.public else "some",
         description,
     )
 
@@ -213,10 +213,10 @@ def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any]:
     manifest = proxy.manifest.model_dump(mode="json")
-    manifest["tools"] = [each.model_dump(mode="json") for each in chosen]
+    manifest["tools"] = [tool.model_dump(mode="json") for tool in chosen]
     info = proxy.info
     facts = {"owner": info.full_owner, "public": info.public, "hosts": info.hosts}
-    reserve = [asdict(each) for each in info.reserve]
+    reserve = [asdict(definition) for definition in info.reserve]
     return {**manifest, **facts, "digest": info.digest, "reserve": reserve}
 
 

@@ -140,7 +140,9 @@ class _Watcher:
         try:
             async with asyncio.TaskGroup() as group:
                 readers = (self._read_calls(), self._read_events(), self._refresh_lists())
-                tasks = [group.create_task(each) for each in (*readers, self.room.closed())]
+                tasks = [
+                    group.create_task(coroutine) for coroutine in (*readers, self.room.closed())
+                ]
                 await self._show_periodically()
                 for task in tasks:
                     task.cancel()
@@ -179,7 +181,7 @@ class _Watcher:
             self.listed.set()
 
     async def _toolkits(self) -> list[ToolkitInfo]:
-        return [each async for each in self.room.toolkits()]
+        return [info async for info in self.room.toolkits()]
 
     # Showing
 
@@ -210,8 +212,8 @@ class _Watcher:
         try:
             await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waiting:
-                each.cancel()
+            for future in waiting:
+                future.cancel()
 
     def _snapshot(self) -> RoomSnapshot:
         now = asyncio.get_running_loop().time()

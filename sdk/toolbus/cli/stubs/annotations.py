@@ -41,10 +41,10 @@ def sorted_fields(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     The order in the schema does not count: it is not part of a toolkit's digest.
     """
     properties, required = schema.get("properties"), schema.get("required")
-    names = {each for each in required if isinstance(each, str)} if _is_list(required) else set()
+    names = {name for name in required if isinstance(name, str)} if _is_list(required) else set()
     fields = properties.items() if isinstance(properties, Mapping) else ()
-    found = [(name, each, name in names) for name, each in fields]
-    return sorted(found, key=lambda each: (not each[2], each[0]))
+    found = [(name, part, name in names) for name, part in fields]
+    return sorted(found, key=lambda entry: (not entry[2], entry[0]))
 
 
 @dataclass(slots=True)
@@ -113,7 +113,9 @@ class Names:
             if written in used and (module != "builtins" or written != name):
                 alias = name if written == name else f"{name} as {written}"
                 by_module.setdefault(module, []).append(alias)
-        lines = [f"from {each} import {', '.join(by_module[each])}" for each in sorted(by_module)]
+        lines = [
+            f"from {module} import {', '.join(by_module[module])}" for module in sorted(by_module)
+        ]
         own = [line for line in lines if line.startswith("from toolbus ")]
         others = [line for line in lines if line not in own]
         return [*others, *([""] if own and others else []), *own]
@@ -159,7 +161,7 @@ class Annotations:
             return self._of_reference(schema, depth)
         for keyword_ in ("anyOf", "oneOf"):
             if _is_list(parts := schema.get(keyword_)):
-                return self._union(self.of(each, hint, depth + 1) for each in parts)
+                return self._union(self.of(part, hint, depth + 1) for part in parts)
         if _is_list(parts := schema.get("allOf")) and len(parts) == 1:
             return self.of(parts[0], hint, depth + 1)
         kinds = schema.get("type", "object" if "properties" in schema else None)
@@ -181,7 +183,7 @@ class Annotations:
     def _of_items(self, schema: dict[str, Any], hint: str, depth: int) -> str:
         first, rest = schema.get("prefixItems"), schema.get("items")
         parts = [*first, *([] if rest is False else [rest])] if _is_list(first) else [rest]
-        return self._union(self.of(each, f"{hint} item", depth + 1) for each in parts)
+        return self._union(self.of(part, f"{hint} item", depth + 1) for part in parts)
 
     def _of_object(self, schema: dict[str, Any], hint: str, depth: int) -> str:
         if sorted_fields(schema):
@@ -228,14 +230,16 @@ class Annotations:
         return made
 
     def _fill(self, made: TypedDictClass, schema: Mapping[str, Any], hint: str, depth: int) -> None:
-        for key, each, is_required in sorted_fields(schema):
-            text = self.of(each, f"{hint} {key}", depth + 1)
+        for key, part, is_required in sorted_fields(schema):
+            text = self.of(part, f"{hint} {key}", depth + 1)
             made.fields.append((key, text, is_required))
 
     def _of_values(self, values: list[Any]) -> str:
         if not values or len(values) > _MAX_VALUES or not all(map(_is_literal, values)):
             return self._any
-        shown = dict.fromkeys(text for each in values if (text := literal(each)) and text != "None")
+        shown = dict.fromkeys(
+            text for value in values if (text := literal(value)) and text != "None"
+        )
         parts = [f"{self._names.use('Literal')}[{', '.join(shown)}]"] if shown else []
         return self._union([*parts, *(["None"] if None in values else [])])
 
@@ -243,7 +247,7 @@ class Annotations:
         parts = list(dict.fromkeys(texts))
         if not parts or not _ANY.isdisjoint(parts):
             return self._any
-        return " | ".join([*(each for each in parts if each != "None"), *_none_in(parts)])
+        return " | ".join([*(part for part in parts if part != "None"), *_none_in(parts)])
 
 
 def _none_in(parts: Collection[str]) -> list[str]:

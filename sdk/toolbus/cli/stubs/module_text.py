@@ -38,8 +38,8 @@ def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
             lines += [f"    # {tool.name} {reason}: {call}"]
     for tool in methods:
         lines += [*([""] if len(lines) > 1 else []), *_method(tool, class_name, names)]
-    for each in names.typed_dicts:
-        lines += ["", *each.lines(names)]
+    for typed_dict in names.typed_dicts:
+        lines += ["", *typed_dict.lines(names)]
     head = _header(info, class_name, variable)
     imports = names.import_lines("\n".join(lines))
     return "\n".join([*head, "", *imports, "", *lines, ""])
@@ -87,7 +87,7 @@ def _method(tool: ToolManifest, class_name: str, names: Names) -> list[str]:
     line = f"    {start} {tool.name}({', '.join(['self', *parameters])}) -> {returns}{end}"
     if len(line) <= _MAX_LINE:
         return [line, *description]
-    inner = [f"        {each}," for each in ("self", *parameters)]
+    inner = [f"        {parameter}," for parameter in ("self", *parameters)]
     return [f"    {start} {tool.name}(", *inner, f"    ) -> {returns}{end}", *description]
 
 
@@ -101,9 +101,9 @@ def _parameters(schema: dict[str, Any], annotations: Annotations) -> Iterator[st
         return
     if fields:
         yield "*"
-    for name, each, is_required in fields:
-        text = annotations.of(each, name)
-        yield f"{name}: {text}" if is_required else f"{name}: {text} = {_default(each, text)}"
+    for name, field, is_required in fields:
+        text = annotations.of(field, name)
+        yield f"{name}: {text}" if is_required else f"{name}: {text} = {_default(field, text)}"
     others = schema.get("additionalProperties")
     if others is True or isinstance(others, dict) or (not fields and _is_open(schema)):
         rest = "others"
@@ -136,7 +136,7 @@ def _description(tool: ToolManifest) -> str:
         parts.append(f"{verb} {_TAKES[tool.takes]}, by `with_options({tool.takes}=...)`.")
     described = [
         f"    {name}: {' '.join(text.split())}"
-        for name, each, _ in sorted_fields(tool.input_schema)
-        if isinstance(each, dict) and isinstance(text := each.get("description"), str) and text
+        for name, field, _ in sorted_fields(tool.input_schema)
+        if isinstance(field, dict) and isinstance(text := field.get("description"), str) and text
     ]
     return "\n\n".join([*parts, *(["\n".join(["Args:", *described])] if described else [])])

@@ -80,8 +80,8 @@ class _Row:
         return RateRow(
             toolkit,
             tool,
-            sum(each[1] for each in self.counts) / seconds,
-            sum(each[2] for each in self.counts) / seconds,
+            sum(bucket[1] for bucket in self.counts) / seconds,
+            sum(bucket[2] for bucket in self.counts) / seconds,
             _percentile(took, 0.50),
             _percentile(took, 0.99),
         )

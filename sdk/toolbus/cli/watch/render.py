@@ -89,7 +89,7 @@ def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
         "failed_per_s": round(snapshot.total.failed_per_s, 3),
         "tools": [_json_row(row) for row in snapshot.rows],
         "errors": [asdict(error.call) for error in snapshot.new_errors],
-        "superseded": [_json_superseded(each) for each in snapshot.superseded],
+        "superseded": [_json_superseded(superseded) for superseded in snapshot.superseded],
     }
 
 
@@ -234,7 +234,7 @@ def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:
 
 
 def _rate_cells(row: RateRow) -> tuple[str, str, str, str]:
-    p50, p99 = (_duration(each) for each in (row.p50_s, row.p99_s))
+    p50, p99 = (_duration(duration_s) for duration_s in (row.p50_s, row.p99_s))
     return f"{row.calls_per_s:.1f}", f"{row.failed_per_s:.1f}", p50, p99
 
 

@@ -39,12 +39,12 @@ class Roster:
     def set_participants(self, listed: Iterable[ParticipantInfo] | None) -> None:
         """Replace all participants; None without permission."""
         self._participants = (
-            None if listed is None else {each.id: each.full_name for each in listed}
+            None if listed is None else {info.id: info.full_name for info in listed}
         )
 
     def set_toolkits(self, listed: Iterable[ToolkitInfo] | None) -> None:
         """Replace all toolkits; None without permission."""
-        self._toolkits = None if listed is None else {_key(each): each.hosts for each in listed}
+        self._toolkits = None if listed is None else {_key(info): info.hosts for info in listed}
 
     def apply(self, event: RoomEvent) -> None:
         """Apply an event: a participant or toolkit was added, changed or removed."""

@@ -9,7 +9,7 @@ import pytest
 
 from toolbus.cli.chat import render
 from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScreen
-from toolbus.cli.chat.transcript import KeptFile, Transcript
+from toolbus.cli.chat.transcript import ReceivedFile, Transcript
 
 CALL = {"type": "tool_call", "id": "1", "tool": "sql.query", "arguments": {"sql": "select 1"}}
 RESULT = {
@@ -70,7 +70,7 @@ EVENTS: list[dict[str, Any]] = [
     INNER | {"value": RESULT},
     {"type": "progress", "id": "9", "tool": "critic.ask", "value": "half\x1b"},
     RESULT | {"id": "9", "tool": "critic.ask"},
-    KeptFile("../\x1bx", 3, path="out/x").event(),
+    ReceivedFile("../\x1bx", 3, path="out/x").event(),
     {"type": "text", "text": "No"},
     {"type": "restart"},
     {"type": "unknown", "text": "of a later release"},
@@ -175,10 +175,10 @@ def test_transcript_is_bounded() -> None:
     assert kept is not None
     assert len(kept.event["text"]) == 65_536
     assert len(list(transcript.tree(0))) < 2_100
-    transcript.add_file(KeptFile("a", 10, b"0123456789"))
+    transcript.add_file(ReceivedFile("a", 10, b"0123456789"))
     assert transcript.left_bytes() == 64 * 1024 * 1024 - 10
     for _ in range(2_000):
-        transcript.add_file(KeptFile("../" * 10_000 + "a.txt"))
+        transcript.add_file(ReceivedFile("../" * 10_000 + "a.txt"))
     assert len(kept.files) == 1_000
     assert len(kept.files[-1].name) == 1_000
     assert kept.files[-1].name.endswith("/a.txt")

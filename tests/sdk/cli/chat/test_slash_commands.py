@@ -10,7 +10,7 @@ import pytest
 from toolbus.cli.chat.agents import Asked
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.session import Session
-from toolbus.cli.chat.transcript import KeptFile
+from toolbus.cli.chat.transcript import ReceivedFile
 from toolbus.diagnostics.exit_codes import UsageError
 
 
@@ -52,7 +52,7 @@ def session_of(about: Any = ABOUT) -> tuple[Session, Notices]:
     event = {"type": "tool_result", "tool": "eyes.look", "state": "ok", "text": "seen\x1b\nall"}
     session.transcript.add(event, 0)
     session.transcript.add(event, 0)
-    session.transcript.add_file(KeptFile("../a.png", 3, b"abc"))
+    session.transcript.add_file(ReceivedFile("../a.png", 3, b"abc"))
     session.transcript.add({"type": "text", "text": "the answer"}, 0)
     return session, screen
 
