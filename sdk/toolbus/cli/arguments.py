@@ -42,7 +42,7 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a tool."""
+    """What the schema of a tool says of one of its parameters."""
 
     name: str
     types: frozenset[str]
@@ -50,7 +50,7 @@ class Parameter:
     type_text: str
     """Its type, for people."""
     examples: tuple[Any, ...] = ()
-    """Example values from its schema."""
+    """Numbers of its schema, for messages about a wrong value."""
 
     def read(self, text: str) -> Any:
         """Parse the text of `name=text` as one of the allowed types.

@@ -25,14 +25,14 @@ _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 class OwnCommand(NamedTuple):
-    """One command of this distribution."""
+    """A command that is listed without an import of its module."""
 
     place: str
     """The module and its attribute, as in an entry point."""
     help: str
     """The first paragraph of the command's docstring."""
     extras: tuple[str, ...] = ()
-    """The extras that it needs."""
+    """Extras of this distribution; without them the command cannot run."""
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that are not installed; nothing is imported."""

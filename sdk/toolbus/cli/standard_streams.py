@@ -53,7 +53,7 @@ def _raise_once(error: OSError) -> None:
 
 
 def _ignore(_: OSError) -> None:
-    """Ignore an error."""
+    pass
 
 
 class _GuardedFile(io.FileIO):

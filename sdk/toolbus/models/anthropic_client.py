@@ -21,7 +21,7 @@ class _HttpClient(BoundedClient, anthropic.DefaultAsyncHttpxClient):
 
 
 class MessagesClient:
-    """Messages."""
+    """Asks Anthropic's API of messages; retries and time limits are those of its caller."""
 
     OPTIONS = frozenset(inspect.signature(AsyncMessages.create).parameters)
 

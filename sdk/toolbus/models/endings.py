@@ -27,7 +27,7 @@ _PAUSED = "pause_turn"
 
 
 class Ending(NamedTuple):
-    """How a reply ended."""
+    """Why a reply ended, and whether it has anything for the user."""
 
     reason: str
     """The provider's word for it; empty if it gave none."""

@@ -113,7 +113,7 @@ class ChatClient(_OpenAIClient):
 
 
 class ResponsesClient(_OpenAIClient):
-    """Responses."""
+    """The API of responses."""
 
     _asks_with = "input"
     OPTIONS = frozenset(inspect.signature(AsyncResponses.create).parameters)

@@ -73,7 +73,7 @@ class ModelFailed(ToolFailed):
 
 
 class Asked(Protocol):
-    """An agent that is asked."""
+    """An agent of a chat: in this process or in a room, with one conversation."""
 
     name: str
     target: CallTarget | None

@@ -27,10 +27,10 @@ class Quit(Exception):
 
 
 class Command(NamedTuple):
-    """A command."""
+    """What a line that begins with a slash may run, and what `/help` shows of it."""
 
     usage: str
-    """Its arguments."""
+    """Its arguments, as `/help` shows them; may be empty."""
     help: str
     run: Callable[[Session, str], None]
     """Takes what follows the name. Raises UsageError and RoomException."""

@@ -102,7 +102,7 @@ class Session:
         return found[0]
 
     def fail(self, error: RoomException) -> None:
-        """Show an error."""
+        """Show an error with what to do next, or as an event."""
         is_local = isinstance(error, UsageError)  # of a command of the chat: no call has failed
         lines = failure_lines(error, self.agent.target, local=is_local)
         facts = {
