@@ -1,4 +1,4 @@
-"""Asks a person about the calls of one turn: one question is open at a time."""
+"""Asks a person about the calls of one turn: one request is open at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest, Approver
 from toolbus.turns.granted_rules import GrantedRule, arguments_digest, granted_for
 from toolbus.turns.turn_calls import TurnCall
 
-__all__ = ["ApprovalQueue", "checked_answer", "checked_rules"]
+__all__ = ["ApprovalQueue", "checked_decision", "checked_rules"]
 
 _logger = bounded_logger(__name__)
 # An approver that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a
@@ -32,13 +32,13 @@ _left: set[asyncio.Task[ApprovalDecision]] = set()
 
 
 class ApprovalQueue:
-    """The questions of one turn.
+    """The approval requests of one turn.
 
     Args:
         approve: Asks a person; None if nobody can be asked.
-        timeout_s: Seconds that a question is open; 0 asks nobody.
+        timeout_s: Seconds that a request is open; 0 asks nobody.
 
-    Raises `TypeError` for what is no function, and `ValueError` for what is no time.
+    Raises `TypeError` for what is not a function, and `ValueError` for what is not a time.
     """
 
     def __init__(self, approve: Approver | None, timeout_s: float) -> None:
@@ -73,21 +73,21 @@ class ApprovalQueue:
         finally:
             self._users -= 1
 
-    async def answer(self, call: TurnCall, question: ApprovalRequest) -> ApprovalDecision:
-        """Ask, and return the answer; the time of the call stands still meanwhile.
+    async def ask(self, call: TurnCall, request: ApprovalRequest) -> ApprovalDecision:
+        """Ask, and return the decision; the time of the call stands still meanwhile.
 
         Raises:
             PermissionDenied: There is no approver, or it gave no decision.
             ApprovalExpired: The time for an answer is over.
         """
-        reason = question.decision.reason
+        reason = request.decision.reason
         if self._approve is None:
             text = f"{reason} Nobody can be asked: the turn has no approver (approve=)."
             raise PermissionDenied(text, executed="no")
         if self._timeout_s == 0:
             raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")
         clock, _ = call.begin_clock()
-        task = asyncio.ensure_future(_asked(self._approve, question))
+        task = asyncio.ensure_future(_call_approver(self._approve, request))
         with clock.paused():
             try:
                 done, _ = await asyncio.wait([task], timeout=self._timeout_s)
@@ -99,21 +99,21 @@ class ApprovalQueue:
             raise ApprovalExpired(text, executed="no")
         name = getattr(self._approve, "__qualname__", type(self._approve).__name__)
         if task.cancelled():
-            raise _no_answer(question, f"its approver, {name}, was cancelled", "CancelledError")
+            raise _no_decision(request, f"its approver, {name}, was cancelled", "CancelledError")
         error = task.exception()
         if isinstance(error, Unavailable):  # no failure of it, as without a terminal
-            _logger.warning("nobody is asked about %s: %s", question.tool.name, error.message)
-            raise _no_answer(question, error.message, "Unavailable")
+            _logger.warning("nobody is asked about %s: %s", request.tool.name, error.message)
+            raise _no_decision(request, error.message, "Unavailable")
         if error is not None:
             _logger.error("the approver of a turn, %s, raised", name, exc_info=error)
             kind = type(error).__name__
-            raise _no_answer(question, f"its approver, {name}, raised {kind}", kind)
+            raise _no_decision(request, f"its approver, {name}, raised {kind}", kind)
         return task.result()
 
 
-async def _asked(approve: Approver, question: ApprovalRequest) -> ApprovalDecision:
+async def _call_approver(approve: Approver, request: ApprovalRequest) -> ApprovalDecision:
     try:
-        answering = approve(question)
+        answering = approve(request)
         if not isawaitable(answering):
             raise TypeError("approve must be an async function of an ApprovalRequest")
         return await answering
@@ -130,30 +130,30 @@ async def _end(task: asyncio.Task[ApprovalDecision]) -> None:
     await asyncio.wait([task], timeout=_END_S)
 
 
-def _no_answer(question: ApprovalRequest, why: str, cause: str) -> PermissionDenied:
-    text = f"{question.decision.reason} Nobody has decided: {why}."
+def _no_decision(request: ApprovalRequest, why: str, cause: str) -> PermissionDenied:
+    text = f"{request.decision.reason} Nobody has decided: {why}."
     return PermissionDenied(text, executed="no", details={"cause": cause})
 
 
-def checked_answer(answer: Any, call: ToolCall, reaches: str) -> None:
-    """Raise `PermissionDenied` for what is no answer about a call, and for a rule beyond it.
+def checked_decision(decision: Any, call: ToolCall, reaches: str) -> None:
+    """Raise `PermissionDenied` for what is not a decision about a call, and for a rule beyond it.
 
     Args:
-        answer: What the approver returned.
+        decision: What the approver returned.
         call: The call that was asked about.
         reaches: The tool that it reaches, if its tool only forwards.
     """
-    if not isinstance(answer, ApprovalDecision):
-        raise _mistake(f"it returned {type(answer).__name__} in place of an ApprovalDecision")
-    if not isinstance(answer.is_allowed, bool) or not isinstance(answer.reason, str):
+    if not isinstance(decision, ApprovalDecision):
+        raise _mistake(f"it returned {type(decision).__name__} in place of an ApprovalDecision")
+    if not isinstance(decision.is_allowed, bool) or not isinstance(decision.reason, str):
         raise _mistake("its ApprovalDecision was made by neither ApprovalDecision.allow nor .deny")
-    if answer.scope not in ("once", "state"):
+    if decision.scope not in ("once", "state"):
         raise _mistake("the scope of its ApprovalDecision is neither once nor state")
-    if not isinstance(answer.arguments, Mapping | None):
+    if not isinstance(decision.arguments, Mapping | None):
         raise _mistake("the arguments of its ApprovalDecision are not one mapping")
-    if answer.rule == ():
+    if decision.rule == ():
         raise _mistake("its ApprovalDecision grants an empty tuple of rules")
-    for rule in answer.rules:
+    for rule in decision.rules:
         _check_rule(rule, call, reaches)
 
 
@@ -172,21 +172,21 @@ def _check_rule(rule: Any, call: ToolCall, reaches: str) -> None:
 
 
 def checked_rules(
-    answer: ApprovalDecision, call: ToolCall, reaches: str, *, has_input: bool
+    decision: ApprovalDecision, call: ToolCall, reaches: str, *, has_input: bool
 ) -> list[GrantedRule]:
-    """Return what an answer grants for the state; nothing for what no rule can cover.
+    """Return what a decision grants for the state; nothing for what no rule can cover.
 
     Raises `PermissionDenied` if a rule is not about a call, whose arguments it may have changed.
     """
-    checked_answer(answer, call, reaches)
-    if answer.rule is None and has_input:
+    checked_decision(decision, call, reaches)
+    if decision.rule is None and has_input:
         return []  # arguments do not say what else it sends
     try:
-        if answer.rule is not None:
-            return [granted_for(call, reaches, rule.match, "") for rule in answer.rules]
+        if decision.rule is not None:
+            return [granted_for(call, reaches, rule.match, "") for rule in decision.rules]
         return [granted_for(call, reaches, None, arguments_digest(call.arguments))]
     except ValueError:
-        return []  # the tool says that it reaches what is no name of a tool
+        return []  # the tool says that it reaches what is not the name of a tool
 
 
 def _mistake(what: str) -> PermissionDenied:

@@ -47,8 +47,8 @@ _MARK = "    | "
 """Stands before each row that others wrote, and before nothing else."""
 
 
-async def approve_in_terminal(question: ApprovalRequest) -> ApprovalDecision:
-    """Show a question in the terminal of this process, and return the person's answer.
+async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
+    """Show a request in the terminal of this process, and return the person's decision.
 
     It shows the tool, its owner, the arguments, why the person is asked, and what the tool says and
     would change. The keys are `o` for once, `a` for always, `d` or Ctrl-D to deny, `e` to change
@@ -56,7 +56,7 @@ async def approve_in_terminal(question: ApprovalRequest) -> ApprovalDecision:
     Questions of several turns come one after another.
 
     Args:
-        question: The question of a turn.
+        request: What a turn asks.
 
     Raises `Unavailable` if the process has no terminal, or it was closed.
     """
@@ -64,7 +64,7 @@ async def approve_in_terminal(question: ApprovalRequest) -> ApprovalDecision:
     async with _locks.setdefault(loop, asyncio.Lock()):
         with _Terminal() as terminal:
             try:
-                return await _Dialog(terminal, question).answer()
+                return await _Dialog(terminal, request).run()
             except asyncio.CancelledError:
                 with suppress(Unavailable):
                     terminal.write("\n")  # what is written next does not stand behind a prompt
@@ -166,22 +166,22 @@ def _closed() -> Unavailable:
 
 
 class _Dialog:
-    """One question, until it is answered."""
+    """One request, until it is decided."""
 
-    def __init__(self, terminal: _Terminal, question: ApprovalRequest) -> None:
+    def __init__(self, terminal: _Terminal, request: ApprovalRequest) -> None:
         self._terminal = terminal
-        self._question = question
+        self._request = request
         self._edited: dict[str, Any] | None = None
 
-    async def answer(self) -> ApprovalDecision:
-        """Show the question, and return the answer to it."""
+    async def run(self) -> ApprovalDecision:
+        """Show the request, and return the decision about it."""
         self._show()
         while True:
             key = await self._key("[o]nce, [a]lways, [d]eny, [e]dit, [v]iew all: ")
             if key == "o":
                 return ApprovalDecision.allow(arguments=self._edited)
-            if key == "a" and (answer := await self._always()) is not None:
-                return answer
+            if key == "a" and (decision := await self._always()) is not None:
+                return decision
             if key in ("d", "\x04"):
                 return ApprovalDecision.deny(await self._reason() if key == "d" else "")
             if key == "e":
@@ -198,9 +198,9 @@ class _Dialog:
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         """Yield what the person has to see, each with its label."""
-        assessment = self._question.assessment
-        tool = self._question.tool
-        decision = self._question.decision
+        assessment = self._request.assessment
+        tool = self._request.tool
+        decision = self._request.decision
         owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
         yield "tool", f"{one_line(tool.name)} ({one_line(owner)})"
         if tool.workdirs:
@@ -222,7 +222,7 @@ class _Dialog:
 
     @property
     def _arguments(self) -> Mapping[str, Any]:
-        return self._question.arguments if self._edited is None else self._edited
+        return self._request.arguments if self._edited is None else self._edited
 
     def _quote(self, label: str, text: str, *, is_whole: bool) -> None:
         """Write text that others wrote, each row behind a mark; of a long one the middle is cut."""
@@ -274,12 +274,12 @@ class _Dialog:
 
     async def _always(self) -> ApprovalDecision | None:
         """Let the person choose what to allow from now on; None if nothing of it."""
-        decision = self._question.decision
+        decision = self._request.decision
         if self._edited is None and decision.source != "mode":  # an ask rule, or an immune ask
             self._terminal.write("  Not always: this is asked each time, whatever was allowed.\n")
             return None
         rules = [] if self._edited is not None else list(decision.suggestions)
-        if folders := _folders(self._question.tool):
+        if folders := _folders(self._request.tool):
             self._quote("in these folders alone", folders, is_whole=True)
         for number, rule in enumerate(rules, 1):
             # All of it: its pattern may be long, to fake a line.
@@ -318,7 +318,7 @@ class _Dialog:
             self._terminal.write("The arguments must be one JSON object.\n")
             return
         # As text: 1, 1.0 and true are equal, and are not the same arguments.
-        asked = json_text(dict(self._question.arguments), sort_keys=True)
+        asked = json_text(dict(self._request.arguments), sort_keys=True)
         self._edited = None if json_text(value, sort_keys=True) == asked else value
         self._show()
 

@@ -209,7 +209,7 @@ class Turn:
             state=checked,
             records=checked_records(records, "turn"),
             timeout_s=checked_timeout(timeout_s),
-            asking=ApprovalQueue(approve, approval_timeout_s),
+            approvals=ApprovalQueue(approve, approval_timeout_s),
             permissions=checked_permissions(permissions, approve, checked),
         )
         self._groups = ActiveGroups(options.groups, options.state, options.skills)
@@ -260,7 +260,7 @@ class Turn:
             )
             judge = None
             if options.permissions is not None:
-                judge = CallJudge(options.permissions, options.asking, facts)
+                judge = CallJudge(options.permissions, options.approvals, facts)
             runs = TurnRuns(facts, options.middlewares, span, options.records, scope.deadline_at)
             if scope.serves is not None:
                 stack.callback(end_with(scope.serves, runs))

@@ -69,7 +69,7 @@ class TurnOptions:
     state: AgentState
     records: Records | None
     timeout_s: float
-    asking: ApprovalQueue
+    approvals: ApprovalQueue
     permissions: TurnPermissions | None
 
     def __post_init__(self) -> None:

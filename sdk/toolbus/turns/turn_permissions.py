@@ -32,7 +32,7 @@ from toolbus.permissions.plain import decision_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
 from toolbus.tools.middleware import ToolCall
-from toolbus.turns.approval_queue import ApprovalQueue, checked_answer, checked_rules
+from toolbus.turns.approval_queue import ApprovalQueue, checked_decision, checked_rules
 from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
 from toolbus.turns.granted_rules import GrantedRule, GrantedRules, arguments_digest, bond_of
 from toolbus.turns.tool_use import ToolUse
@@ -45,8 +45,8 @@ __all__ = ["CallJudge", "TurnPermissions"]
 # How a call ends that is refused whatever is decided about it. What else goes wrong when a tool is
 # asked leaves open what the call would do.
 _OWN_ENDS = (InvalidArguments, NotFound, PermissionDenied, DefinitionChanged)
-# A person decides about one input; after so many questions what is still asked counts as answered.
-_MAX_QUESTIONS = 2
+# A person decides about one input; after so many requests what is still asked counts as answered.
+_MAX_REQUESTS = 2
 _MAX_MERGED = 64
 """Combinations of granted rules of which the index is kept."""
 _MAX_REASON_CHARS = 2_000
@@ -187,18 +187,18 @@ class _Approval:
     """What a person has allowed of one use so far."""
 
     asked: bytes
-    """The packed arguments of the first question."""
+    """The packed arguments of the first request."""
     packed: bytes
     """The packed arguments that are allowed: the same, or those that the person changed."""
     answered: set[tuple[Any, ...]] = field(default_factory=set)
     """Which asks are answered."""
-    questions: int = 0
+    requests: int = 0
     granted: list[GrantedRule] = field(default_factory=list)
     """What is granted as soon as the use may run."""
 
 
 class ApprovalState:
-    """What is kept about one use over its attempts."""
+    """What is known of one use over its attempts."""
 
     __slots__ = ("approval", "changes", "denial")
 
@@ -214,15 +214,15 @@ class CallJudge:
 
     Args:
         permissions: What is in force.
-        asking: Asks a person; one question is open at a time.
+        approvals: Asks a person; one request is open at a time.
         facts: Who calls.
     """
 
     def __init__(
-        self, permissions: TurnPermissions, asking: ApprovalQueue, facts: TurnFacts
+        self, permissions: TurnPermissions, approvals: ApprovalQueue, facts: TurnFacts
     ) -> None:
         self._permissions = permissions
-        self._asking = asking
+        self._approvals = approvals
         self._facts = facts
 
     @property
@@ -242,44 +242,44 @@ class CallJudge:
             InvalidArguments: The arguments are invalid.
             DeadlineExceeded: The time of the call is over, without that of the person.
         """
-        use = call.judged
-        if use is None:
-            use = call.judged = ApprovalState()
-        if use.denial is not None:
-            raise use.denial
+        state = call.judged
+        if state is None:
+            state = call.judged = ApprovalState()
+        if state.denial is not None:
+            raise state.denial
         clock, deadline_at = call.begin_clock()
         packed = packed_json("arguments", arguments)
         try:
             async with clock.timeout_at(deadline_at) as limit:
-                judged = await self._judged_use(call, use, packed)
+                judged = await self._judged_use(call, state, packed)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise _late(call) from None
         except RoomException as error:
             if isinstance(error, PermissionDenied | ApprovalDenied | ApprovalExpired):
-                use.denial = error
+                state.denial = error
             raise
         if clock.time() >= deadline_at:
             raise _late(call)
-        return self._let_through(call, use, judged, packed)
+        return self._let_through(call, state, judged, packed)
 
-    async def _judged_use(self, call: TurnCall, use: ApprovalState, packed: bytes) -> _Judged:
+    async def _judged_use(self, call: TurnCall, state: ApprovalState, packed: bytes) -> _Judged:
         """Judge an attempt of a use; ask about it until it is allowed."""
-        approval = use.approval
+        approval = state.approval
         if approval is not None and approval.asked == packed:
             packed = approval.packed
         judged = await self._judge(call, packed)
-        if not self._needs_person(call, use, judged):
+        if not self._needs_person(call, state, judged):
             return judged
-        async with self._asking.queue(call) as waited:
+        async with self._approvals.queue(call) as waited:
             if waited:  # the answer before may cover this use too, and a file may have changed
                 judged = await self._judge(call, packed)
-            while self._needs_person(call, use, judged):
-                judged = await self._ask(call, use, judged)
-            if use.approval is not None:
-                while use.approval.granted:
-                    self._permissions._grant(judged.call, use.approval.granted.pop(0))
+            while self._needs_person(call, state, judged):
+                judged = await self._ask(call, state, judged)
+            if state.approval is not None:
+                while state.approval.granted:
+                    self._permissions._grant(judged.call, state.approval.granted.pop(0))
         return judged
 
     async def _judge(self, call: TurnCall, packed: bytes) -> _Judged:
@@ -320,22 +320,22 @@ class CallJudge:
             return _unknown(f"its toolkit returned {type(said).__name__}")
         return said
 
-    def _needs_person(self, call: TurnCall, use: ApprovalState, judged: _Judged) -> bool:
+    def _needs_person(self, call: TurnCall, state: ApprovalState, judged: _Judged) -> bool:
         """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
         decision = judged.decision
         if decision.behavior == "deny":
             self._note(call, judged)
             error = PermissionDenied(decision.reason, executed="no", details=_details(decision))
             self._deny(call, error, decision.by)
-        return decision.behavior == "ask" and not _is_approved(use, judged)
+        return decision.behavior == "ask" and not _is_approved(state, judged)
 
-    async def _ask(self, call: TurnCall, use: ApprovalState, judged: _Judged) -> _Judged:
+    async def _ask(self, call: TurnCall, state: ApprovalState, judged: _Judged) -> _Judged:
         """Ask a person, and judge again what the answer allows."""
         self._note(call, judged)
         if call.recording is not None:  # the record of a call that ends before an answer comes
             call.recording.decide("denied", "approval")
         decision, tool = judged.decision, call.entry.info
-        question = ApprovalRequest(
+        request = ApprovalRequest(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
             tool=tool,
             arguments=unpack_body(judged.packed),
@@ -343,8 +343,8 @@ class CallJudge:
             assessment=judged.assessment,
         )
         try:
-            answer = await self._asking.answer(call, question)
-            checked_answer(answer, judged.call, judged.assessment.reaches)
+            answer = await self._approvals.ask(call, request)
+            checked_decision(answer, judged.call, judged.assessment.reaches)
         except ApprovalExpired as error:
             error.details |= _details(decision)
             self._deny(call, error, "approval")
@@ -353,10 +353,10 @@ class CallJudge:
             self._deny(call, error, decision.by)
         if not answer.is_allowed:
             self._deny(call, _denied_by_person(answer, decision), "person")
-        return await self._judge_answer(call, use, judged, answer)
+        return await self._judge_answer(call, state, judged, answer)
 
     async def _judge_answer(
-        self, call: TurnCall, use: ApprovalState, judged: _Judged, answer: ApprovalDecision
+        self, call: TurnCall, state: ApprovalState, judged: _Judged, answer: ApprovalDecision
     ) -> _Judged:
         """Note what an answer allows, and judge it with the arguments that it gives."""
         packed = judged.packed
@@ -364,20 +364,20 @@ class CallJudge:
             packed = packed_json("the changed arguments", _read_changes(answer.arguments))
         is_changed = packed != judged.packed
         if is_changed:
-            use.changes += 1
+            state.changes += 1
             self._show_change(call, packed)
-            if use.changes > 1:
+            if state.changes > 1:
                 error = PermissionDenied(
                     "the person has changed the arguments of this call a second time",
                     executed="no",
                     details=_details(judged.decision),
                 )
                 self._deny(call, error, "person")
-        approval = use.approval
+        approval = state.approval
         if approval is None or approval.packed != judged.packed:
-            approval = use.approval = _Approval(judged.packed, packed)
+            approval = state.approval = _Approval(judged.packed, packed)
         approval.packed = packed
-        approval.questions += 1
+        approval.requests += 1
         approval.answered.add(judged.asks)
         try:
             judged_again = await self._judge(call, packed)
@@ -395,7 +395,7 @@ class CallJudge:
         return judged_again
 
     def _let_through(
-        self, call: TurnCall, use: ApprovalState, judged: _Judged, packed: bytes
+        self, call: TurnCall, state: ApprovalState, judged: _Judged, packed: bytes
     ) -> dict[str, Any]:
         """Record that a call may run, and return its arguments."""
         self._note(call, judged)
@@ -445,11 +445,11 @@ def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidArguments(text, executed="no") from error
 
 
-def _is_approved(use: ApprovalState, judged: _Judged) -> bool:
-    approval = use.approval
+def _is_approved(state: ApprovalState, judged: _Judged) -> bool:
+    approval = state.approval
     if approval is None or approval.packed != judged.packed:
         return False
-    return judged.asks in approval.answered or approval.questions >= _MAX_QUESTIONS
+    return judged.asks in approval.answered or approval.requests >= _MAX_REQUESTS
 
 
 def _details(decision: PermissionDecision) -> dict[str, Any]:

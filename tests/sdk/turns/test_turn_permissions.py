@@ -130,8 +130,8 @@ class Desk:
         self.entry = TurnEntry(info, dispatch, "")
         given = Permissions(self.mode, self.rules, workdirs=["/work"])
         self.permissions = TurnPermissions(given, self.state.rules)
-        asking = ApprovalQueue(self.approve, self.approval_timeout_s)
-        self.judge = CallJudge(self.permissions, asking, facts)
+        approvals = ApprovalQueue(self.approve, self.approval_timeout_s)
+        self.judge = CallJudge(self.permissions, approvals, facts)
         self.runs = TurnRuns(facts, self.middlewares, None, self.records)
 
     def use(self, command: Any, use_id: str) -> PreparedUse:
