@@ -19,7 +19,7 @@ from toolbus.models.schema_merging import ImpossiblePart, Merger, declared, root
 from toolbus.models.schema_notes import described
 from toolbus.models.schema_reduction import DEFINITION_PREFIX, NoFormError, Reduction
 from toolbus.models.schema_rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
-from toolbus.turns.argument_schemas import KeptByIdentity, argument_schema
+from toolbus.turns.argument_schemas import IdentityCache, argument_schema
 
 __all__ = [
     "ANTHROPIC",
@@ -237,6 +237,6 @@ def _require(count: int, limit: int | None, what: str) -> None:
 
 
 _FORMS = {
-    dialect: KeptByIdentity(partial(_form_or_refusal, dialect))
+    dialect: IdentityCache(partial(_form_or_refusal, dialect))
     for dialect in (OPENAI, ANTHROPIC, GEMINI)
 }

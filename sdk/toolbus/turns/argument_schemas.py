@@ -29,7 +29,7 @@ from toolbus.tools.schema_validation import JsonCheck
 __all__ = [
     "NOT_ASKING",
     "ArgumentSchema",
-    "KeptByIdentity",
+    "IdentityCache",
     "Schema",
     "argument_schema",
     "held_schemas",
@@ -57,7 +57,7 @@ _MAX_ALIAS_CHARS = 64
 _HASH_CHARS = 8
 
 
-class KeptByIdentity(Generic[T]):
+class IdentityCache(Generic[T]):
     """Keeps what is made of schemas, by their identity, the last used ones.
 
     A schema is kept alive as long as what was made of it, so that no other one has its `id`.
@@ -155,7 +155,7 @@ def _read(schema: dict[str, Any]) -> ArgumentSchema:
     return ArgumentSchema(*usable_schema(schema))
 
 
-argument_schema: KeptByIdentity[ArgumentSchema] = KeptByIdentity(_read)
+argument_schema: IdentityCache[ArgumentSchema] = IdentityCache(_read)
 """Read a schema; kept by its identity."""
 
 

@@ -14,7 +14,7 @@ from toolbus.tools.schema_parts import IN_PLACE
 from toolbus.turns.argument_schemas import (
     NOT_ASKING,
     ArgumentSchema,
-    KeptByIdentity,
+    IdentityCache,
     Schema,
     argument_schema,
 )
@@ -189,7 +189,7 @@ class ArgumentRestorer:
         return self._source.target(part["$ref"])
 
 
-_ways = KeptByIdentity(lambda schema: ArgumentRestorer(argument_schema(schema)))
+_ways = IdentityCache(lambda schema: ArgumentRestorer(argument_schema(schema)))
 
 
 def _leading_parts(source: ArgumentSchema) -> set[int]:

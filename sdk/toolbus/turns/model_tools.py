@@ -8,7 +8,7 @@ from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.argument_schemas import KeptByIdentity
+from toolbus.turns.argument_schemas import IdentityCache
 from toolbus.turns.seen_definitions import DefinitionKey, SeenDefinitions, definition_key
 from toolbus.turns.tool_origins import Trust, quoted, visible_schema
 from toolbus.turns.turn_calls import TurnEntry
@@ -137,4 +137,4 @@ class _Words:
 
 # Turns follow each other with the same tools, whose schemas are the same objects for as long as a
 # room client knows their definition. Not by its digest, which another server may claim for others.
-_words = KeptByIdentity(_Words)
+_words = IdentityCache(_Words)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolbus.turns.argument_schemas import KeptByIdentity, argument_schema, parameter_aliases
+from toolbus.turns.argument_schemas import IdentityCache, argument_schema, parameter_aliases
 from toolbus.turns.model_arguments import tool_arguments
 
 Schema = dict[str, Any]
@@ -232,7 +232,7 @@ def test_only_the_last_schemas_are_kept() -> None:
         made.append(schema)
         return len(made)
 
-    kept = KeptByIdentity(make, size=2)
+    kept = IdentityCache(make, size=2)
     first, second, third = ({"a": each} for each in "abc")
     assert [kept(each) for each in (first, second, first, third, first, second)] == [
         *(1, 2, 1, 3, 1, 4)
