@@ -522,7 +522,7 @@ class Conversations:
             return
         self._forgotten[_digest(conversation.key)] = asker_of(conversation.key)
         if len(self._forgotten) > _MAX_FORGOTTEN:
-            entries = [Entry(*each, 0) for each in reversed(self._forgotten.items())]
+            entries = [Entry(*item, 0) for item in reversed(self._forgotten.items())]
             # A tenth at once: to look at all of them takes some tens of milliseconds.
             for digest, *_ in beyond_shares(entries, _MAX_FORGOTTEN * 9 // 10, 0):
                 del self._forgotten[digest]

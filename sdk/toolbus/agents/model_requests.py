@@ -146,7 +146,7 @@ class RequestToModel:
             if model is not None and model_identity(model) != model_identity(self.model):
                 made = {name: request[name] for name in _CONVERSATIONS if name in request}
                 portable = model.adapter.portable
-                request = {**request, **{name: portable(each) for name, each in made.items()}}
+                request = {**request, **{name: portable(value) for name, value in made.items()}}
         return replace(self, request=request, model=self.model if model is None else model)
 
     @property

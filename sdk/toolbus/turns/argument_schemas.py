@@ -42,8 +42,8 @@ Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
 T = TypeVar("T")
 
-MAX_KEPT = 2_048
-"""Schemas whose readings are kept: twice the tools of a large turn."""
+MAX_CACHED = 2_048
+"""Schemas whose readings are cached: twice the tools of a large turn."""
 _MAX_LEVELS = 60
 _MAX_PARTS = 10_000
 """Subschemas that are read as they stand; `usable_schema` cuts a schema beyond these bounds."""
@@ -63,24 +63,24 @@ class IdentityCache(Generic[T]):
     A schema is kept alive as long as what was made of it, so that no other one has its `id`.
     """
 
-    def __init__(self, make: Callable[[dict[str, Any]], T], size: int = MAX_KEPT) -> None:
+    def __init__(self, make: Callable[[dict[str, Any]], T], size: int = MAX_CACHED) -> None:
         self._make = make
         self._size = size
-        self._kept: OrderedDict[int, tuple[dict[str, Any], T]] = OrderedDict()
+        self._cached: OrderedDict[int, tuple[dict[str, Any], T]] = OrderedDict()
         self._lock = Lock()
 
     def __call__(self, schema: dict[str, Any]) -> T:
-        """Return what is made of a schema; what `make` raises is raised, and not kept."""
+        """Return what is made of a schema; what `make` raises is raised, and not cached."""
         key = id(schema)
         with self._lock:
-            if (kept := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return kept[1]
+            if (entry := self._cached.get(key)) is not None:
+                self._cached.move_to_end(key)
+                return entry[1]
         made = self._make(schema)
         with self._lock:
-            self._kept[key] = (schema, made)
-            if len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            self._cached[key] = (schema, made)
+            if len(self._cached) > self._size:
+                self._cached.popitem(last=False)
         return made
 
 
@@ -156,7 +156,7 @@ def _read(schema: dict[str, Any]) -> ArgumentSchema:
 
 
 argument_schema: IdentityCache[ArgumentSchema] = IdentityCache(_read)
-"""Read a schema; kept by its identity."""
+"""Read a schema; cached by its identity."""
 
 
 def _stands_alone(root: dict[str, Any]) -> bool:
@@ -238,7 +238,7 @@ def parameter_aliases(names: Iterable[str]) -> dict[str, str]:
     aliases: dict[str, str] = {}
     for name in names:
         if not _ALIAS.fullmatch(name):
-            aliases[name] = next(each for each in _candidates(name) if each not in taken)
+            aliases[name] = next(alias for alias in _candidates(name) if alias not in taken)
             taken.add(aliases[name])
     return aliases
 

@@ -161,7 +161,7 @@ class ToolkitRequest(NamedTuple):
 
 def builder_infos(builders: Iterable[AnyBuilder]) -> list[BuilderInfo]:
     """Return what `offer_builders` publishes. Raises ValueError for two builders of one name."""
-    return [each.info() for each in _by_name(builders).values()]
+    return [builder.info() for builder in _by_name(builders).values()]
 
 
 async def make_toolkits(
@@ -210,7 +210,7 @@ def read_configs(
         limits_objects: Whether that holds for objects too, and not for JSON alone.
     """
     known = _by_name(builders)
-    patterns = None if granted is None else [ToolPatterns(each) for each in granted]
+    patterns = None if granted is None else [ToolPatterns(texts) for texts in granted]
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or [], Sequence):
         raise _invalid("/tools", "must be a list of configs")
     wanted: dict[str, ToolkitRequest] = {}
@@ -235,7 +235,7 @@ async def build_toolkits(
     room: Room | None, model: Any, wanted: Sequence[ToolkitRequest]
 ) -> list[Toolkit]:
     """Build what `read_configs` found, concurrently; raises as `make_toolkits` does."""
-    return await run_concurrently([_make(room, model, each) for each in wanted])
+    return await run_concurrently([_make(room, model, request) for request in wanted])
 
 
 async def run_concurrently(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -247,7 +247,7 @@ async def run_concurrently(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     tasks: list[asyncio.Task[T]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            tasks += [group.create_task(each) for each in works]
+            tasks += [group.create_task(work) for work in works]
     except ExceptionGroup as failures:
         ended = [task for task in tasks if not task.cancelled()]
         failure = next(filter(None, (task.exception() for task in ended)), failures)
@@ -273,20 +273,20 @@ async def _make(room: Room | None, model: Any, wanted: ToolkitRequest) -> Toolki
 
 def _by_name(builders: Iterable[AnyBuilder]) -> dict[str, ToolkitBuilder[Any]]:
     found: dict[str, ToolkitBuilder[Any]] = {}
-    for each in builders:
-        if not isinstance(each, ToolkitBuilder | Toolkit):
-            kind = cut(type(each).__name__)
-            hint = "; builder_of(...) makes one of a factory" if read_factory(each) else ""
+    for builder in builders:
+        if not isinstance(builder, ToolkitBuilder | Toolkit):
+            kind = cut(type(builder).__name__)
+            hint = "; builder_of(...) makes one of a factory" if read_factory(builder) else ""
             raise TypeError(f"a builder is a ToolkitBuilder or a Toolkit, not {kind}{hint}")
-        if each.name in found:
-            raise ValueError(f"two builders are named {each.name!r}")
-        found[each.name] = _PrebuiltToolkit(each) if isinstance(each, Toolkit) else each
+        if builder.name in found:
+            raise ValueError(f"two builders are named {builder.name!r}")
+        found[builder.name] = _PrebuiltToolkit(builder) if isinstance(builder, Toolkit) else builder
     return found
 
 
 def _all_cover(patterns: Sequence[ToolPatterns], name: str) -> bool:
     # Of none at all `all` would say the opposite.
-    return bool(patterns) and all(each.covers_toolkit(name) for each in patterns)
+    return bool(patterns) and all(pattern.covers_toolkit(name) for pattern in patterns)
 
 
 def _name_in(entry: object, path: str) -> str:
@@ -354,5 +354,5 @@ def _schema_of(name: str, kind: type[ToolkitConfig]) -> dict[str, Any]:
         raise TypeError(f"builder {name!r}: {kind.__name__} has no JSON Schema: {error}") from error
     described = {"name": {"type": "string", "const": name}}
     schema["properties"] = {**schema.get("properties", {}), **described}
-    schema["required"] = ["name", *(each for each in schema.get("required", ()) if each != "name")]
+    schema["required"] = ["name", *(key for key in schema.get("required", ()) if key != "name")]
     return schema

@@ -77,10 +77,10 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
         self._forget_running()
         call_in_children(self._forget_running)  # whose threads a forked child does not have
         self._open = [
-            each for each in fields if not each.is_operator_only and each.name not in operator
+            field for field in fields if not field.is_operator_only and field.name not in operator
         ]
         self._closed = {
-            key for each in fields if each not in self._open for key in (each.name, each.key)
+            key for field in fields if field not in self._open for key in (field.name, field.key)
         }
         super().__init__(name, _request_type(name, factory, self._open), description=description)
 
@@ -137,7 +137,7 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
 
     def _config(self, request: ToolkitConfig) -> BaseModel:
         """Return the factory's config for a request. Raises the refusal of it."""
-        wanted = [each.name for each in self._open if each.name in request.model_fields_set]
+        wanted = [field.name for field in self._open if field.name in request.model_fields_set]
         values = {name: getattr(request, name) for name in wanted} | self._operator
         try:
             return self._factory.read(values)
@@ -157,7 +157,7 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
 
 def _check_operator(name: str, factory: ToolkitFactory, operator: Mapping[str, Any]) -> None:
     """Check what the operator gives. Raises TypeError or ValueError."""
-    fields = {each.name: each for each in factory.fields}
+    fields = {field.name: field for field in factory.fields}
     for given in operator:
         if given not in fields:
             near = get_close_matches(given, fields, n=1)
@@ -165,17 +165,17 @@ def _check_operator(name: str, factory: ToolkitFactory, operator: Mapping[str, A
             raise TypeError(
                 f"builder {name!r}: its config has no field {shown(given)}: {cut(hint)}"
             )
-    for each in fields.values():
-        is_open = not each.is_operator_only and each.name not in operator
-        if is_open and each.is_partly_operator_only:
+    for field in fields.values():
+        is_open = not field.is_operator_only and field.name not in operator
+        if is_open and field.is_partly_operator_only:
             raise TypeError(
-                f"builder {name!r}: OperatorOnly marks a part of the field {each.name}: write "
+                f"builder {name!r}: OperatorOnly marks a part of the field {field.name}: write "
                 "Annotated[..., OperatorOnly] around the whole type of a field"
             )
-        if each.is_operator_only and each.info.is_required() and each.name not in operator:
+        if field.is_operator_only and field.info.is_required() and field.name not in operator:
             raise TypeError(
-                f"builder {name!r}: only the operator sets {each.name}: give it, as "
-                f"builder_of(..., {each.name}=...)"
+                f"builder {name!r}: only the operator sets {field.name}: give it, as "
+                f"builder_of(..., {field.name}=...)"
             )
     try:
         factory.read(operator)
@@ -191,12 +191,12 @@ def _request_type(
     name: str, factory: ToolkitFactory, fields: list[ConfigField]
 ) -> type[ToolkitConfig]:
     """Make the type of the builder's configs: the name, and the fields that requests may set."""
-    if any("name" in (each.name, each.key) for each in fields):
+    if any("name" in (field.name, field.key) for field in fields):
         raise TypeError(
             f"builder {name!r}: a config's name is that of its builder: rename the field "
             "`name`, or give its value here"
         )
-    given: dict[str, Any] = {each.name: (each.info.annotation, each.info) for each in fields}
+    given: dict[str, Any] = {field.name: (field.info.annotation, field.info) for field in fields}
     return create_model(
         factory.config.__name__, __base__=ToolkitConfig, **{"name": (str, name), **given}
     )

@@ -95,22 +95,22 @@ class GrantedRule:
             raise ValueError("tool, own_name, principal and match must not be empty")
         if self.match is not None and self.arguments:
             raise ValueError("a rule has match or arguments, not both")
-        self.rules()  # raises for what is no name of a tool, and no pattern
+        self.rules()  # raises for what is not the name of a tool, and not a pattern
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules that allow the calls that it covers.
 
-        Of arguments they say nothing: whoever uses them has compared these before.
+        Of arguments they say nothing: the caller has compared these before.
         """
-        told = "granted for exactly these arguments" if self.arguments else "granted"
+        origin = "granted for exactly these arguments" if self.arguments else "granted"
         reached = self.reaches or self.tool
         if "*" in self.tool or "*" in reached:
             raise ValueError("tool and reaches are names, without *")
-        rule = Rule(behavior="allow", tool=reached, match=self.match, origin=told)
+        rule = Rule(behavior="allow", tool=reached, match=self.match, origin=origin)
         if not self.reaches:
             return (rule,)
         # A tool of an owner that is not trusted needs both: the rule for it, and for the reached.
-        return rule, Rule(behavior="allow", tool=self.tool, origin=told)
+        return rule, Rule(behavior="allow", tool=self.tool, origin=origin)
 
     @property
     def bond(self) -> _Bond:

@@ -60,9 +60,9 @@ def tool_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> dict[st
         schema: The tool's input schema.
         arguments: What the model wrote; not changed.
     """
-    way = _ways(schema)
-    named = way.with_names(arguments)
-    return way.without_nulls(named) if way.has_nulls else named
+    restorer = _restorers(schema)
+    named = restorer.with_names(arguments)
+    return restorer.without_nulls(named) if restorer.has_nulls else named
 
 
 class _Null(Enum):
@@ -128,7 +128,7 @@ class ArgumentRestorer:
         if not isinstance(part, dict):
             return False
         made: Any = part.get(_ANY) or part.get(_ALL)
-        return any(self.leads(each) for each in made) if made else id(part) in self._leading
+        return any(self.leads(branch) for branch in made) if made else id(part) in self._leading
 
     def settled(self, part: Schema, kind: str) -> Schema:
         """Return what a reference leads to, and the one branch that values of a type may match."""
@@ -141,7 +141,7 @@ class ArgumentRestorer:
                 part = True if target is None else target
                 continue
             branches = part[next(iter(asking))] if asking in ({"anyOf"}, {"oneOf"}) else ()
-            possible = [each for each in branches if self._may_be(each, kind)]
+            possible = [branch for branch in branches if self._may_be(branch, kind)]
             if len(possible) != 1:
                 break
             part = possible[0]
@@ -167,8 +167,8 @@ class ArgumentRestorer:
         optional = properties.keys() - part.get("required", ())
         others = part.get("additionalProperties" if kind == "object" else "items")
         return _Simple(
-            frozenset(each for each in optional if not self._source.takes_null(properties[each])),
-            {name: each if self.leads(each) else None for name, each in properties.items()},
+            frozenset(name for name in optional if not self._source.takes_null(properties[name])),
+            {name: schema if self.leads(schema) else None for name, schema in properties.items()},
             others if isinstance(others, dict) and self.leads(others) else None,
             properties if _is_closed(part) else None,
         )
@@ -189,7 +189,7 @@ class ArgumentRestorer:
         return self._source.target(part["$ref"])
 
 
-_ways = IdentityCache(lambda schema: ArgumentRestorer(argument_schema(schema)))
+_restorers = IdentityCache(lambda schema: ArgumentRestorer(argument_schema(schema)))
 
 
 def _leading_parts(source: ArgumentSchema) -> set[int]:
@@ -237,13 +237,13 @@ def _parts_of(source: ArgumentSchema, part: dict[str, Any]) -> Iterator[tuple[An
     """Yield the parts that a part applies."""
     if "$ref" in part:
         yield source.target(part["$ref"]), _Place.SAME
-    yield from ((each, _Place.SAME) for each in part.get("allOf", ()))
-    yield from ((each, _Place.SAME) for each in part.get("dependentSchemas", {}).values())
+    yield from ((held, _Place.SAME) for held in part.get("allOf", ()))
+    yield from ((held, _Place.SAME) for held in part.get("dependentSchemas", {}).values())
     for keyword in _IN_BRANCHES:
-        yield from ((each, _Place.BRANCH) for each in part.get(keyword, ()))
+        yield from ((held, _Place.BRANCH) for held in part.get(keyword, ()))
     yield from ((part.get(keyword), _Place.BRANCH) for keyword in ("then", "else"))
-    yield from ((each, _Place.BELOW) for each in part.get("properties", {}).values())
-    yield from ((each, _Place.BELOW) for each in part.get("prefixItems", ()))
+    yield from ((held, _Place.BELOW) for held in part.get("properties", {}).values())
+    yield from ((held, _Place.BELOW) for held in part.get("prefixItems", ()))
     yield from ((part.get(keyword), _Place.BELOW) for keyword in ("items", "additionalProperties"))
 
 
@@ -254,10 +254,10 @@ def _is_closed(part: dict[str, Any]) -> bool:
 class _Removal:
     """Reads one value. A part that it makes of others has `_ANY` or `_ALL` of them."""
 
-    def __init__(self, way: ArgumentRestorer) -> None:
-        self._way = way
+    def __init__(self, restorer: ArgumentRestorer) -> None:
+        self._restorer = restorer
         self._steps_left = _MAX_STEPS
-        self._on_way: set[int] = set()
+        self._visiting: set[int] = set()
 
     def of_object(self, value: dict[str, Any], part: Schema) -> Any:
         """Return an object without nulls that mean "left out"; itself if it has none."""
@@ -270,7 +270,7 @@ class _Removal:
         self._step(1)
         kind = "object" if isinstance(value, dict) else "array"
         made = isinstance(part, dict) and (_ALL in part or _ANY in part)
-        simple = None if made else self._way.simple(part, kind)
+        simple = None if made else self._restorer.simple(part, kind)
         changes: dict[Any, Any] = {}
         gone: set[Any] = set()
         for key, item in _items(value):
@@ -302,7 +302,7 @@ class _Removal:
         if simple is not None:
             return simple.below.get(key, simple.others)
         below = _all([*self._below(part, value, key)])
-        return below if self._way.leads(below) else None
+        return below if self._restorer.leads(below) else None
 
     def _step(self, steps: int = _STEPS_OF_PART) -> None:
         self._steps_left -= steps
@@ -314,12 +314,12 @@ class _Removal:
         self._step()
         if not isinstance(part, dict):
             return _Null.SILENT
-        found = {self._way.own_null(part, name)}
-        found |= {self._null(each, value, name) for each in self._applied(part, value)}
+        found = {self._restorer.own_null(part, name)}
+        found |= {self._null(applied, value, name) for applied in self._applied(part, value)}
         for branches in self._unions(part, value):
-            said = {self._null(each, value, name) for each in branches} or {_Null.SILENT}
-            found.add(next(each for each in _OF_ANY if each in said))
-        most = next(each for each in _OF_ALL if each in found)
+            nulls = {self._null(branch, value, name) for branch in branches} or {_Null.SILENT}
+            found.add(next(null for null in _OF_ANY if null in nulls))
+        most = next(null for null in _OF_ALL if null in found)
         is_unevaluated = most is _Null.SILENT and part.get("unevaluatedProperties") is False
         return _Null.LEFT_OUT if is_unevaluated else most
 
@@ -335,28 +335,28 @@ class _Removal:
         else:
             first = part.get("prefixItems", ())
             yield first[key] if key < len(first) else part.get("items", {})
-        for each in self._applied(part, value):
-            yield from self._below(each, value, key)
+        for applied in self._applied(part, value):
+            yield from self._below(applied, value, key)
         for branches in self._unions(part, value):
-            yield _any([_all([*self._below(each, value, key)]) for each in branches])
+            yield _any([_all([*self._below(branch, value, key)]) for branch in branches])
 
     def _applied(self, part: dict[str, Any], value: Any) -> Iterator[Schema]:
         """Yield the parts that hold for the same value, whatever it is."""
         if "$ref" in part:
-            target = self._way.target(part)
+            target = self._restorer.target(part)
             if isinstance(target, dict):
                 yield target
         yield from part.get(_ALL, ())
         yield from part.get("allOf", ())
-        for name, each in part.get("dependentSchemas", {}).items():
+        for name, schema in part.get("dependentSchemas", {}).items():
             if isinstance(value, dict) and value.get(name) is not None:
-                yield each
+                yield schema
 
     def _unions(self, part: dict[str, Any], value: Any) -> Iterator[list[Schema]]:
         """Yield for each union the branches that may be meant."""
         for keyword in _BRANCHES:
             if keyword in part:
-                yield [each for each in part[keyword] if self._may_match(each, value)]
+                yield [branch for branch in part[keyword] if self._may_match(branch, value)]
         if "if" in part:
             yield [part.get("then", True), part.get("else", True)]
 
@@ -366,21 +366,21 @@ class _Removal:
         if not isinstance(part, dict):
             return part is not False
         key = id(part)
-        if key in self._on_way:
+        if key in self._visiting:
             return True
-        self._on_way.add(key)
+        self._visiting.add(key)
         try:
             return (
                 self._own_match(part, value)
-                and all(self._may_match(each, value) for each in self._applied(part, value))
+                and all(self._may_match(applied, value) for applied in self._applied(part, value))
                 and all(
-                    any(self._may_match(each, value) for each in part[keyword])
+                    any(self._may_match(branch, value) for branch in part[keyword])
                     for keyword in _BRANCHES
                     if keyword in part
                 )
             )
         finally:
-            self._on_way.discard(key)
+            self._visiting.discard(key)
 
     def _own_match(self, part: dict[str, Any], value: Any) -> bool:
         if not _is_of_kind(part, value):
@@ -410,7 +410,7 @@ class _Removal:
                 return False
             if "$ref" not in part:
                 return True
-            target = self._way.target(part)
+            target = self._restorer.target(part)
             part = True if target is None else target
         return True
 
@@ -428,7 +428,7 @@ def _is_of_kind(part: dict[str, Any], value: Any) -> bool:
         if isinstance(value, bool):
             if bool not in classes:
                 return False
-        elif not any(isinstance(value, each) for each in classes):
+        elif not any(isinstance(value, kind) for kind in classes):
             return False
     if "const" in part and part["const"] != value:
         return False

@@ -63,7 +63,7 @@ class SeenDefinitions:
             key: Its toolkit.
             digest: The definition.
             shown_with: The toolkits of the same turn. None of them is forgotten for this one: else
-                whoever adds toolkits to a room could make an agent forget the others.
+                others who add toolkits to a room could make an agent forget them.
         """
         self._digests.pop(key, None)
         if len(self._digests) >= MAX_DEFINITIONS:

@@ -100,11 +100,11 @@ def checked_listings(option: str, values: Iterable[SkillListing]) -> tuple[Skill
     if isinstance(values, str | SkillListing) or not isinstance(values, Iterable):
         raise TypeError(f"{option} must be a list of skill listings, not {type(values).__name__}")
     listings = tuple(values)
-    for each in listings:
-        if not isinstance(each, SkillListing):
+    for listing in listings:
+        if not isinstance(listing, SkillListing):
             raise TypeError(
                 f"{option} must contain skill listings, such as Skills([...]), not"
-                f" {type(each).__name__}"
+                f" {type(listing).__name__}"
             )
     return listings
 
@@ -155,11 +155,11 @@ class _Viewer:
         """
         found: dict[str, SkillEntry] = {}
         wanted = query.casefold()
-        for each in self._shown_now():
-            for entry in each.entries():
+        for listing in self._shown_now():
+            for entry in listing.entries():
                 if wanted in f"{entry.name}\n{entry.description}".casefold():
                     found.setdefault(entry.name, entry)
-        listed = [_shortened(each) for each in islice(found.values(), _MAX_LISTED)]
+        listed = [_shortened(entry) for entry in islice(found.values(), _MAX_LISTED)]
         return ListedSkills(listed, len(found) > _MAX_LISTED)
 
     def view_skill(self, name: str, file: str | None = None) -> SkillText:
@@ -173,10 +173,10 @@ class _Viewer:
                 instructions.
         """
         listings = self._shown_now()
-        for each in listings:
-            if _has_skill(each, name):
-                return each.view(name, file)
-        known = ", ".join(entry.name for each in listings for entry in each.entries())
+        for listing in listings:
+            if _has_skill(listing, name):
+                return listing.view(name, file)
+        known = ", ".join(entry.name for listing in listings for entry in listing.entries())
         raise ToolFailed(f"there is no skill {shown(name)}; the skills: {cut(known) or 'none'}")
 
 
@@ -238,15 +238,17 @@ class TurnSkills:
 
     def prompt(self) -> str:
         """Return the listing of the active skills; empty without any."""
-        return "\n\n".join(filter(None, (each.prompt() for each in self._active())))
+        return "\n\n".join(filter(None, (listing.prompt() for listing in self._active())))
 
     def _active(self) -> list[SkillListing]:
         return [listing for listing, group in self._listings if self._is_active(group)]
 
     def _check(self, name: str) -> None:
         """Raise `ToolInactive` for a skill that only inactive groups have."""
-        inactive = [each for each in self._listings if not self._is_active(each[1])]
-        if not inactive or any(_has_skill(each, name) for each in self._active()):
+        inactive = [
+            (listing, group) for listing, group in self._listings if not self._is_active(group)
+        ]
+        if not inactive or any(_has_skill(listing, name) for listing in self._active()):
             return
         for listing, group in inactive:
             if _has_skill(listing, name):

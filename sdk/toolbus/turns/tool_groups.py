@@ -125,26 +125,26 @@ class ActiveGroups:
         """The skills of the turn and of its groups."""
         switches = [_switches(self)] if self._groups else []
         self.toolkits: tuple[Toolkit | LocalToolkit, ...] = (
-            *chain.from_iterable(each.toolkits for each in self),
+            *chain.from_iterable(group.toolkits for group in self),
             *self.skills.toolkits(),
             *switches,
         )
         """The local toolkits of all groups, and those that read skills and switch groups."""
         self.required: tuple[RequiredToolkit, ...] = tuple(
-            chain.from_iterable(_required_by(each) for each in self)
+            chain.from_iterable(_required_by(group) for group in self)
         )
         """The required toolkits of all groups."""
         self.builders: tuple[AnyBuilder, ...] = tuple(
-            chain.from_iterable(each.builders for each in self)
+            chain.from_iterable(group.builders for group in self)
         )
         """The builders of all groups."""
         self._of_toolkit: dict[str, str] = {}
         self._of_builder: dict[str, str] = {}
         for group in self:
-            names = [each.name for each in group.toolkits]
-            names += [each.alias or each.name for each in _required_by(group)]
+            names = [toolkit.name for toolkit in group.toolkits]
+            names += [toolkit.alias or toolkit.name for toolkit in _required_by(group)]
             self._of_toolkit |= dict.fromkeys(names, group.name)
-            self._of_builder |= {each.name: group.name for each in group.builders}
+            self._of_builder |= {builder.name: group.name for builder in group.builders}
 
     def __iter__(self) -> Iterator[ToolGroup]:
         return iter(self._groups.values())
@@ -184,7 +184,7 @@ class ActiveGroups:
         text = (
             f"{tool} is in the group {group}, which is inactive: call {GROUP_TOOLKIT}.reset_tools"
         )
-        wanted = {each.name: True for each in self if self.is_active(each.name)} | {group: True}
+        wanted = {name: True for name in self._groups if self.is_active(name)} | {group: True}
         arguments = ", ".join(f'"{name}": true' for name in wanted)
         raise ToolInactive(
             f"{text} with {{{arguments}}} to activate it",
@@ -193,15 +193,15 @@ class ActiveGroups:
 
     def instructions(self, *, only: str | None = None) -> str:
         """Return the instructions of the active groups, or of one group, each under its name."""
-        chosen = [each for each in self if self.is_active(each.name)]
+        chosen = [group for group in self if self.is_active(group.name)]
         if only is not None:
             chosen = [self.get(only)]
-        texts = [f"## {each.name}\n{each.instructions}" for each in chosen if each.instructions]
+        texts = [f"## {group.name}\n{group.instructions}" for group in chosen if group.instructions]
         return "\n\n".join(texts)
 
     def summary(self) -> str:
         """Return in one line which groups are active."""
-        names = ", ".join(each.name for each in self if self.is_active(each.name))
+        names = ", ".join(group.name for group in self if self.is_active(group.name))
         return f"Active groups: {names}." if names else "No group is active."
 
 
@@ -216,15 +216,15 @@ class _ResetTools(Tool):
 
     def __init__(self, groups: ActiveGroups) -> None:
         properties = {
-            each.name: {"type": "boolean", "default": False, "description": each.description}
-            for each in groups
+            group.name: {"type": "boolean", "default": False, "description": group.description}
+            for group in groups
         }
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
         super().__init__(input_schema=schema)
         self._groups = groups
 
     async def execute(self, context: Any, /, **chosen: bool) -> str:
-        self._groups.switch({each.name: chosen.get(each.name, False) for each in self._groups})
+        self._groups.switch({group.name: chosen.get(group.name, False) for group in self._groups})
         return "\n\n".join(filter(None, (self._groups.summary(), self._groups.instructions())))
 
 
@@ -237,11 +237,11 @@ class _GroupInstructions(Tool):
     read_only = True
 
     def __init__(self, groups: ActiveGroups) -> None:
-        group = {"type": "string", "enum": [each.name for each in groups]}
+        parameter = {"type": "string", "enum": [group.name for group in groups]}
         super().__init__(
             input_schema={
                 "type": "object",
-                "properties": {"group": group},
+                "properties": {"group": parameter},
                 "additionalProperties": False,
             }
         )

@@ -89,8 +89,8 @@ class Trust:
     def _of(self, tool: ToolInfo, annotations: Mapping[str, Any] | None) -> bool:
         if tool.digest in self._pinned:
             return True
-        said = tool.toolkit_annotations if annotations is None else annotations
-        if _MCP in said and said.get("mcp_trusted") is not True:
+        own = tool.toolkit_annotations if annotations is None else annotations
+        if _MCP in own and own.get("mcp_trusted") is not True:
             return False
         return not tool.owner or (
             self._agent is not None and self._permissions.trusts(tool, self._agent)

@@ -192,10 +192,10 @@ def state_of(error: RoomException) -> ResultState:
 
 def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
     label = "interrupted" if state == "interrupted" else f"error {error.code}"
-    told = f"{label}: {error.message.rstrip('.')}."
+    summary = f"{label}: {error.message.rstrip('.')}."
     if further := further_values(error):
-        told = f"{told} Also: {'; '.join(further)}."
-    return " ".join(filter(None, (told, _RAN[executed], _next_step(error, executed, state))))
+        summary = f"{summary} Also: {'; '.join(further)}."
+    return " ".join(filter(None, (summary, _RAN[executed], _next_step(error, executed, state))))
 
 
 def _next_step(error: RoomException, executed: Executed, state: ResultState) -> str:
@@ -228,27 +228,27 @@ def _blocks(chunks: Sequence[Chunk], named: Callable[[FileChunk], bool] | None =
     for kind, same in groupby(chunks, type):
         group: list[Any] = list(same)
         if kind is TextChunk:
-            found.append("".join(each.text for each in group))
+            found.append("".join(chunk.text for chunk in group))
         elif kind is FileChunk:
             for is_named, files in groupby(group, named or (lambda file: False)):
                 found += _files_as_text([*files], is_named)
         elif kind is JsonChunk:
-            found += [json.dumps(each.json, ensure_ascii=False) for each in group]
+            found += [json.dumps(chunk.json, ensure_ascii=False) for chunk in group]
         elif kind is LinkChunk:
-            found += [each.url for each in group]
+            found += [chunk.url for chunk in group]
     return found
 
 
 def _files_as_text(files: Sequence[FileChunk], named: bool) -> list[str]:
-    if not named and all(each.is_whole for each in files):
+    if not named and all(file.is_whole for file in files):
         try:
-            return [b"".join(each.data for each in files).decode()]
+            return [b"".join(file.data for file in files).decode()]
         except UnicodeDecodeError:
             pass
-    return [file_label(each) for each in files]
+    return [file_label(file) for file in files]
 
 
 def file_label(file: FileChunk) -> str:
-    """Return what is said of a file that is not shown: its name, type and size, in brackets."""
+    """Return the label of a file that is not shown: its name, type and size, in brackets."""
     size = f"{len(file.data)} bytes" if file.is_whole else "not in memory"
     return f"[file {cut(repr(file.name))}, {cut(file.mime_type)}, {size}]"

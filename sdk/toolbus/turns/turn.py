@@ -358,11 +358,11 @@ class Turn:
 
         Raises `NotFound` for an unknown group; then nothing has changed.
         """
-        self._groups.switch({self._groups.get(each).name: True for each in groups})
+        self._groups.switch({self._groups.get(name).name: True for name in groups})
 
     def deactivate(self, *groups: str) -> None:
         """Deactivate groups; raises as `activate`. Calls that run already are not ended."""
-        self._groups.switch({self._groups.get(each).name: False for each in groups})
+        self._groups.switch({self._groups.get(name).name: False for name in groups})
 
     def prompt(self, template: str | None = None) -> str:
         """Return what a model should know about the tools that can be called now, as text.
@@ -507,7 +507,7 @@ class Turn:
         runs = self._entered()
         if not isinstance(uses, Iterable):
             raise TypeError(f"run takes a list of ToolUse objects, not {shown(uses)}")
-        asked = [_checked_use(each) for each in uses]
+        asked = [_checked_use(use) for use in uses]
         prepared = []
         for use in asked[:MAX_USES]:
             progress = partial(on_progress, use) if callable(on_progress) else on_progress

@@ -115,7 +115,7 @@ class TurnAssembly:
     async def _find_required(self, client: RoomClient) -> list[ToolkitProxy]:
         """Wait for the required toolkits, and learn their owners."""
         rights = ToolRights(client.grants.agents)
-        proxies = await run_concurrently([each.find(client, rights) for each in self._required])
+        proxies = await run_concurrently([needed.find(client, rights) for needed in self._required])
         for needed, proxy in zip(self._required, proxies, strict=True):
             self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
         return proxies
@@ -129,8 +129,11 @@ class TurnAssembly:
     ) -> None:
         """Start a local toolkit and list its tools."""
         toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
-        own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
-        is_own = any(local is each for each in own)
+        own = (
+            *self._always,
+            *(builder for builder in self._builders if isinstance(builder, Toolkit)),
+        )
+        is_own = any(local is other for other in own)
         here = InProcessToolkit.of(toolkit)
         await stack.enter_async_context(here.started(scope.client if is_own else scope.view()))
         state = partial(self._options.state.of, local.name)
@@ -177,7 +180,7 @@ class TurnAssembly:
 
     def trust(self, scope: TurnScope) -> Trust:
         """Return whose words are instructions in the turn."""
-        pinned = {each.pin for each in self._required if each.pin is not None}
+        pinned = {needed.pin for needed in self._required if needed.pin is not None}
         if scope.client is not None:
             pinned |= scope.client._core.caller.pinned
         return Trust(scope.agent, self._options.permissions, pinned)
@@ -201,8 +204,10 @@ class ToolkitNames:
         self, local: Iterable[Toolkit | LocalToolkit], required: Iterable[RequiredToolkit]
     ) -> None:
         self._owners: dict[str, str] = {}
-        owned = [(each.name, _THIS_PROCESS) for each in local]
-        owned += [(each.alias or each.name, each.participant or _ANOTHER) for each in required]
+        owned = [(toolkit.name, _THIS_PROCESS) for toolkit in local]
+        owned += [
+            (toolkit.alias or toolkit.name, toolkit.participant or _ANOTHER) for toolkit in required
+        ]
         for name, owner in owned:
             if (first := self._owners.get(name)) is not None:
                 raise ValueError(
@@ -259,10 +264,10 @@ def _callable_tools(
         manifest: The toolkit's.
         wanted: Only these; None is all.
     """
-    asked = [each for each in manifest.tools if not wanted or each.name in wanted]
-    found = [each for each in asked if rights.may_call(manifest.name, each.name)]
+    asked = [tool for tool in manifest.tools if not wanted or tool.name in wanted]
+    found = [tool for tool in asked if rights.may_call(manifest.name, tool.name)]
     if len(found) < len(asked):
-        names = ", ".join(each.name for each in asked if each not in found)
+        names = ", ".join(tool.name for tool in asked if tool not in found)
         _logger.warning(
             "the turn leaves out tools of %s that its token may list but not call: %s "
             "(agents.call)",

@@ -36,7 +36,7 @@ class CollectedChunks:
         self.total_bytes: int = 0
         """Their packed size."""
         self.omitted: int = 0
-        """How many further chunks came and were not kept."""
+        """How many further chunks came and were dropped."""
 
     async def put(self, chunk: Chunk) -> None:
         """Keep a chunk; a file that is still being received is read into memory.
@@ -171,9 +171,9 @@ def packed_size(tool: str, chunk: Chunk) -> int:
     Raises `InvalidResult` if it cannot be sent and `TooLarge` if it does not fit one frame.
     """
     if isinstance(chunk, FileChunk):
-        # Also of an empty one something is kept.
-        told = len(chunk.name) + len(chunk.mime_type)
-        return told + len(chunk.data) if chunk.is_whole else 0
+        # An empty file takes memory too.
+        described = len(chunk.name) + len(chunk.mime_type)
+        return described + len(chunk.data) if chunk.is_whole else 0
     try:
         size = len(pack_body(chunk.to_wire()))
     except BadBody as error:

@@ -86,9 +86,12 @@ class TurnOptions:
             where = "the context of this turn has no room"
         else:
             return
-        required = [*self.required, *(each for group in self.groups for each in group.required)]
+        required = [
+            *self.required,
+            *(toolkit for group in self.groups for toolkit in group.required),
+        ]
         if required:
-            names = ", ".join(_name_of(each) for each in required)
+            names = ", ".join(_name_of(toolkit) for toolkit in required)
             raise ValueError(
                 f"{where}, so that nobody else hosts what is required ({cut(names)}): use"
                 " Turn(room), or toolkits of this process in always="
@@ -172,7 +175,7 @@ def requested(message: Message | None, context: ToolContext | None, tools: Reque
         if context is not None:
             return tools
         own = tuple(tools or ())
-        if not all(isinstance(each, ToolkitConfig) for each in own):
+        if not all(isinstance(config, ToolkitConfig) for config in own):
             raise TypeError(
                 "without message= tools must be ToolkitConfig objects: pass message= to build"
                 " what a sender requests as JSON, or context= inside a tool; toolkits of your own"

@@ -48,7 +48,7 @@ _OWN_ENDS = (InvalidArguments, NotFound, PermissionDenied, DefinitionChanged)
 # A person decides about one input; after so many requests what is still asked counts as answered.
 _MAX_REQUESTS = 2
 _MAX_MERGED = 64
-"""Combinations of granted rules of which the index is kept."""
+"""Combinations of granted rules of which the index is cached."""
 _MAX_REASON_CHARS = 2_000
 _MAX_WHY_CHARS = 500
 
@@ -178,8 +178,8 @@ class _Judged:
     def asks(self) -> tuple[Any, ...]:
         """What asks: another ask than this one was not answered yet."""
         decision = self.decision
-        said = self.assessment.message if decision.source == "tool" else ""
-        return decision.source, decision.rule, said
+        message = self.assessment.message if decision.source == "tool" else ""
+        return decision.source, decision.rule, message
 
 
 @dataclass(slots=True, eq=False)
@@ -291,7 +291,7 @@ class CallJudge:
         )
         in_force = partial(self._permissions._in_force, tool_call, compares=not options.has_input)
         ask = partial(self._assess, call, tool_call, packed)
-        decision, said = await judge(in_force, tool_call, ask)
+        decision, assessment = await judge(in_force, tool_call, ask)
         if call.via is not None and decision.behavior != "deny":
             # Rules that deny or ask about the tool that named this one hold too; none that allows.
             through = ToolCall(call.via, unpack_body(packed), tool_call.context, call.id)
@@ -301,14 +301,14 @@ class CallJudge:
                 "allow",
             ):
                 decision = orders
-        return _Judged(packed, tool_call, decision, said)
+        return _Judged(packed, tool_call, decision, assessment)
 
     async def _assess(
         self, call: TurnCall, tool_call: ToolCall, packed: bytes, patterns: tuple[str, ...]
     ) -> Assessment:
         dispatch = call.entry.dispatch
         try:
-            said = await dispatch.assess(tool_call.context, unpack_body(packed), patterns)
+            assessment = await dispatch.assess(tool_call.context, unpack_body(packed), patterns)
         except _OWN_ENDS as error:
             error.executed = "no"
             raise
@@ -316,9 +316,9 @@ class CallJudge:
             return _unknown(error.message)
         except (Exception, SystemExit) as error:  # of a toolkit that has its own `assess`
             return _unknown(type(error).__name__)
-        if not isinstance(said, Assessment):
-            return _unknown(f"its toolkit returned {type(said).__name__}")
-        return said
+        if not isinstance(assessment, Assessment):
+            return _unknown(f"its toolkit returned {type(assessment).__name__}")
+        return assessment
 
     def _needs_person(self, call: TurnCall, state: ApprovalState, judged: _Judged) -> bool:
         """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
@@ -461,9 +461,9 @@ def _details(decision: PermissionDecision) -> dict[str, Any]:
 
 def _denied_by_person(answer: ApprovalDecision, decision: PermissionDecision) -> ApprovalDenied:
     reason = printable(answer.reason, _MAX_REASON_CHARS)
-    told = f", and says: {json_text(reason)}" if reason else ""
+    quote = f", and says: {json_text(reason)}" if reason else ""
     details = _details(decision) | {"source": "person"}
-    return ApprovalDenied(f"a person denied this call{told}", executed="no", details=details)
+    return ApprovalDenied(f"a person denied this call{quote}", executed="no", details=details)
 
 
 def _late(call: TurnCall) -> DeadlineExceeded:

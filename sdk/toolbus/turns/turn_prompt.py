@@ -84,9 +84,9 @@ def _groups(groups: ActiveGroups) -> str:
         "# Groups of tools",
         f"Call {GROUP_TOOLKIT}.reset_tools to change which groups are active.",
     ]
-    for each in groups:
-        state = "active" if groups.is_active(each.name) else "inactive"
-        lines.append(f"- {each.name} ({state}): {each.description}")
+    for group in groups:
+        state = "active" if groups.is_active(group.name) else "inactive"
+        lines.append(f"- {group.name} ({state}): {group.description}")
     return "\n\n".join(filter(None, ("\n".join(lines), groups.instructions())))
 
 
@@ -108,5 +108,5 @@ def _quoted(tools: Iterable[ToolInfo], trust: Trust) -> str:
             rules = tool.rules[: left[name]]
             found[name]["tools"][tool.tool] = list(rules)
             left[name] -= len(rules)
-    lines = [as_data(each) for each in found.values() if each["rules"] or each["tools"]]
+    lines = [as_data(entry) for entry in found.values() if entry["rules"] or entry["tools"]]
     return "\n".join(["# Rules of others", _WRITTEN_BY_OTHERS, *lines]) if lines else ""

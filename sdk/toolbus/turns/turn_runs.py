@@ -79,7 +79,7 @@ class TurnRuns:
         self.deadline_at: float | None = deadline_at
         """When the call ends that the turn serves, by the loop's clock, if it has to."""
         around = (span, records, deadline_at)
-        self._is_bare = not middlewares and all(each is None for each in around)
+        self._is_bare = not middlewares and all(part is None for part in around)
         self._running: set[TurnCall] = set()
         self._waiting: set[TurnCall] = set()
         """Calls of `run` that have not begun."""
@@ -224,7 +224,7 @@ class TurnRuns:
             uses: What to run.
             on_result: Gets the result of each use as soon as there is one.
         """
-        calls = [each.call for each in uses if each.call is not None]
+        calls = [use.call for use in uses if use.call is not None]
         self._waiting.update(calls)
         results: list[ToolResult] = []
         try:
@@ -235,7 +235,7 @@ class TurnRuns:
             raise
         finally:
             self._waiting.difference_update(calls)
-            results += [self._result_of(each) for each in uses]
+            results += [self._result_of(use) for use in uses]
             self.results += results
         return results
 
@@ -243,13 +243,13 @@ class TurnRuns:
         self, batch: Sequence[PreparedUse], on_result: Callable[[ToolResult], None] | None
     ) -> None:
         ends: dict[asyncio.Future[None], PreparedUse] = {}
-        for each in batch:
-            if each.call is not None and self._may_begin(each.call):
-                self._start(each.call)
-                assert each.call.ended is not None, "as it was started"
-                ends[each.call.ended] = each
+        for use in batch:
+            if use.call is not None and self._may_begin(use.call):
+                self._start(use.call)
+                assert use.call.ended is not None, "as it was started"
+                ends[use.call.ended] = use
             elif on_result is not None:
-                on_result(self._result_of(each))
+                on_result(self._result_of(use))
         left = set(ends)
         while left:
             when = asyncio.ALL_COMPLETED if on_result is None else asyncio.FIRST_COMPLETED
@@ -343,8 +343,12 @@ class TurnRuns:
         Raises `NotFound` if there is no use of this id in the turn.
         """
         known = self._running | self._waiting
-        chosen = [each for each in known if use_id in (None, each.id)]
-        if not chosen and use_id is not None and use_id not in {each.id for each in self.results}:
+        chosen = [call for call in known if use_id in (None, call.id)]
+        if (
+            not chosen
+            and use_id is not None
+            and use_id not in {result.id for result in self.results}
+        ):
             raise NotFound(f"the turn has no use {use_id!r}")
         await self._stop(chosen)
 
@@ -393,7 +397,7 @@ def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
         if is_safe:
             yield list(group)
         else:
-            yield from ([each] for each in group)
+            yield from ([use] for use in group)
 
 
 def _has_result(task: asyncio.Task[Chunk]) -> bool:

@@ -44,7 +44,7 @@ class TurnScope:
     principal: str | None = None
     """On whose behalf they are made, unless the room knows it."""
     builders: tuple[tuple[str, ...], ...] | None = None
-    """The patterns that limit what may be built; None is no limit."""
+    """The patterns that limit what may be built; None means unlimited."""
     serves: ToolRun | None = None
     """The call that the turn serves: its calls end with it."""
     deadline_at: float | None = None

@@ -250,7 +250,7 @@ class RequiredToolkit:
             # Its name is reserved without its definition: the room was empty meanwhile.
             return self._without_host()
         self._check_pin(proxy.info)
-        present = [each.name for each in proxy.manifest.tools]
+        present = [tool.name for tool in proxy.manifest.tools]
         lacking = tuple(tool for tool in self.tools or () if tool not in present)
         if lacking:
             text = f"toolkit {self._label} has no {_names(lacking)}{_nearest(lacking, present)}"
@@ -282,9 +282,9 @@ class RequiredToolkit:
         tools = list(missing.tools or self.tools or ())
         return NotFound(text, details={"toolkit": self.name, "tools": tools})
 
-    def _is_of_owner(self, each: ToolkitInfo, room: RoomClient) -> bool:
+    def _is_of_owner(self, info: ToolkitInfo, room: RoomClient) -> bool:
         owner = self.participant
-        return owner is None or means(owner, each.owner, each.alias, room.me.alias)
+        return owner is None or means(owner, info.owner, info.alias, room.me.alias)
 
     async def _alternatives(self, room: RoomClient) -> str:
         """List the toolkits that this participant can see instead."""
@@ -292,11 +292,11 @@ class RequiredToolkit:
         owners: list[str] = []
         try:
             async with asyncio.timeout(_ALTERNATIVES_S), aclosing(room.toolkits()) as listed:
-                async for each in listed:
-                    if self._is_of_owner(each, room):
-                        names.append(each.name)
-                        if each.name == self.name:
-                            owners.append(each.full_owner)
+                async for info in listed:
+                    if self._is_of_owner(info, room):
+                        names.append(info.name)
+                        if info.name == self.name:
+                            owners.append(info.full_owner)
                     if len(names) >= _MAX_COMPARED:
                         break
         except (RoomException, TimeoutError):
@@ -314,7 +314,7 @@ def _is_digest(text: object) -> bool:
 
 
 def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:
-    near = [name for each in lacking for name in get_close_matches(each, present, n=1)]
+    near = [name for unknown in lacking for name in get_close_matches(unknown, present, n=1)]
     return f" (did you mean {' and '.join(near[:_MAX_LISTED])}?)" if near else ""
 
 
@@ -337,7 +337,7 @@ def checked_required(
     Raises `TypeError` unless it is a list of them, and `ValueError` for what is no name.
     """
     if isinstance(values, Iterable) and not isinstance(values, str):
-        values = [RequiredToolkit(each) if isinstance(each, str) else each for each in values]
+        values = [RequiredToolkit(value) if isinstance(value, str) else value for value in values]
     return checked_toolkits(option, cast("Iterable[RequiredToolkit]", values), RequiredToolkit)
 
 
@@ -347,9 +347,11 @@ def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{option} must be a list of {name}, not {type(values).__name__}")
     toolkits = tuple(values)
-    for each in toolkits:
-        if not isinstance(each, kinds):
-            text = f"{name}({shown(each)})" if isinstance(each, str) else name
-            wrap = f"; write {name}('name', [...])" if name == "Toolkit" and callable(each) else ""
-            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}{wrap}")
+    for toolkit in toolkits:
+        if not isinstance(toolkit, kinds):
+            text = f"{name}({shown(toolkit)})" if isinstance(toolkit, str) else name
+            wrap = (
+                f"; write {name}('name', [...])" if name == "Toolkit" and callable(toolkit) else ""
+            )
+            raise TypeError(f"{option} must contain {text}, not {type(toolkit).__name__}{wrap}")
     return toolkits

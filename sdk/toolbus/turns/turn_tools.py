@@ -51,7 +51,7 @@ class TurnTools:
     def listed(self) -> tuple[ToolInfo, ...]:
         """Return the tools that can be called now."""
         active = self._groups.is_active
-        return tuple(each.info for each in self._entries.values() if active(each.group))
+        return tuple(entry.info for entry in self._entries.values() if active(entry.group))
 
     def provider_name(self, name: str) -> str:
         """Return the name of a tool for providers. Raises `NotFound`."""
@@ -83,9 +83,9 @@ class TurnTools:
         entry = self.find_by_model(name)
         if entry is None:
             name = without_namespace(name)
-            known = [each.name for each in self.listed()]
+            known = [tool.name for tool in self.listed()]
             if "." not in name or "__" in name:
-                known = [self.provider_name(each) for each in known]
+                known = [self.provider_name(tool_name) for tool_name in known]
             compared = min(len(known), _MAX_COMPARED, self._left_to_compare)
             self._left_to_compare -= compared
             error = _not_in_turn(name, known, compared)
@@ -118,8 +118,8 @@ def _not_in_turn(tool: object, present: Iterable[str], compared: int = _MAX_COMP
     names = list(present)
     asked = str(tool)[:_MAX_NAME_CHARS]
     endings = (f".{asked}", f"__{asked}")
-    near = [each for each in names if each.endswith(endings)]
-    near = near or [each for each in names if asked.endswith(f".{each}")]
+    near = [name for name in names if name.endswith(endings)]
+    near = near or [name for name in names if asked.endswith(f".{name}")]
     near = near or get_close_matches(asked, names[:compared], n=3, cutoff=0.8)
     shown_names: list[str] = []
     left = _MAX_LISTED_CHARS
@@ -145,7 +145,9 @@ class ProviderNames:
         self._by_tool: dict[str, str] = {}
         self._by_name: dict[str, str] = {}
         for tool in tools:
-            name = next(each for each in _candidates(tool) if each not in self._by_name)
+            name = next(
+                candidate for candidate in _candidates(tool) if candidate not in self._by_name
+            )
             self._by_tool[tool] = name
             self._by_name[name] = tool
 

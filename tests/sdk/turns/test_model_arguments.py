@@ -225,15 +225,15 @@ def test_every_parameter_has_an_alias_of_its_own_that_leads_back(names: list[str
     assert tool_arguments(whole, written) == {name: index for index, name in enumerate(names)}
 
 
-def test_only_the_last_schemas_are_kept() -> None:
+def test_only_the_last_schemas_are_cached() -> None:
     made: list[Schema] = []
 
     def make(schema: Schema) -> int:
         made.append(schema)
         return len(made)
 
-    kept = IdentityCache(make, size=2)
+    cached = IdentityCache(make, size=2)
     first, second, third = ({"a": each} for each in "abc")
-    assert [kept(each) for each in (first, second, first, third, first, second)] == [
+    assert [cached(schema) for schema in (first, second, first, third, first, second)] == [
         *(1, 2, 1, 3, 1, 4)
     ]
