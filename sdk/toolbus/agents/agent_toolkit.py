@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from toolbus.agents.agent_events import AgentEvent, for_a_chunk
 from toolbus.agents.asked_agents import AGENT
@@ -17,18 +17,15 @@ from toolbus.room.room_client import RoomClient
 from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
-from toolbus.turns.builders import builder_infos
+from toolbus.turns.builders import AnyBuilder, builder_infos
 
-if TYPE_CHECKING:
-    from toolbus.agents.agent import Agent
-
-__all__ = ["MAX_NAME_CHARS", "AgentToolkit"]
+__all__ = ["MAX_NAME_CHARS", "AgentToolkit", "HostedAgent"]
 
 MAX_NAME_CHARS: Final = 200
 """Of the name of a conversation."""
 _AFFINITY = "caller"
 """Of several hosts of one agent each has its own conversations: an asker stays with one of them."""
-_OFFERING: dict[RoomClient, list[Agent]] = {}
+_OFFERING: dict[RoomClient, list[HostedAgent]] = {}
 """The agents with builders that each participant hosts."""
 _END_S = 2.0
 """For taking builders back at the end, which is not worth a longer wait."""
@@ -42,12 +39,46 @@ _CONVERSATION = {
 }
 
 
+class HostedAgent(Protocol):
+    """What the toolkit of an agent needs of it: an `Agent`."""
+
+    name: str
+    description: str
+    builders: tuple[AnyBuilder, ...]
+    """What a question may ask to be built for it."""
+
+    async def start(self, room: RoomClient | None) -> None:
+        """Start what lives as long as the agent; once for each `stop`."""
+
+    async def stop(self) -> None:
+        """Stop what `start` started."""
+
+    def run_stream_events(
+        self,
+        text: str,
+        *,
+        tools: Sequence[Any] = (),
+        files: Iterable[FileChunk] = (),
+        conversation: str = "",
+        context: ToolContext | None = None,
+    ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+        """Answer a question; yield its events."""
+
+    async def about(
+        self, tools: Sequence[Any] = (), conversation: str = "", context: ToolContext | None = None
+    ) -> dict[str, Any]:
+        """Return what a question would have."""
+
+    async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
+        """Begin a conversation anew."""
+
+
 def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     """Return the schema of arguments, of which there are no others."""
     return {"properties": properties, "required": [*required], "additionalProperties": False}
 
 
-def _tools(agent: Agent) -> dict[str, Any]:
+def _tools(agent: HostedAgent) -> dict[str, Any]:
     """Return the schema of what a question may ask to be built."""
     names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
     return {
@@ -59,7 +90,7 @@ def _tools(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _words(text: str, agent: Agent) -> str:
+def _words(text: str, agent: HostedAgent) -> str:
     return f"{text} {agent.description}".strip()
 
 
@@ -86,7 +117,7 @@ class _Ask(Tool):
     affinity = _AFFINITY
     concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: HostedAgent) -> None:
         text = {"type": "string", "description": "The question or the task, with all it needs."}
         properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
         super().__init__(
@@ -133,7 +164,7 @@ class _About(Tool):
     affinity = _AFFINITY
     marks_entry = True
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: HostedAgent) -> None:
         properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
         super().__init__(input_schema=_schema(properties))
         self._agent = agent
@@ -155,7 +186,7 @@ class _Forget(Tool):
     affinity = _AFFINITY
     marks_entry = True
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: HostedAgent) -> None:
         super().__init__(input_schema=_schema({"conversation": _CONVERSATION}))
         self._agent = agent
 
@@ -171,7 +202,7 @@ class AgentToolkit(RemoteToolkit):
         agent: The agent.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: HostedAgent) -> None:
         super().__init__(
             agent.name,
             [_Ask(agent), _About(agent), _Forget(agent)],

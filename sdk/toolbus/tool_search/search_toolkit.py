@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from toolbus.auth.participant_names import full_name
 from toolbus.errors import InvalidArguments, NotFound, ToolFailed, Unavailable
@@ -18,10 +19,7 @@ from toolbus.turns.shown_definitions import NamingTool, ShownDefinitions
 from toolbus.turns.tool_origins import Trust, quoted, visible_schema
 from toolbus.untrusted_text import one_line, visible
 
-if TYPE_CHECKING:
-    from toolbus.tool_search.tool_search import ToolSearch
-
-__all__ = ["search_toolkit"]
+__all__ = ["FoundTools", "SearchableTools", "search_toolkit"]
 
 _NAME = "tools"
 _MAX_FOUND = 50
@@ -68,7 +66,32 @@ _CALL_SCHEMA: Mapping[str, Any] = {
 _CHANGED = "The definition of this tool's toolkit has changed since it was described before."
 
 
-def search_toolkit(tools: ToolSearch) -> Toolkit:
+@dataclass(frozen=True, slots=True)
+class FoundTools:
+    """What a search has found."""
+
+    tools: list[ToolInfo]
+    """The best first."""
+    more: int
+    """How many further tools there are."""
+    left_out: int
+    """How many toolkits of the room are not searched, because there are too many tools."""
+
+
+class SearchableTools(Protocol):
+    """The tools that the toolkit searches: a `ToolSearch`."""
+
+    async def search(self, query: str, limit: int, hidden: Collection[str] = ()) -> FoundTools:
+        """Find tools by names and words, but none of hidden toolkits. Raises `Unavailable`."""
+
+    def find(self, name: str) -> ToolInfo:
+        """Return a tool by its name. Raises `NotFound` and `Unavailable`."""
+
+    def tools_of(self, toolkit: str) -> list[str]:
+        """Return the names of the tools of a toolkit; none if it is not known."""
+
+
+def search_toolkit(tools: SearchableTools) -> Toolkit:
     """Make the toolkit over the tools of a room."""
     return Toolkit(
         _NAME,
@@ -88,7 +111,7 @@ class _Search(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: ToolSearch) -> None:
+    def __init__(self, tools: SearchableTools) -> None:
         super().__init__(input_schema=dict(_SEARCH_SCHEMA))
         self._tools = tools
 
@@ -120,7 +143,7 @@ class _Describe(Tool):
     read_only = True
     orchestration = True
 
-    def __init__(self, tools: ToolSearch) -> None:
+    def __init__(self, tools: SearchableTools) -> None:
         super().__init__(input_schema=dict(_DESCRIBE_SCHEMA))
         self._tools = tools
 
@@ -175,7 +198,7 @@ class _Call(NamingTool):
     open_world = True
     destructive = True
 
-    def __init__(self, tools: ToolSearch) -> None:
+    def __init__(self, tools: SearchableTools) -> None:
         super().__init__(input_schema=dict(_CALL_SCHEMA))
         self._tools = tools
 

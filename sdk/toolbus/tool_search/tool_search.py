@@ -24,7 +24,7 @@ from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tool_search.definition_size import definition_bytes
-from toolbus.tool_search.search_toolkit import search_toolkit
+from toolbus.tool_search.search_toolkit import FoundTools, search_toolkit
 from toolbus.tool_search.tool_index import IndexedTool, ToolIndex, as_name, full_names
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
@@ -34,7 +34,7 @@ from toolbus.turns.turn_assembly import tool_infos
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["FoundTools", "ToolSearch"]
+__all__ = ["ToolSearch"]
 
 _logger = bounded_logger(__name__)
 _threads = WorkerThreads("tool-search", 2)
@@ -69,18 +69,6 @@ class _KnownToolkit:
         own = self.proxy.info
         now = (info.digest, info.tools, info.owner, info.issuer, info.alias)
         return (own.digest, own.tools, own.owner, own.issuer, own.alias) == now
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTools:
-    """What a search has found."""
-
-    tools: list[ToolInfo]
-    """The best first."""
-    more: int
-    """How many further tools there are."""
-    left_out: int
-    """How many toolkits of the room are not searched, because there are too many tools."""
 
 
 class ToolSearch:
