@@ -1,4 +1,4 @@
-"""`Agent`: a model with instructions and tools that answers whoever asks it."""
+"""`Agent`: a model with instructions and tools that answers its askers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RunResult:
 
 
 class Agent:
-    """A model with instructions and tools that answers whoever asks it.
+    """A model with instructions and tools that answers its askers.
 
         async with RoomClient(name="helper") as room, Agent(room, model, name="helper"):
             await room.closed()
@@ -201,7 +201,7 @@ class Agent:
             *(builder for group in checked for builder in group.builders),
         )
         """What a question may ask to be built for it, also by builders of groups."""
-        builder_infos(self.builders)  # raises for what is no builder, and for two of one name
+        builder_infos(self.builders)  # raises for what is not a builder, and for two of one name
         self._choices: dict[str, Any] = {
             "groups": checked,
             "skills": checked_listings("skills", skills),
@@ -211,7 +211,7 @@ class Agent:
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }
-        ApprovalQueue(approve, 0)  # raises for what is no function
+        ApprovalQueue(approve, 0)  # raises for what is not a function
         checked_permissions(permissions, approve, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""
@@ -493,7 +493,7 @@ class Agent:
             await self._conversations.forget(found)
 
     def _key(self, name: object, context: ToolContext | None) -> str:
-        """Return the key of a conversation of whoever asks."""
+        """Return the key of a conversation of the asker."""
         if self._started is None:
             text = f"the agent {self.name} is not started: async with Agent(...) as agent"
             raise Unavailable(text, executed="no", retryable=False)
@@ -513,8 +513,8 @@ class Agent:
         reads: bool = False,
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
         """Hold a conversation, and enter the turn of a question."""
-        # Here already: after a wait that was told, a refusal could not say any more that nothing
-        # ran. The turn checks again, and builds.
+        # Here already: after a `waiting` event a refusal could not say any more that nothing ran.
+        # The turn checks again, and builds.
         granted = None if context is None else context.builders
         read_configs(self.builders, tools, granted=granted, limits_objects=False)
         hold = self._conversations.reading if reads else self._conversations.using
@@ -599,7 +599,7 @@ class Agent:
             conversation.begin(self.model.adapter, question, model_identity(self.model))
             if conversation.dropped:
                 yield {"type": "dropped", "reason": conversation.dropped}
-            happening = agent_loop(
+            running = agent_loop(
                 turn,
                 self.model,
                 conversation.state.conversation,
@@ -608,7 +608,7 @@ class Agent:
                 max_tokens=self._max_tokens,
                 middlewares=(saving, *self._model_middlewares),
             )
-            async with aclosing(happening) as events:
+            async with aclosing(running) as events:
                 async for event in events:
                     if isinstance(event, dict) and event["type"] == "end":
                         event["trace"] = _trace_id()

@@ -137,7 +137,7 @@ class _Answer:
 
     @property
     def note(self) -> str:
-        """What is said of files that are left out."""
+        """The line about files that are left out; empty if none is."""
         return f"\n[files that are left out: {self._left_out}]" if self._left_out else ""
 
 

@@ -50,8 +50,8 @@ choose less; and such that a question about the photo of the question before sti
 MAX_WAITING: Final = 16
 """Questions that wait for one conversation. They are answered one after the other, each in seconds:
 who asks more at a time is served better by more conversations."""
-_MAX_KEPT = 1_000
-_MAX_KEPT_BYTES = 128 * 1024 * 1024
+_MAX_CONVERSATIONS = 1_000
+_MAX_TOTAL_BYTES = 128 * 1024 * 1024
 """Conversations in memory, and the JSON of their messages; objects and JSON take some three times
 as much. Beyond it the asker who has the most loses the one that it used least recently. It is read
 again from a store, or forgotten."""
@@ -155,10 +155,10 @@ class Conversation:
     users: int = 0
     """Questions that are answered or wait for the lock."""
     dropped: str = ""
-    """Why the model does not see what was said before the question; empty unless it was changed for
+    """Why the model does not see what came before the question; empty unless it was changed for
     this question."""
     is_forgotten: bool = False
-    """Whether all that was said before was forgotten to make room, until a question is answered."""
+    """Whether all of it was forgotten to make room, until a question is answered."""
     bytes: int = 0
     """Of its messages, as JSON."""
     saved: object = None
@@ -196,9 +196,9 @@ class Conversation:
 
     @property
     def has_grown(self) -> bool:
-        """Whether something was said since the state was stored; a question alone is nothing."""
-        said = self.state.conversation
-        return bool(said) and said[-1] is not self.saved and self.is_answered
+        """Whether messages came since the state was stored; a question alone does not count."""
+        messages = self.state.conversation
+        return bool(messages) and messages[-1] is not self.saved and self.is_answered
 
     def begin(self, adapter: Adapter, question: Plain, model: str = "") -> None:
         """Append a question, and leave out what cannot be sent with it; `dropped` says why.
@@ -245,7 +245,7 @@ class Conversation:
             _logger.info("conversation %s: %s", self.key, self.dropped)
 
     def end(self) -> None:
-        """Cut what has been said, or take the question back if nothing answers it."""
+        """Cut the conversation, or take the question back if nothing answers it."""
         former, self._former = self._former, None
         if self.is_answered or former is None:
             self.is_forgotten = False
@@ -298,17 +298,17 @@ class Conversation:
 
     def _measure(self) -> None:
         """Make JSON of the messages that have come since."""
-        said = self.state.conversation
+        messages = self.state.conversation
         stored = self._stored
         known = len(stored.messages)
         # Each time for all messages, but without a step of Python for each.
-        if known > len(said) or not all(map(is_, stored.messages, said)):
-            pairs = zip(stored.messages, said, strict=False)
+        if known > len(messages) or not all(map(is_, stored.messages, messages)):
+            pairs = zip(stored.messages, messages, strict=False)
             known = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
             stored.delete(slice(known, None))
-        elif known == len(said):
+        elif known == len(messages):
             return
-        for message in said[known:]:
+        for message in messages[known:]:
             stored.add(message)
         self.bytes = sum(stored.sizes)
 
@@ -352,14 +352,14 @@ class Conversations:
     next step stores it too. One that cannot be read is never replaced: its questions are refused.
 
     Args:
-        store: Where their states are kept; without one they end with the agent.
+        store: Where their states are stored; without one they end with the agent.
         max_bytes: Of the messages of each.
     """
 
     def __init__(self, store: StateStore | None, max_bytes: int = MAX_CONVERSATION_BYTES) -> None:
         self._store = store
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, Conversation] = OrderedDict()
+        self._conversations: OrderedDict[str, Conversation] = OrderedDict()
         self._forgotten: dict[bytes, str] = {}
         """The askers of forgotten conversations that no store has, by digests, the oldest first."""
         self._has_warned = False
@@ -392,9 +392,9 @@ class Conversations:
 
         Raises `Overloaded` if too many questions wait for it, and `ConversationUnavailable`.
         """
-        found = self._kept.get(key)
+        found = self._conversations.get(key)
         if found is None:
-            found = self._kept[key] = Conversation(key, max_bytes=self._max_bytes)
+            found = self._conversations[key] = Conversation(key, max_bytes=self._max_bytes)
         elif found.users > MAX_WAITING:
             raise Overloaded(
                 f"{MAX_WAITING} questions wait for this conversation: ask in another one, or later"
@@ -410,9 +410,9 @@ class Conversations:
             self._leave_out(found)
 
     def save_soon(self, conversation: Conversation) -> None:
-        """Begin to store the state if something was said since, and do not wait for it.
+        """Begin to store the state if messages came since, and do not wait for it.
 
-        An answer need not wait for a disk at each of its steps. What is said while one state is
+        An answer need not wait for a disk at each of its steps. What comes while one state is
         stored is in the next one.
         """
         if self._store is None or not conversation.has_grown:
@@ -423,7 +423,7 @@ class Conversations:
     @asynccontextmanager
     async def reading(self, key: str) -> AsyncIterator[Conversation]:
         """Do as `using`, but beside a question that is answered now; the block changes nothing."""
-        found = self._kept.get(key)
+        found = self._conversations.get(key)
         if found is None or not (found.is_loaded and found.lock.locked()):
             async with self.using(key) as found:
                 yield found
@@ -448,8 +448,8 @@ class Conversations:
     async def _save(self, conversation: Conversation) -> None:
         if self._store is None or conversation.is_empty:
             return
-        said = conversation.state.conversation
-        conversation.saved = said[-1] if said else None
+        messages = conversation.state.conversation
+        conversation.saved = messages[-1] if messages else None
         try:
             await self._store.save(conversation.key, conversation.text())
             conversation.is_stored = True
@@ -499,21 +499,24 @@ class Conversations:
         conversation.cut()
 
     def _leave_out(self, used: Conversation) -> None:
-        self._kept.move_to_end(used.key)
+        self._conversations.move_to_end(used.key)
         if not used.is_empty:
             self._forgotten.pop(_digest(used.key), None)
         elif used.is_idle:
-            del self._kept[used.key]
-        total = sum(conversation.bytes for conversation in self._kept.values())
-        if len(self._kept) <= _MAX_KEPT and total <= _MAX_KEPT_BYTES:
+            del self._conversations[used.key]
+        total = sum(conversation.bytes for conversation in self._conversations.values())
+        if len(self._conversations) <= _MAX_CONVERSATIONS and total <= _MAX_TOTAL_BYTES:
             return
         # What is used now counts as the newest of its asker, and stays.
-        newest_first = [*reversed(self._kept.values())]
-        newest_first.sort(key=lambda kept: kept.is_idle)
-        entries = [Entry(kept, asker_of(kept.key), kept.bytes) for kept in newest_first]
-        for conversation, *_ in beyond_shares(entries, _MAX_KEPT, _MAX_KEPT_BYTES):
+        newest_first = [*reversed(self._conversations.values())]
+        newest_first.sort(key=lambda conversation: conversation.is_idle)
+        entries = [
+            Entry(conversation, asker_of(conversation.key), conversation.bytes)
+            for conversation in newest_first
+        ]
+        for conversation, *_ in beyond_shares(entries, _MAX_CONVERSATIONS, _MAX_TOTAL_BYTES):
             if conversation.is_idle:
-                del self._kept[conversation.key]
+                del self._conversations[conversation.key]
                 self._forget_unstored(conversation)
 
     def _forget_unstored(self, conversation: Conversation) -> None:
@@ -531,7 +534,7 @@ class Conversations:
             _logger.warning(
                 "conversation %s is forgotten: there are more than %d, or %d bytes, and its asker"
                 " has the most; with store= an agent reads such a conversation again",
-                *(conversation.key, _MAX_KEPT, _MAX_KEPT_BYTES),
+                *(conversation.key, _MAX_CONVERSATIONS, _MAX_TOTAL_BYTES),
             )
 
 

@@ -88,20 +88,20 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
         for piece in text_events(text_after("".join(shown), words)):
             yield piece
         text = words if words.strip() else text  # the last one may be empty, after one with calls
-        tokens["input"] += call.usage.told.input
-        tokens["output"] += call.usage.told.output
+        tokens["input"] += call.usage.reported.input
+        tokens["output"] += call.usage.reported.output
         uses = adapter.uses(reply)
-        said = len(conversation)
+        start = len(conversation)
         known = len(turn.results)
         # Before the calls, so that they are in a conversation that is saved meanwhile, and a reply
-        # that the adapter refuses makes none. A use without a result is told to be interrupted.
+        # that the adapter refuses makes none. A use without a result counts as interrupted.
         conversation += call.messages(reply, ())
         try:
-            async with aclosing(_run(turn, uses)) as happening:
-                async for happened in happening:
-                    yield happened
+            async with aclosing(_run(turn, uses)) as tool_events:
+                async for tool_event in tool_events:
+                    yield tool_event
         finally:
-            conversation[said:] = call.messages(reply, turn.results[known:])
+            conversation[start:] = call.messages(reply, turn.results[known:])
         paused = words if adapter.ending(reply).is_paused else ""
         if not uses and not adapter.ending(reply).is_paused:
             reason = "done"
@@ -123,25 +123,25 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
         tools[use.id], arguments = turn.called(use)
         yield use_event(replace(use, arguments=arguments), tools[use.id])
     # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
-    happened: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
+    waiting: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
 
     def progress(use: ToolUse, value: Any) -> None:
         if use.id not in latest:
-            happened.put_nowait(use)
+            waiting.put_nowait(use)
         latest[use.id] = value
 
     running = asyncio.create_task(
-        turn.run(uses, on_progress=progress, on_result=happened.put_nowait)
+        turn.run(uses, on_progress=progress, on_result=waiting.put_nowait)
     )
-    running.add_done_callback(lambda _: happened.put_nowait(None))
+    running.add_done_callback(lambda _: waiting.put_nowait(None))
     try:
-        while (one := await happened.get()) is not None:
-            if isinstance(one, ToolUse):
-                yield progress_event(one, tools[one.id], latest.pop(one.id))
+        while (item := await waiting.get()) is not None:
+            if isinstance(item, ToolUse):
+                yield progress_event(item, tools[item.id], latest.pop(item.id))
                 continue
-            yield result_event(one)
-            for chunk in one.chunks:
+            yield result_event(item)
+            for chunk in item.chunks:
                 if isinstance(chunk, FileChunk):
                     yield chunk
         await running

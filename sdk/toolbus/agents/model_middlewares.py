@@ -79,7 +79,7 @@ class ModelLog:
                     yield event
             return
         began_s = time.monotonic()
-        before = call.usage.told
+        before = call.usage.reported
         label = _label_of(call)
         asked = f" request={_shortened(dict(call.request))}" if self._contents else ""
         self._logger.log(self._level, "request began: %s%s", label, asked)
@@ -95,20 +95,20 @@ class ModelLog:
             raised = error
             raise
         finally:
-            said = ""
+            quote = ""
             if self._contents:
                 words = str(raised) if isinstance(raised, Exception) else text
-                said = f" text={_quoted(words, _MAX_TEXT_CHARS)}"
-            told = call.usage.told
+                quote = f" text={_quoted(words, _MAX_TEXT_CHARS)}"
+            after = call.usage.reported
             self._logger.log(
                 self._level,
                 "request ended: %s outcome=%s input_tokens=%d output_tokens=%d duration_ms=%.1f%s",
                 label,
                 outcome_of(raised),
-                told.input - before.input,
-                told.output - before.output,
+                after.input - before.input,
+                after.output - before.output,
                 (time.monotonic() - began_s) * 1000,
-                said,
+                quote,
             )
 
 
@@ -130,7 +130,7 @@ class ModelRetries:
     """A middleware that asks the model again after a failure that may pass.
 
     Only a `ModelError` that is `retryable` may pass. A reply that broke off in the middle is asked
-    for anew: its text so far is void, and whoever asked sees the event `restart`. No tool has run
+    for anew: its text so far is void, and the asker sees the event `restart`. No tool has run
     then, since tools run when a reply is whole.
 
     Pauses double and have jitter. None is shorter than the provider asks for; if it asks for more
@@ -220,7 +220,7 @@ class ModelBudget:
 
     Above it a request is a `ModelError` that is `retryable`, with the seconds until there is budget
     again as `retry_after_s`. A window begins with the first request of a key and is forgotten at
-    its end. Counts are kept in this process, for the last 10,000 askers; a restart forgets them.
+    its end. Counts are held in this process, for the last 10,000 askers; a restart forgets them.
 
     Args:
         tokens: How many tokens.

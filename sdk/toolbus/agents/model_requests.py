@@ -50,7 +50,7 @@ RESTART: Final[Mapping[str, Any]] = MappingProxyType({"type": "toolbus.restart"}
 _CONVERSATIONS = ("messages", "input", "contents")
 """The fields of a request with the conversation, one for each API."""
 _MAX_EVENTS = 1_000_000
-"""Of one reply out of middlewares: they are kept until it is whole. A reply of 128,000 tokens, more
+"""Of one reply out of middlewares: they are held until it is whole. A reply of 128,000 tokens, more
 than most models write, has about as many events."""
 _EVENTS_A_SLICE = 1_000
 """After so many events others run: a middleware may yield without ever waiting."""
@@ -59,41 +59,43 @@ _EVENTS_A_SLICE = 1_000
 class StepUsage:
     """The tokens of all requests of one step, also of those that broke off."""
 
-    __slots__ = ("_estimated", "_untold", "model", "told")
+    __slots__ = ("_estimated", "_unreported", "model", "reported")
 
     def __init__(self) -> None:
-        self.told: TokenUsage = TokenUsage(0, 0)
+        self.reported: TokenUsage = TokenUsage(0, 0)
         """As the provider counts them; 0 where it counts none."""
         self.model: Model | None = None
         """The model that was asked last: a middleware may take another one."""
         self._estimated = TokenUsage(0, 0)
         # Not the call: it has this object, and each step would wait for the cyclic collector.
-        self._untold: list[tuple[Adapter, Mapping[str, Any], TokenUsage, Plain | list[Plain]]] = []
+        self._unreported: list[
+            tuple[Adapter, Mapping[str, Any], TokenUsage, Plain | list[Plain]]
+        ] = []
 
     @property
     def counted(self) -> TokenUsage:
         """As the provider counts them; where it counts none, estimated as bytes / 4."""
         # Only here: to write a long conversation once more takes milliseconds.
-        for adapter, request, told, reply in self._untold:
+        for adapter, request, reported, reply in self._unreported:
             if isinstance(reply, list):  # only the text: most of such an event is around it
                 reply = {"text": "".join(map(adapter.text_of, reply))}
-            sent = 0 if told.input else estimated_tokens(request)
-            received = 0 if told.output else estimated_tokens(reply)
+            sent = 0 if reported.input else estimated_tokens(request)
+            received = 0 if reported.output else estimated_tokens(reply)
             self._estimated = _sum(self._estimated, TokenUsage(sent, received))
-        self._untold.clear()
-        return _sum(self.told, self._estimated)
+        self._unreported.clear()
+        return _sum(self.reported, self._estimated)
 
-    def add(self, call: RequestToModel, told: TokenUsage, reply: Plain | list[Plain]) -> None:
+    def add(self, call: RequestToModel, reported: TokenUsage, reply: Plain | list[Plain]) -> None:
         """Add a request.
 
         Args:
             call: The request.
-            told: Its tokens, as far as the provider counts them.
+            reported: Its tokens, as far as the provider counts them.
             reply: The reply, or the events that came of one that broke off.
         """
-        self.told = _sum(self.told, told)
-        if not (told.input and told.output):
-            self._untold.append((call.model.adapter, call.request, told, reply))
+        self.reported = _sum(self.reported, reported)
+        if not (reported.input and reported.output):
+            self._unreported.append((call.model.adapter, call.request, reported, reply))
 
 
 def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:
@@ -134,7 +136,7 @@ class RequestToModel:
 
         For another model, the thoughts of this one are left out of the request.
 
-        Raises `TypeError` for a request that is no mapping, and `ValueError` for a model with
+        Raises `TypeError` for a request that is not a mapping, and `ValueError` for a model with
         another adapter: the conversation is in the words of this one.
         """
         if not isinstance(request, Mapping | None):
@@ -311,13 +313,13 @@ async def _close(opened: AsyncIterator[Any]) -> None:
 
 
 async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
-    """Ask the model. Raises `ModelError`, also for events that are no reply together."""
+    """Ask the model. Raises `ModelError`, also for events that are not a reply together."""
     adapter = call.model.adapter
     turn_span = call.turn.span
     span = None if turn_span is None else ModelSpan.begin(turn_span, call.model_name)
     events: list[Plain] = []
     reply: Plain | None = None
-    told = TokenUsage(0, 0)
+    reported = TokenUsage(0, 0)
     failure: BaseException | None = None
     call.usage.model = call.model
     ask = call.model.stream
@@ -331,7 +333,7 @@ async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
                 events.append(event)
                 found = adapter.usage(event)
                 if found.input or found.output:
-                    told = TokenUsage(*map(max, told, found))
+                    reported = TokenUsage(*map(max, reported, found))
                 yield event
         # Read here too, so that middlewares and traces see a reply that broke off.
         reply = adapter.collect(events)
@@ -343,10 +345,10 @@ async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
     finally:
         # Who leaves before the first event has made the provider read the request all the same.
         if events or not isinstance(failure, Exception):
-            call.usage.add(call, told, events if reply is None else reply)
+            call.usage.add(call, reported, events if reply is None else reply)
         if span is not None:
             span.end(
-                *told,
+                *reported,
                 None if failure is None else outcome_of(failure),
                 failed=isinstance(failure, Exception),
             )

@@ -12,7 +12,7 @@ _Key = TypeVar("_Key")
 
 
 class Entry(NamedTuple, Generic[_Key]):
-    """Something that is kept for an asker."""
+    """Something that is held for an asker."""
 
     key: _Key
     asker: str

@@ -1,4 +1,4 @@
-"""Where conversations are kept: `StateStore` is the contract, `SqliteStateStore` a file."""
+"""Where conversations are stored: `StateStore` is the contract, `SqliteStateStore` a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StateStore(Protocol):
         """
 
     async def save(self, key: str, text: str) -> None:
-        """Keep a text in place of the former one. It is kept even if this task is cancelled."""
+        """Keep a text in place of the former one. It is stored even if this task is cancelled."""
 
     async def delete(self, key: str) -> None:
         """Forget a text, if there is one."""

@@ -1,4 +1,4 @@
-"""Tells whoever reads the events of an answer that it goes on, while there are none."""
+"""Tells the reader of the events of an answer that it goes on, while there are none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def with_waiting(
     """
     seconds = WAITING_S if every_s is None else every_s
     passed: asyncio.Queue[Any] = asyncio.Queue()
-    # Not the limit of the queue: the end is told also where the reader is behind.
+    # Not the limit of the queue: the end is put also where the reader is behind.
     free = asyncio.Semaphore(1)
 
     async def read() -> None:

@@ -39,7 +39,7 @@ __all__ = ["ToolSearch"]
 _logger = bounded_logger(__name__)
 _threads = WorkerThreads("tool-search", 2)
 _MAX_BYTES = 64 * 1024 * 1024
-"""Of all manifests that are kept."""
+"""Of all manifests in memory."""
 _MAX_COMPARED = 1_000
 """Names that an unknown one is compared with, 10 us for each."""
 _MAX_NAME_CHARS = 160
@@ -56,7 +56,7 @@ class _KnownToolkit:
     """Those that may be called."""
     sizes: dict[str, int]
     """The bytes of the definition of each."""
-    kept: int
+    manifest_bytes: int
     """The bytes of the manifest."""
 
     @property
@@ -80,11 +80,11 @@ class ToolSearch:
             ...
         await tools.stop()
 
-    These are the tools that `Turn(room, available=True)` has, whoever the turn is for; whether a
+    These are the tools that `Turn(room, available=True)` has, for any principal; whether a
     call may be made is decided for its principal when it is made.
 
     Args:
-        max_tools: The most tools that are kept. Toolkits beyond them are left out, which the log
+        max_tools: The most tools that are known. Toolkits beyond them are left out, which the log
             and the results of `tools.search` say.
     """
 
@@ -98,7 +98,7 @@ class ToolSearch:
         self._count = 0
         self._bytes = 0
         """Of all definitions, as a model would be shown them."""
-        self._kept = 0
+        self._manifest_bytes = 0
         """Bytes of all manifests."""
         self._left_out: dict[str, None] = {}
         self._grants: AgentsGrant | None = None
@@ -150,7 +150,7 @@ class ToolSearch:
         self._known.clear()
         self._names.clear()
         self._left_out.clear()
-        self._count = self._bytes = self._kept = 0
+        self._count = self._bytes = self._manifest_bytes = 0
         if index is not None:
             await _threads.run(index.close)
 
@@ -310,14 +310,14 @@ class ToolSearch:
             changed = iter([info.name for info in usable if is_anew or not self._is_known(info)])
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(DESCRIBED_AT_A_TIME, len(usable))):
-                    group.create_task(self._read_each(changed))
+                    group.create_task(self._read_all(changed))
 
     def _is_known(self, info: ToolkitInfo) -> bool:
         """Whether a toolkit as it is listed now is what is known of it."""
         known = self._known.get(info.name)
         return known is not None and known.is_of(info)
 
-    async def _read_each(self, names: Iterable[str]) -> None:
+    async def _read_all(self, names: Iterable[str]) -> None:
         for name in names:
             try:
                 await self._read_now(name)
@@ -363,22 +363,25 @@ class ToolSearch:
         assert self._index is not None
         trust = Trust(self._room.me)
         infos = list(tool_infos(proxy.manifest, tools.values(), name, proxy.info))
-        sizes, kept = await _threads.run(_sizes, proxy.manifest, infos, trust)
+        sizes, manifest_bytes = await _threads.run(_sizes, proxy.manifest, infos, trust)
         self._forget(name)
-        if self._count + len(tools) > self._max_tools or self._kept + kept > _MAX_BYTES:
+        if (
+            self._count + len(tools) > self._max_tools
+            or self._manifest_bytes + manifest_bytes > _MAX_BYTES
+        ):
             if not self._left_out:
                 _logger.warning(
                     "the room has more tools than can be searched (%d tools of %d bytes are known):"
                     " %s and others are left out",
-                    *(self._count, self._kept, name),
+                    *(self._count, self._manifest_bytes, name),
                 )
             self._left_out[name] = None
             await _threads.run(self._index.remove, name)
             return
-        self._known[name] = _KnownToolkit(proxy, tools, sizes, kept)
+        self._known[name] = _KnownToolkit(proxy, tools, sizes, manifest_bytes)
         self._count += len(tools)
         self._bytes += sum(sizes.values())
-        self._kept += kept
+        self._manifest_bytes += manifest_bytes
         for full_name, names in _full_names(name, tools):
             self._names.setdefault(full_name, names)
         manifest = proxy.manifest
@@ -399,20 +402,20 @@ class ToolSearch:
         if known is not None:
             self._count -= len(known.tools)
             self._bytes -= known.bytes
-            self._kept -= known.kept
+            self._manifest_bytes -= known.manifest_bytes
             for full_name, names in _full_names(name, known.tools):
                 if self._names.get(full_name) == names:
                     del self._names[full_name]
 
     @property
     def _has_place(self) -> bool:
-        return self._count < self._max_tools and self._kept < _MAX_BYTES
+        return self._count < self._max_tools and self._manifest_bytes < _MAX_BYTES
 
 
 def _sizes(
     manifest: ToolkitManifest, infos: Iterable[ToolInfo], trust: Trust
 ) -> tuple[dict[str, int], int]:
-    """Return the bytes of the definition of each tool, and those that are kept of the toolkit."""
+    """Return the bytes of the definition of each tool, and those of its manifest."""
     sizes = {info.tool: definition_bytes(info, trust) for info in infos}
     return sizes, len(manifest.model_dump_json(exclude_defaults=True))
 
@@ -427,9 +430,9 @@ def _full_names(toolkit: str, tools: Iterable[str]) -> Iterator[tuple[str, tuple
 def _tags(info: ToolInfo) -> tuple[str, ...]:
     """Return the tags of a tool and of its toolkit: any JSON may be in `annotations["tags"]`."""
     tags: list[str] = []
-    for said in (info.own_annotations.get("tags"), info.toolkit_annotations.get("tags")):
-        if isinstance(said, list | tuple):
-            tags += [tag for tag in said if isinstance(tag, str)]
+    for values in (info.own_annotations.get("tags"), info.toolkit_annotations.get("tags")):
+        if isinstance(values, list | tuple):
+            tags += [tag for tag in values if isinstance(tag, str)]
     return tuple(tags)
 
 

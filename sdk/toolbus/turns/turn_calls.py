@@ -373,7 +373,7 @@ class RemoteDispatch:
                 if is_stream:
                     await put(chunk)
                 else:
-                    results.append(await _kept(chunk, self._tool))
+                    results.append(await _detached(chunk, self._tool))
         return one_chunk(results)
 
     async def assess(
@@ -389,7 +389,7 @@ class RemoteDispatch:
         )
 
 
-async def _kept(chunk: Chunk, tool: str) -> Chunk:
+async def _detached(chunk: Chunk, tool: str) -> Chunk:
     """Return a result that can still be read when its stream has been left."""
     if isinstance(chunk, FileChunk) and not chunk.is_local:
         return await in_memory(chunk, MAX_RESULT_BYTES, tool)

@@ -330,11 +330,11 @@ async def test_questions_of_one_conversation_wait_for_each_other_up_to_a_limit()
     assert order == [number for number in range(MAX_WAITING + 1) if number != 3]
 
 
-@pytest.mark.parametrize("limit", ["_MAX_KEPT", "_MAX_KEPT_BYTES"])
+@pytest.mark.parametrize("limit", ["_MAX_CONVERSATIONS", "_MAX_TOTAL_BYTES"])
 async def test_least_recently_used_idle_conversations_leave_the_memory(
     limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(conversations, limit, 2 if limit == "_MAX_KEPT" else 2 * 26)
+    monkeypatch.setattr(conversations, limit, 2 if limit == "_MAX_CONVERSATIONS" else 2 * 26)
     for store in (None, States()):
         kept = Conversations(store)
         async with kept.using(key("busy")) as busy:
@@ -352,7 +352,7 @@ async def test_least_recently_used_idle_conversations_leave_the_memory(
 async def test_conversation_that_left_the_memory_and_is_not_stored_begins_anew_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(conversations, "_MAX_KEPT", 1)
+    monkeypatch.setattr(conversations, "_MAX_CONVERSATIONS", 1)
     store = States()
     kept = Conversations(store)
     await asked(kept, "stored", "a", "b")
@@ -375,7 +375,7 @@ async def test_conversation_that_left_the_memory_and_is_not_stored_begins_anew_a
 async def test_keys_of_forgotten_conversations_are_limited_and_shared_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(conversations, "_MAX_KEPT", 10)
+    monkeypatch.setattr(conversations, "_MAX_CONVERSATIONS", 10)
     monkeypatch.setattr(conversations, "_MAX_FORGOTTEN", 100)
     kept = Conversations(None)
 

@@ -291,7 +291,7 @@ async def test_a_request_that_broke_off_counts_and_one_that_was_refused_does_not
     async with Turn(None) as turn:
         call = call_of(model, turn)
         _ = [each async for each in model_events(call, [again])]
-    assert (call.usage.told, call.usage.counted) == ((10, 3), (10, 3))
+    assert (call.usage.reported, call.usage.counted) == ((10, 3), (10, 3))
 
 
 async def test_another_model_of_the_same_api_is_asked_in_place_of_the_first_and_counts() -> None:
