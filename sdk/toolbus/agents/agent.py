@@ -375,12 +375,13 @@ class Agent:
             stack.push_async_callback(self.stop)
             end: AgentEvent = {}
             question = await self._question(text, files)
-            asked = await stack.enter_async_context(self._asked(tools, conversation, context))
-            async with aclosing(self._answer(question, *asked)) as events:
+            turn, found = await stack.enter_async_context(
+                self._open_turn(tools, conversation, context)
+            )
+            async with aclosing(self._answer(question, turn, found)) as events:
                 async for event in events:
                     if isinstance(event, dict) and event["type"] == "end":
                         end = event
-            turn, found = asked
             return RunResult(
                 text=end["text"],
                 reason=end["reason"],
@@ -464,7 +465,7 @@ class Agent:
         the reason that its next question tells. The toolkits of `tools` are built, and no model is
         asked. It does not wait for a question that is answered now. Raises as `run_stream_events`.
         """
-        async with self._asked(tools, conversation, context, reads=True) as (turn, found):
+        async with self._open_turn(tools, conversation, context, reads=True) as (turn, found):
             return {
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
@@ -504,7 +505,7 @@ class Agent:
         return conversation_key(context.caller, context.on_behalf_of, name)
 
     @asynccontextmanager
-    async def _asked(
+    async def _open_turn(
         self,
         tools: Sequence[Any],
         name: str,
@@ -533,7 +534,7 @@ class Agent:
         context: ToolContext | None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         question = await self._question(text, files)
-        async with self._asked(tools, name, context) as (turn, conversation):
+        async with self._open_turn(tools, name, context) as (turn, conversation):
             async with aclosing(self._answer(question, turn, conversation)) as events:
                 async for event in events:
                     yield event

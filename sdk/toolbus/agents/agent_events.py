@@ -3,8 +3,8 @@
     dropped      reason: why the model does not see some or all of what was said before
     text         text: a piece of what the model says
     restart      the reply broke off, and the model is asked again: its text so far does not count
-    tool_call    id, tool, arguments: the model asks for a call; arguments that are no object, or
-                 long, are their text, cut
+    tool_call    id, tool, arguments: the model asks for a call; arguments that are not an object,
+                 or long, are their text, cut
     progress     id, tool, value: the latest progress of a call
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each, of

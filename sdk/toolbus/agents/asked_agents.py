@@ -36,7 +36,7 @@ _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
 class AskedAgents:
     """A middleware of a turn, around the calls of toolkits that say they are of an agent.
 
-    What such a toolkit yields that is no event of an agent is passed on as it is.
+    What such a toolkit yields that is not an event of an agent is passed on as it is.
 
     Args:
         conversation: The key of the conversation that the turn belongs to.
@@ -68,21 +68,21 @@ class AskedAgents:
 
 
 async def _answered(call: ToolCall, next: CallNext) -> AsyncGenerator[Chunk, None]:
-    answer = _Answer(call.context)
+    reader = _AnswerReader(call.context)
     try:
         async for chunk in next(call):
-            if (passed := await answer.read(chunk)) is not None:
+            if (passed := await reader.read(chunk)) is not None:
                 yield passed
     except Exception:
-        if answer.unfinished:
-            yield TextChunk(answer.unfinished)
+        if reader.unfinished:
+            yield TextChunk(reader.unfinished)
         raise
-    if last := answer.unfinished + answer.note:
+    if last := reader.unfinished + reader.note:
         yield TextChunk(last)
 
 
-class _Answer:
-    """What comes of one answer.
+class _AnswerReader:
+    """Reads one answer: its events become progress, its end the result.
 
     Args:
         context: The context of the call, which gets the progress.

@@ -1,7 +1,7 @@
 """The conversations of an agent: one for each asker and name, each with one question at a time.
 
-An asker is a caller and the principal that it acts for: what an agent asks for one user is no part
-of what it asks for another, or for itself.
+An asker is a caller and the principal that it acts for: what an agent asks for one user is not
+a part of what it asks for another, or for itself.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def adapter_name(adapter: Adapter) -> str:
     return name.removeprefix("toolbus.models.")
 
 
-class _Stored(NamedTuple):
+class _StoredMessages(NamedTuple):
     """Messages as they are stored: lists of one length, so that each is used as a whole."""
 
     messages: list[object]
@@ -106,9 +106,9 @@ class _Stored(NamedTuple):
     sizes: list[int]
     """The bytes of each text."""
 
-    def copy(self) -> _Stored:
+    def copy(self) -> _StoredMessages:
         """Return the same in other lists."""
-        return _Stored(*([*values] for values in self))
+        return _StoredMessages(*([*values] for values in self))
 
     def delete(self, which: slice) -> None:
         """Delete some messages."""
@@ -125,14 +125,14 @@ class _Stored(NamedTuple):
         self.sizes.append(len(text) if text.isascii() else len(text.encode()))
 
 
-class _Former(NamedTuple):
+class _Snapshot(NamedTuple):
     """A conversation before a question, which takes its place again if nothing answers that."""
 
     adapter: str
     model: str
     conversation: list[Plain]
     questions: list[int]
-    stored: _Stored
+    stored: _StoredMessages
 
 
 @dataclass(slots=True, eq=False)
@@ -167,8 +167,8 @@ class Conversation:
     """Whether the last attempt to store the state has succeeded."""
     saving: asyncio.Task[None] | None = None
     """Stores the state while a question is answered."""
-    _stored: _Stored = field(default_factory=lambda: _Stored([], [], []))
-    _former: _Former | None = None
+    _stored: _StoredMessages = field(default_factory=lambda: _StoredMessages([], [], []))
+    _snapshot: _Snapshot | None = None
 
     @property
     def name(self) -> str:
@@ -214,7 +214,7 @@ class Conversation:
         """
         state = self.state
         words = adapter_name(adapter)
-        self._former = _Former(
+        self._snapshot = _Snapshot(
             state.adapter,
             state.model,
             [*state.conversation],
@@ -246,16 +246,16 @@ class Conversation:
 
     def end(self) -> None:
         """Cut the conversation, or take the question back if nothing answers it."""
-        former, self._former = self._former, None
-        if self.is_answered or former is None:
+        snapshot, self._snapshot = self._snapshot, None
+        if self.is_answered or snapshot is None:
             self.is_forgotten = False
             self.cut()
             return
-        self.state.adapter = former.adapter
-        self.state.model = former.model
-        self.state.conversation[:] = former.conversation
-        self.state.questions[:] = former.questions
-        self.take(self.state, former.stored)
+        self.state.adapter = snapshot.adapter
+        self.state.model = snapshot.model
+        self.state.conversation[:] = snapshot.conversation
+        self.state.questions[:] = snapshot.questions
+        self.take(self.state, snapshot.stored)
 
     def cut(self) -> None:
         """Leave out the oldest questions while there are too many bytes, but never the last one.
@@ -284,7 +284,7 @@ class Conversation:
             raise InvalidArguments(text, details={"path": path})
         return self.state.json_with(texts)
 
-    def take(self, state: AgentState, stored: _Stored | None = None) -> None:
+    def take(self, state: AgentState, stored: _StoredMessages | None = None) -> None:
         """Take a state in place of the former one.
 
         Args:
@@ -293,7 +293,7 @@ class Conversation:
         """
         self.state = state
         self.is_loaded = True
-        self._stored = _Stored([], [], []) if stored is None else stored
+        self._stored = _StoredMessages([], [], []) if stored is None else stored
         self.bytes = sum(self._stored.sizes)
 
     def _measure(self) -> None:
@@ -332,12 +332,12 @@ class Conversation:
         questions[:] = [index - count for index in questions if index >= count]
 
 
-def _read(text: str) -> tuple[AgentState, _Stored]:
+def _read(text: str) -> tuple[AgentState, _StoredMessages]:
     """Read a stored state, and its messages. Raises `InvalidArguments`."""
     if len(text) > MAX_STATE_CHARS:
         raise InvalidArguments(f"a state has at most {MAX_STATE_CHARS} characters")
     state = AgentState.from_json(text)
-    stored = _Stored([], [], [])
+    stored = _StoredMessages([], [], [])
     for number, message in enumerate(state.conversation):
         if not isinstance(message, dict):  # an agent keeps messages of adapters only
             raise InvalidArguments(f"/conversation/{number}: must be an object")
@@ -544,7 +544,7 @@ def _digest(key: str) -> bytes:
 
 
 def _reason_of(error: Exception) -> str:
-    """Return why a store failed. Of a file only the reason: its path is no matter of an asker."""
+    """Return why a store failed. Of a file only the reason: its path is not for an asker."""
     details = error.details if isinstance(error, RoomException) else {}
     return str(details.get("reason", "the store of the agent failed"))
 

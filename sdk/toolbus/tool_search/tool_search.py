@@ -323,7 +323,7 @@ class ToolSearch:
                 await self._read_now(name)
             except RoomException as error:
                 _logger.info("the toolkit %s is not known for now: %s", name, error.message)
-            except Exception:  # one toolkit is no reason to have none
+            except Exception:  # one toolkit must not cost all others
                 _logger.exception("the toolkit %s cannot be searched", name)
 
     async def _read(self, name: str) -> None:

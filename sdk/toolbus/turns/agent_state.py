@@ -168,7 +168,7 @@ def _parsed(text: str | bytes) -> Any:
     """
     at = text.find(_BEFORE_MESSAGES) if isinstance(text, str) else -1
     if at >= 0 and isinstance(text, str):
-        with suppress(ValueError):  # it is no such text: these words stand inside of something else
+        with suppress(ValueError):  # it is not such a text: the words stand inside something else
             read = json.loads(text[:at] + "}")
             read["conversation"] = _parsed_messages(text, at + len(_BEFORE_MESSAGES))
             return read

@@ -103,7 +103,7 @@ class ArgumentSchema:
         """The alias of each parameter that not every provider takes by its name."""
 
     def target(self, reference: Any) -> Schema | None:
-        """Return where a reference leads; None if that is no part of this schema."""
+        """Return where a reference leads; None if that is not a part of this schema."""
         return _target(self.root, reference)
 
     def takes_null(self, schema: Schema | None) -> bool:

@@ -120,7 +120,7 @@ class ArgumentRestorer:
 
     def without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments without nulls that mean "left out"."""
-        found: dict[str, Any] = _Removal(self).of_object(arguments, self._source.root)
+        found: dict[str, Any] = _NullRemover(self).of_object(arguments, self._source.root)
         return found
 
     def leads(self, part: Schema) -> bool:
@@ -251,7 +251,7 @@ def _is_closed(part: dict[str, Any]) -> bool:
     return part.get("additionalProperties") is False and not part.get("patternProperties")
 
 
-class _Removal:
+class _NullRemover:
     """Reads one value. A part that it makes of others has `_ANY` or `_ALL` of them."""
 
     def __init__(self, restorer: ArgumentRestorer) -> None:

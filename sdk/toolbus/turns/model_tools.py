@@ -99,16 +99,16 @@ class ShownTools:
     def _make(self, tool: ToolInfo) -> ModelTool:
         is_changed = tool.toolkit in self.changed
         is_trusted = self.trust.of_tool(tool)
-        words = _words(tool.input_schema)
-        schema = tool.input_schema if is_trusted else words.schema()
-        description = words.description(tool, is_trusted=is_trusted)
+        texts = _texts(tool.input_schema)
+        schema = tool.input_schema if is_trusted else texts.schema()
+        description = texts.description(tool, is_trusted=is_trusted)
         if is_changed:
             description = f"{_CHANGED}\n\n{description}"
         return ModelTool(self._name_of(tool.name), description, schema, tool, is_changed)
 
 
-class _Words:
-    """What is derived from the words of one tool."""
+class _ToolTexts:
+    """The texts that are derived from the definition of one tool."""
 
     __slots__ = ("_described", "_description", "_schema", "source")
 
@@ -137,4 +137,4 @@ class _Words:
 
 # Turns follow each other with the same tools, whose schemas are the same objects for as long as a
 # room client knows their definition. Not by its digest, which another server may claim for others.
-_words = IdentityCache(_Words)
+_texts = IdentityCache(_ToolTexts)

@@ -1,7 +1,7 @@
 """Tools of an agent's process that only name another tool: a turn calls that one in their place.
 
 So the call is that of the named tool in every respect: middlewares and permissions see it, with its
-owner and its arguments; rules about it hold, whoever's it is; records, spans and results have its
+owner and its arguments; rules about it hold, for any owner; records, spans and results have its
 name; its chunks, files and progress pass as ever; and it is made for whom the turn is for.
 """
 

@@ -159,7 +159,7 @@ class Turn:
         unknown: Takes nothing: another keyword is a TypeError that names the nearest option.
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
-    `approval_timeout_s` is no time, `approve` is given without permissions, a message inside a
+    `approval_timeout_s` is not a time, `approve` is given without permissions, a message inside a
     tool, or `required`, `available` or a message without a room, and `TypeError` without room and
     context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`,
     JSON without a message, and anything but toolkits in `always` and `required`, async generators
@@ -347,9 +347,9 @@ class Turn:
         """The toolkits, by name, whose definition differs from that of an earlier turn.
 
         An earlier turn with the same state has shown their tools to a model, and the owner has
-        changed them since, which may be an update or an attack. They are told here, in the log and
-        in the descriptions, in this turn only: `model_tools` shows the new definition, which counts
-        from then on. A program that refuses them leaves the turn before.
+        changed them since, which may be an update or an attack. They are listed here, in the log
+        and in the descriptions, in this turn only: `model_tools` shows the new definition, which
+        counts from then on. A program that refuses them leaves the turn before.
         """
         return self._shown.changed
 

@@ -165,8 +165,8 @@ class TurnAssembly:
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
         name = manifest.name if needed is None else needed.alias or needed.name
-        # Whoever is judged and told as the owner is called: another participant could host the same
-        # definition under the same name meanwhile.
+        # The participant that is judged and shown as the owner is the one that is called: another
+        # one could host the same definition under the same name meanwhile.
         participant = addressed_name(proxy.info.owner, proxy.info.alias)
         tools = await _usable_tools(
             client._core.manifests,

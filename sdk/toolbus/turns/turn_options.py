@@ -160,7 +160,7 @@ def checked_state(state: AgentState | None) -> AgentState:
 
 
 def checked_builders(builders: Iterable[AnyBuilder]) -> tuple[AnyBuilder, ...]:
-    """Return the available builders. Raises `TypeError` for what is no list."""
+    """Return the available builders. Raises `TypeError` for what is not a list."""
     if not isinstance(builders, Iterable):
         raise TypeError(f"builders must be a list, not {shown(builders)}")
     return tuple(builders)
@@ -169,7 +169,7 @@ def checked_builders(builders: Iterable[AnyBuilder]) -> tuple[AnyBuilder, ...]:
 def requested(message: Message | None, context: ToolContext | None, tools: Requests) -> Requests:
     """Return the requested configs; those of others are checked when the turn is entered.
 
-    Raises `TypeError` for what is no message, and for JSON without a message or a context.
+    Raises `TypeError` for what is not a message, and for JSON without a message or a context.
     """
     if message is None:
         if context is not None:
@@ -201,7 +201,7 @@ def checked_permissions(
 ) -> TurnPermissions | None:
     """Return what may run, with what was granted in a state; None without permissions.
 
-    Raises `TypeError` for what is no `Permissions`, and `ValueError` for `approve` without them.
+    Raises `TypeError` for what is not a `Permissions`, and `ValueError` for `approve` without them.
     """
     if permissions is not None:
         return TurnPermissions(permissions, state.rules)

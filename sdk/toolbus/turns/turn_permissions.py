@@ -60,7 +60,7 @@ class TurnPermissions:
         permissions: Those that the turn was made with.
         granted: The granted rules of the agent's state.
 
-    Raises `TypeError` for what is no `Permissions`.
+    Raises `TypeError` for what is not a `Permissions`.
     """
 
     def __init__(self, permissions: Permissions, granted: GrantedRules) -> None:
@@ -75,7 +75,7 @@ class TurnPermissions:
     def mode(self) -> Mode:
         """What happens to what no rule decides; setting it counts for the rest of this turn.
 
-        Raises `ValueError` for what is no mode.
+        Raises `ValueError` for what is not a mode.
         """
         return self._permissions.mode
 
@@ -160,7 +160,7 @@ class TurnPermissions:
         return merged
 
 
-class _Judged:
+class _JudgedInput:
     """A decision about one input, and what it rests on."""
 
     __slots__ = ("assessment", "call", "decision", "packed")
@@ -264,7 +264,9 @@ class CallJudge:
             raise _late(call)
         return self._let_through(call, state, judged, packed)
 
-    async def _judged_use(self, call: TurnCall, state: ApprovalState, packed: bytes) -> _Judged:
+    async def _judged_use(
+        self, call: TurnCall, state: ApprovalState, packed: bytes
+    ) -> _JudgedInput:
         """Judge an attempt of a use; ask about it until it is allowed."""
         approval = state.approval
         if approval is not None and approval.asked == packed:
@@ -282,7 +284,7 @@ class CallJudge:
                     self._permissions._grant(judged.call, state.approval.granted.pop(0))
         return judged
 
-    async def _judge(self, call: TurnCall, packed: bytes) -> _Judged:
+    async def _judge(self, call: TurnCall, packed: bytes) -> _JudgedInput:
         """Decide about a call with these arguments, and what its tool says about them."""
         entry, options = call.entry, call.options
         # A fresh copy, since all who get it may keep it.
@@ -301,7 +303,7 @@ class CallJudge:
                 "allow",
             ):
                 decision = orders
-        return _Judged(packed, tool_call, decision, assessment)
+        return _JudgedInput(packed, tool_call, decision, assessment)
 
     async def _assess(
         self, call: TurnCall, tool_call: ToolCall, packed: bytes, patterns: tuple[str, ...]
@@ -320,7 +322,7 @@ class CallJudge:
             return _unknown(f"its toolkit returned {type(assessment).__name__}")
         return assessment
 
-    def _needs_person(self, call: TurnCall, state: ApprovalState, judged: _Judged) -> bool:
+    def _needs_person(self, call: TurnCall, state: ApprovalState, judged: _JudgedInput) -> bool:
         """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
         decision = judged.decision
         if decision.behavior == "deny":
@@ -329,7 +331,9 @@ class CallJudge:
             self._deny(call, error, decision.by)
         return decision.behavior == "ask" and not _is_approved(state, judged)
 
-    async def _ask(self, call: TurnCall, state: ApprovalState, judged: _Judged) -> _Judged:
+    async def _ask(
+        self, call: TurnCall, state: ApprovalState, judged: _JudgedInput
+    ) -> _JudgedInput:
         """Ask a person, and judge again what the answer allows."""
         self._note(call, judged)
         if call.recording is not None:  # the record of a call that ends before an answer comes
@@ -356,8 +360,8 @@ class CallJudge:
         return await self._judge_answer(call, state, judged, answer)
 
     async def _judge_answer(
-        self, call: TurnCall, state: ApprovalState, judged: _Judged, answer: ApprovalDecision
-    ) -> _Judged:
+        self, call: TurnCall, state: ApprovalState, judged: _JudgedInput, answer: ApprovalDecision
+    ) -> _JudgedInput:
         """Note what an answer allows, and judge it with the arguments that it gives."""
         packed = judged.packed
         if answer.arguments is not None:
@@ -395,7 +399,7 @@ class CallJudge:
         return judged_again
 
     def _let_through(
-        self, call: TurnCall, state: ApprovalState, judged: _Judged, packed: bytes
+        self, call: TurnCall, state: ApprovalState, judged: _JudgedInput, packed: bytes
     ) -> dict[str, Any]:
         """Record that a call may run, and return its arguments."""
         self._note(call, judged)
@@ -414,7 +418,7 @@ class CallJudge:
         is_same = arguments_digest(changed) == arguments_digest(asked)
         call.sent = None if is_same else changed
 
-    def _note(self, call: TurnCall, judged: _Judged) -> None:
+    def _note(self, call: TurnCall, judged: _JudgedInput) -> None:
         """Let the trace and the record of a call show what was decided, and what it reaches."""
         decision, reaches = judged.decision, judged.assessment.reaches
         if call.span is not None:
@@ -445,7 +449,7 @@ def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidArguments(text, executed="no") from error
 
 
-def _is_approved(state: ApprovalState, judged: _Judged) -> bool:
+def _is_approved(state: ApprovalState, judged: _JudgedInput) -> bool:
     approval = state.approval
     if approval is None or approval.packed != judged.packed:
         return False

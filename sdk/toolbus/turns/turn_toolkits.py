@@ -334,7 +334,7 @@ def checked_required(
 ) -> tuple[RequiredToolkit, ...]:
     """Return required toolkits, made of a name where that is all there is to say.
 
-    Raises `TypeError` unless it is a list of them, and `ValueError` for what is no name.
+    Raises `TypeError` unless it is a list of them, and `ValueError` for what is not a name.
     """
     if isinstance(values, Iterable) and not isinstance(values, str):
         values = [RequiredToolkit(value) if isinstance(value, str) else value for value in values]
