@@ -110,8 +110,6 @@ def _refusing(context: ToolContext) -> Iterator[None]:
 
 
 class _Ask(Tool):
-    """Streams an answer."""
-
     name = "ask"
     marks_entry = True
     affinity = _AFFINITY
@@ -156,8 +154,6 @@ class _Ask(Tool):
 
 
 class _About(Tool):
-    """Tells what a question would have."""
-
     name = "about"
     description = "Name, mode, tools, builders and size of the conversation; asks no model."
     read_only = True
@@ -177,8 +173,6 @@ class _About(Tool):
 
 
 class _Forget(Tool):
-    """Begins a conversation anew."""
-
     name = "forget"
     description = "Begin a conversation anew: the agent forgets what was said in it."
     idempotent = True

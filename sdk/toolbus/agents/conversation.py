@@ -111,12 +111,10 @@ class _StoredMessages(NamedTuple):
         return _StoredMessages(*([*values] for values in self))
 
     def delete(self, which: slice) -> None:
-        """Delete some messages."""
         for values in self:
             del values[which]
 
     def add(self, message: object) -> None:
-        """Add a message."""
         text = ""
         with suppress(InvalidResult):  # a message of an adapter that is not ours
             text = json.dumps(plain_json(message), ensure_ascii=False)
@@ -324,7 +322,6 @@ class Conversation:
         state.questions[:] = starts[1:]
 
     def _leave_out(self, count: int) -> None:
-        """Leave out the first messages."""
         self._stored.delete(slice(count))
         self.bytes = sum(self._stored.sizes)
         del self.state.conversation[:count]

@@ -72,7 +72,7 @@ class ModelLog:
         self._contents = contents
 
     async def __call__(self, call: RequestToModel, next: CallNextModel, /) -> _Events:
-        """Log around the request."""
+        """Log the beginning and the end of a request; events pass unchanged."""
         if not self._logger.isEnabledFor(self._level):
             async with aclosing(next(call)) as events:
                 async for event in events:

@@ -68,7 +68,7 @@ _CHANGED = "The definition of this tool's toolkit has changed since it was descr
 
 @dataclass(frozen=True, slots=True)
 class FoundTools:
-    """What a search has found."""
+    """What `SearchableTools.search` has found."""
 
     tools: list[ToolInfo]
     """The best first."""
@@ -128,13 +128,13 @@ class _Search(Tool):
             found = await self._tools.search(query, limit, words.toolkits)
         except Unavailable as error:
             raise ToolFailed(error.message) from None  # with its words, which a model can use
-        answer: dict[str, Any] = {
+        result: dict[str, Any] = {
             "tools": [_line(tool, words.trust) for tool in found.tools],
             "more": found.more,
         }
         if found.left_out:
-            answer["left_out"] = found.left_out
-        return answer
+            result["left_out"] = found.left_out
+        return result
 
 
 class _Describe(Tool):
@@ -177,12 +177,12 @@ class _Describe(Tool):
             words.show(tool)
             definitions[tool.name] = definition
             await asyncio.sleep(0)  # a schema that is new here takes 200 ms at most
-        answer: dict[str, Any] = {"tools": [*definitions.values()]}
+        result: dict[str, Any] = {"tools": [*definitions.values()]}
         if missing:
-            answer["missing"] = missing
+            result["missing"] = missing
         if left_out:
-            answer["left_out"] = left_out[:_MAX_FOUND]
-        return answer
+            result["left_out"] = left_out[:_MAX_FOUND]
+        return result
 
     def _asked(self, names: Sequence[str]) -> Iterable[str]:
         """Return the names of tools, each once; of a toolkit those of all its tools."""

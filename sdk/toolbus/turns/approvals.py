@@ -15,7 +15,7 @@ from toolbus.turns.tool_use import ToolUse
 __all__ = ["ApprovalDecision", "ApprovalRequest", "ApprovalScope", "Approver"]
 
 ApprovalScope: TypeAlias = Literal["once", "state"]
-"""For what an answer holds: for this call, or for the state of the agent."""
+"""For what a decision holds: for this call, or for the state of the agent."""
 _SCOPES = ("once", "state")
 
 

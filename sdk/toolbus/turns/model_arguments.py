@@ -100,7 +100,7 @@ class _Simple(NamedTuple):
 
 
 class ArgumentRestorer:
-    """The way back for the arguments of one tool."""
+    """Restores the arguments of one tool: its own names, no nulls for what is left out."""
 
     def __init__(self, source: ArgumentSchema) -> None:
         self._source = source

@@ -125,7 +125,6 @@ class _ToolTexts:
         return self._schema
 
     def description(self, tool: ToolInfo, *, is_trusted: bool) -> str:
-        """Return the description."""
         author = (tool.owner, tool.alias, tool.annotations.get("mcp"))
         described = (tool.description, None if is_trusted else author)
         if self._described != described:  # tools may share a schema

@@ -162,7 +162,7 @@ class ActiveGroups:
         return self._of_toolkit.get(name, BASIC)
 
     def is_active(self, name: str) -> bool:
-        """Whether a group is active."""
+        """Whether a group is active: as it was switched last, or else as it was made."""
         return name == BASIC or self._state.groups.get(name, self._groups[name].active)
 
     def switch(self, wanted: Mapping[str, bool]) -> None:

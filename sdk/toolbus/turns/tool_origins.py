@@ -83,7 +83,7 @@ class Trust:
         return self._of(tool, None)
 
     def is_pinned(self, digest: str) -> bool:
-        """Whether a definition was pinned."""
+        """Whether somebody has pinned the definition of this digest."""
         return digest in self._pinned
 
     def _of(self, tool: ToolInfo, annotations: Mapping[str, Any] | None) -> bool:

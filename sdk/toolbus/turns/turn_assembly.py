@@ -219,7 +219,7 @@ class ToolkitNames:
 
     @property
     def all(self) -> set[str]:
-        """The names."""
+        """The names so far, as a set of its own."""
         return {*self._owners}
 
     def learn(self, name: str, owner: str) -> None:
