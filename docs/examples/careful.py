@@ -37,12 +37,12 @@ async def read(path: str) -> str:
     return f"text of {path}"
 
 
-async def person(question: ApprovalRequest) -> ApprovalDecision:
+async def person(request: ApprovalRequest) -> ApprovalDecision:
     """Replace a person; `approve_in_terminal` asks a real one."""
-    print("asked:", question.assessment.message)
-    if not question.arguments["path"].endswith(".tmp"):
+    print("asked:", request.assessment.message)
+    if not request.arguments["path"].endswith(".tmp"):
         return ApprovalDecision.deny("I need that file")
-    return ApprovalDecision.allow("state", rule=question.decision.suggestions[0])
+    return ApprovalDecision.allow("state", rule=request.decision.suggestions[0])
 
 
 files = Toolkit("files", [read, remove])

@@ -13,11 +13,11 @@ USES = [
 ]
 
 
-async def person(question: ApprovalRequest) -> ApprovalDecision:
+async def person(request: ApprovalRequest) -> ApprovalDecision:
     """Replace a person; `approve_in_terminal` asks a real one, and shows the diff in colors."""
-    print("  asked:", question.assessment.message)
-    print(question.assessment.preview)
-    if question.assessment.immune:
+    print("  asked:", request.assessment.message)
+    print(request.assessment.preview)
+    if request.assessment.immune:
         return ApprovalDecision.deny("keep out")
     return ApprovalDecision.allow()
 

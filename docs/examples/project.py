@@ -12,9 +12,9 @@ LINES = [
 ]
 
 
-async def person(question: ApprovalRequest) -> ApprovalDecision:
+async def person(request: ApprovalRequest) -> ApprovalDecision:
     """Replace a person; `approve_in_terminal` asks a real one."""
-    print("  asked:", question.decision.reason)
+    print("  asked:", request.decision.reason)
     return ApprovalDecision.deny("not now")
 
 

@@ -80,13 +80,13 @@ class Live(Generic[T]):
         if self._cancels > 1:
             self._events.put(None)
 
-    async def ask(self, question: ApprovalRequest, approve: Approver) -> ApprovalDecision:
+    async def ask(self, request: ApprovalRequest, approve: Approver) -> ApprovalDecision:
         """Ask a person while nothing is printed. Runs on the loop."""
         pause = Pause()
         self._events.put((pause,))
         try:
             await pause.is_quiet.wait()
-            return await approve(question)
+            return await approve(request)
         finally:
             pause.has_ended.set()
 

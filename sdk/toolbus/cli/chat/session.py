@@ -136,12 +136,12 @@ class Session:
         while self._log.lines:
             self.screen.notice(self._log.lines.popleft())
 
-    async def ask_person(self, question: ApprovalRequest) -> ApprovalDecision:
+    async def ask_person(self, request: ApprovalRequest) -> ApprovalDecision:
         """Ask in the terminal, for an agent of this process. Runs on the loop."""
         live = self._live
         if live is None:
-            return await approve_in_terminal(question)
-        return await live.ask(question, approve_in_terminal)
+            return await approve_in_terminal(request)
+        return await live.ask(request, approve_in_terminal)
 
     def _follow(
         self, source: Callable[[], AsyncGenerator[T, None]]
