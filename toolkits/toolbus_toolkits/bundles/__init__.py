@@ -18,7 +18,7 @@ from pathlib import Path
 from toolbus.settings import home_of
 
 # Of the extra: without the first, the part for MCP servers would name an extra that is not enough.
-if not all(find_spec(each) for each in ("mcp", "packaging", "yaml")):
+if not all(find_spec(package) for package in ("mcp", "packaging", "yaml")):
     raise ImportError("bundles need more packages: pip install 'toolbus[bundles]'")
 
 from toolbus_toolkits.bundles.bundle import Bundle, read_bundle
@@ -105,7 +105,7 @@ def uninstall(name: str, *, home: Path | None = None) -> UninstallResult:
 def list_installed(*, home: Path | None = None) -> list[InstalledBundle]:
     """Return the installed bundles, by their names."""
     found = _state(home).installed.bundles.values()
-    return sorted(found, key=lambda each: each.name.lower())
+    return sorted(found, key=lambda bundle: bundle.name.lower())
 
 
 def _state(home: Path | None) -> HomeState:

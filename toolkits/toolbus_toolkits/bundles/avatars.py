@@ -109,7 +109,7 @@ class Avatar:
     description: str
     """What it is for, for people."""
     instructions: str
-    """What a model is told; characters that nobody would see are escaped."""
+    """What a model reads before a conversation; invisible characters are escaped."""
     skills: tuple[Skills, ...]
     """The skills that it names, as one listing; empty without any."""
     toolkits: tuple[str, ...]
@@ -270,12 +270,12 @@ def _made(name: str, path: Path, fields: _Fields, notes: list[str]) -> Avatar:
 
 
 def _instructions(fields: _Fields) -> str:
-    said = []
+    lines = []
     if fields.name:
-        said.append(f"Your name is {fields.name}.")
+        lines.append(f"Your name is {fields.name}.")
     if fields.role:
-        said.append(f"Your role: {fields.role}")
-    facts = "\n".join(said)
+        lines.append(f"Your role: {fields.role}")
+    facts = "\n".join(lines)
     return visible("\n\n".join(filter(None, (facts, fields.instructions.strip()))))
 
 

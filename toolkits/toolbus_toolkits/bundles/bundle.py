@@ -106,12 +106,12 @@ def _below(
     taken = {
         BUNDLE_FILE,
         AGX_FILE,
-        *(each for _, each in manifest.servers if isinstance(each, str)),
+        *(given for _, given in manifest.servers if isinstance(given, str)),
     }
-    taken.update(each for _, each in (*manifest.avatars, *manifest.memory_templates))
+    taken.update(file for _, file in (*manifest.avatars, *manifest.memory_templates))
     for name, path in paths.items():
         is_own = path.is_relative_to(folder) and name not in taken
-        if is_own and not any(each.is_relative_to(folder) for each in others & set(path.parents)):
+        if is_own and not any(other.is_relative_to(folder) for other in others & set(path.parents)):
             yield str(path.relative_to(folder)), contents[name]
 
 
@@ -127,14 +127,14 @@ def _add_server(bundle: Bundle, name: str, entry: object) -> None:
         skipped = read.skipped[0]
         text = f"MCP server {one_line(skipped.name, 64)}: {one_line(skipped.reason, 400)}"
         raise BundleRefused(text)
-    for key, each in entries.items():
+    for key, server in entries.items():
         if toolkit_name(key) in bundle.servers:
             raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")
-        if read_entry(each).fields.get("trusted"):
+        if read_entry(server).fields.get("trusted"):
             # The entry is written into a file of the user, who may name it with --config later.
             text = f"MCP server {toolkit_name(key)}: only who hosts it can say that it is trusted"
             raise BundleRefused(text)
-        bundle.servers[toolkit_name(key)] = dict(each)
+        bundle.servers[toolkit_name(key)] = dict(server)
 
 
 def _entries(name: str, value: object) -> Mapping[str, Any]:
@@ -150,7 +150,7 @@ def _add_file(
     bundle: Bundle, contents: Mapping[str, bytes], folder: str, name: str, path: str
 ) -> str:
     target = f"{folder}/{name}{PurePosixPath(path).suffix.lower()}"
-    if any(each.lower() == target.lower() for each in bundle.files):
+    if any(file.lower() == target.lower() for file in bundle.files):
         raise BundleRefused(f"the bundle has {target!r} twice")
     bundle.files[target] = _file(contents, path)
     return name

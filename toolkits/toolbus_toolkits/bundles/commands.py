@@ -97,7 +97,7 @@ def _list(
     with reporting_bundles(as_json=json):
         found = list_installed()
         if json:
-            typer.echo(json_text([each.model_dump(mode="json") for each in found]))
+            typer.echo(json_text([installed.model_dump(mode="json") for installed in found]))
         elif found:
             show_columns([_COLUMNS, *map(_row, found)])
         else:
@@ -146,7 +146,7 @@ def _confirmed(lines: Iterable[str], question: str, *, dry_run: bool, yes: bool)
 
 
 def _with_suggestion(error: NotInstalled) -> str:
-    names = [each.name for each in list_installed()]
+    names = [installed.name for installed in list_installed()]
     close = get_close_matches(error.name, names, 1)
     if close:
         return f"{error}: did you mean {close[0]}?"

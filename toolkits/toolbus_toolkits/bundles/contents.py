@@ -131,7 +131,7 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
 def _files_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files below a folder, in the order of their names; links are refused."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda each: each.name)
+        found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         if is_hidden(entry.name):
             continue

@@ -45,7 +45,7 @@ class HomeState:
         place = self.home / path
         if place.is_symlink() or not place.is_dir():
             return self.exists(path)
-        return any(not each.is_dir() or each.is_symlink() for each in place.rglob("*"))
+        return any(not inner.is_dir() or inner.is_symlink() for inner in place.rglob("*"))
 
     def is_whole(self, bundle: InstalledBundle) -> bool:
         """Whether everything of an installed bundle is there, changed or not."""

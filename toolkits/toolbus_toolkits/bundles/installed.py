@@ -27,7 +27,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class InstalledBundle(BaseModel, frozen=True, extra="ignore"):
-    """One installed bundle."""
+    """A bundle, and what it has installed."""
 
     name: str
     version: str = ""
@@ -35,7 +35,7 @@ class InstalledBundle(BaseModel, frozen=True, extra="ignore"):
     form: str = "toolbus"
     """`toolbus`, `agx`, or `skill` for a skill alone."""
     origin: str = ""
-    """Where it came from, as the installer was told."""
+    """Where it came from, as given to the installer."""
     installed_at: str = ""
     """UTC, ISO 8601."""
     files: dict[str, str] = Field(default_factory=dict)
@@ -65,21 +65,23 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
         except ValueError as error:
             why = "" if isinstance(error, ValidationError) else f": {error}"
             raise BundleRefused(f"{path} is damaged{why}: restore it, or move it away") from None
-        for each in (file for bundle in found.bundles.values() for file in bundle.files):
-            real_path(home, each, path)
+        for owned in (file for bundle in found.bundles.values() for file in bundle.files):
+            real_path(home, owned, path)
         return found
 
     def find(self, name: str) -> InstalledBundle | None:
-        """Return a bundle; upper and lower case are the same."""
-        return next((each for key, each in self.bundles.items() if _same(key, name)), None)
+        """Return a bundle, None without one; upper and lower case are the same."""
+        return next((bundle for key, bundle in self.bundles.items() if _same(key, name)), None)
 
     def owner_of_file(self, path: str) -> str | None:
-        """Return the bundle that a file belongs to."""
-        return next((each.name for each in self.bundles.values() if path in each.files), None)
+        """Return the name of the bundle that installed a file; None if no bundle did."""
+        return next((bundle.name for bundle in self.bundles.values() if path in bundle.files), None)
 
     def owner_of_server(self, name: str) -> str | None:
-        """Return the bundle that an MCP server belongs to."""
-        return next((each.name for each in self.bundles.values() if name in each.servers), None)
+        """Return the name of the bundle that installed an MCP server; None if no bundle did."""
+        return next(
+            (bundle.name for bundle in self.bundles.values() if name in bundle.servers), None
+        )
 
     def with_bundle(self, bundle: InstalledBundle) -> Installed:
         """Return the same with a bundle, in the place of the one of its name."""
@@ -88,7 +90,7 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
 
     def without(self, name: str) -> Installed:
         """Return the same without a bundle."""
-        rest = {key: each for key, each in self.bundles.items() if not _same(key, name)}
+        rest = {key: bundle for key, bundle in self.bundles.items() if not _same(key, name)}
         return Installed(bundles=rest)
 
     def content(self) -> bytes:

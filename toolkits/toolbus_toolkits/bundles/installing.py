@@ -35,7 +35,7 @@ _HASH_CHARS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallResult:
-    """What was installed."""
+    """What `InstallPlan.apply` has installed, by kind."""
 
     name: str
     version: str
@@ -88,7 +88,7 @@ class InstallPlan:
 
     def lines(self) -> list[str]:
         """Return what would be done, a line each: every file, command and address. For people."""
-        return [one_line(each) for each in self._lines()]
+        return [one_line(line) for line in self._lines()]
 
     def apply(self) -> InstallResult:
         """Install the bundle.
@@ -157,7 +157,7 @@ class InstallPlan:
         for name in self.bundle.servers:
             yield _server_line(self.bundle, name)
         yield from (f"remove   MCP server {name}" for name in self.removed_servers)
-        yield from (f"warning  {each}" for each in self.warnings)
+        yield from (f"warning  {warning}" for warning in self.warnings)
 
 
 def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -> InstallPlan:
@@ -168,11 +168,11 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
     """
     replaced = state.installed.find(bundle.name)
     files = {path: digest(content) for path, content in bundle.files.items()}
-    servers = {name: entry_digest(each) for name, each in bundle.servers.items()}
+    servers = {name: entry_digest(entry) for name, entry in bundle.servers.items()}
     _check_requirements(bundle, state.installed)
     _check_shown(bundle)
     _Ownership(bundle, state, replaced, files, servers).check()
-    removed_files, removed_servers, kept = _left_over(state, replaced, files, servers)
+    removed_files, removed_servers, warnings = _left_over(state, replaced, files, servers)
     state.mcp.changed(bundle.servers, removed_servers)  # raises if it would be too large
     plan = InstallPlan(
         bundle=bundle,
@@ -182,7 +182,7 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
         replaced=replaced,
         removed_files=removed_files,
         removed_servers=removed_servers,
-        warnings=(*kept, *_missing_programs(bundle)),
+        warnings=(*warnings, *_missing_programs(bundle)),
         files=files,
         servers=servers,
         is_whole=replaced is not None and state.is_whole(replaced),
@@ -230,7 +230,7 @@ class _Ownership:
     def _refuse_existing(self, path: str) -> None:
         """Refuse a file, or the folder of a skill, that is there and of no bundle."""
         place = "/".join(path.split("/")[:2]) if path.startswith(f"{INSTALLED_FOLDER}/") else path
-        is_mine = any(each.startswith(f"{place}/") for each in self._replaced.files)
+        is_mine = any(file.startswith(f"{place}/") for file in self._replaced.files)
         if self._state.has_files(place if not is_mine else path):
             raise BundleRefused(
                 f"{self._state.home / place} exists and no bundle has installed it: move it away"
@@ -259,22 +259,22 @@ def _left_over(
     files: Mapping[str, str],
     servers: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
-    """Return what of a replaced bundle goes: files, servers; and words on what is kept."""
+    """Return what of a replaced bundle goes: files, servers; and warnings about what stays."""
     if replaced is None:
         return (), (), []
     own_files, own_servers = state.as_installed(replaced)
     old_files, old_servers = replaced.files.keys() - files, replaced.servers.keys() - servers
-    kept = [
+    warnings = [
         f"{state.home / path} was changed: it is kept, and is yours"
         for path in sorted(old_files - own_files)
         if state.exists(path)
     ]
-    kept += (
+    warnings += (
         f"MCP server {name} was changed: it is kept, and is yours"
         for name in sorted(old_servers - own_servers)
         if name in state.mcp.entries
     )
-    return tuple(sorted(old_files & own_files)), tuple(sorted(old_servers & own_servers)), kept
+    return tuple(sorted(old_files & own_files)), tuple(sorted(old_servers & own_servers)), warnings
 
 
 def _check_requirements(bundle: Bundle, installed: Installed) -> None:
@@ -288,7 +288,7 @@ def _check_requirements(bundle: Bundle, installed: Installed) -> None:
             has = "it is not installed" if found is None else f"{found.version} is installed"
             raise BundleRefused(f"it needs the bundle {name} {versions}".rstrip() + f"; {has}")
     for other in installed.bundles.values():
-        wanted = {key.lower(): each for key, each in other.requires.bundles.items()}
+        wanted = {key.lower(): required for key, required in other.requires.bundles.items()}
         versions = wanted.get(bundle.name.lower(), "")
         if other.name.lower() != bundle.name.lower() and not _meets(bundle.version, versions):
             raise BundleRefused(f"the bundle {other.name} needs {bundle.name} {versions}")

@@ -165,7 +165,7 @@ class Manifest:
 
 def read_manifest(contents: Mapping[str, bytes]) -> Manifest:
     """Return the manifest of a bundle. Raises `BundleRefused` if there is none, or for errors."""
-    found = [each for each in (BUNDLE_FILE, AGX_FILE) if each in contents]
+    found = [name for name in (BUNDLE_FILE, AGX_FILE) if name in contents]
     if len(found) == 2:
         raise BundleRefused(f"the bundle has both {BUNDLE_FILE} and {AGX_FILE}: remove one")
     if not found and SKILL_FILE in contents:
@@ -207,10 +207,12 @@ def _of_agx(read: _AgxManifest) -> Manifest:
         name=read.name,
         version=read.version,
         description=read.description,
-        skills=tuple(each.path for each in parts.skills),
-        servers=tuple((each.name, each.config_path) for each in parts.mcp_servers),
-        avatars=tuple((each.name, each.config_path) for each in parts.avatars),
-        memory_templates=tuple((each.name, each.path) for each in parts.memory_templates),
+        skills=tuple(skill.path for skill in parts.skills),
+        servers=tuple((server.name, server.config_path) for server in parts.mcp_servers),
+        avatars=tuple((avatar.name, avatar.config_path) for avatar in parts.avatars),
+        memory_templates=tuple(
+            (template.name, template.path) for template in parts.memory_templates
+        ),
     )
 
 
@@ -223,8 +225,8 @@ def validated(model: type[_ModelT], data: Mapping[str, Any], file: str) -> _Mode
         return model.model_validate(data)
     except ValidationError as error:
         words = []
-        for each in error.errors(include_url=False, include_context=False, include_input=False):
-            path = "".join(f"/{part}" for part in each["loc"])
-            why = _WORDS.get(each["type"]) or each["msg"].removeprefix("Value error, ")
+        for detail in error.errors(include_url=False, include_context=False, include_input=False):
+            path = "".join(f"/{part}" for part in detail["loc"])
+            why = _WORDS.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
             words.append(f"{file}: {path}: {why}")
         raise BundleRefused("\n".join(words[:20])) from None

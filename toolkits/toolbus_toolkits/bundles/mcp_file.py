@@ -48,7 +48,7 @@ class McpFile:
     @property
     def entries(self) -> Mapping[str, Any]:
         """The entries, by the names of their toolkits."""
-        return {toolkit_name(key): each for key, each in self._entries.items()}
+        return {toolkit_name(key): entry for key, entry in self._entries.items()}
 
     def changed(self, added: Mapping[str, Any], removed: Iterable[str]) -> bytes:
         """Return the file with some entries added, or replaced, and others removed.
@@ -57,8 +57,8 @@ class McpFile:
         not read the file with what is added.
         """
         gone = {*removed, *added}
-        kept = {key: each for key, each in self._entries.items() if toolkit_name(key) not in gone}
-        entries = {**kept, **added}
+        rest = {key: entry for key, entry in self._entries.items() if toolkit_name(key) not in gone}
+        entries = {**rest, **added}
         data: dict[str, Any] = entries
         path = entries_path(self._data) if self._data else (_KEY,)
         if path is not None:

@@ -28,7 +28,7 @@ class NotInstalled(BundleRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UninstallResult:
-    """What was removed."""
+    """What `UninstallPlan.apply` has removed, and what stays."""
 
     name: str
     files_removed: tuple[str, ...]
@@ -53,8 +53,8 @@ class UninstallPlan:
         lines = [f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()]
         lines += (f"remove   {self.home / path}" for path in self.files)
         lines += (f"remove   MCP server {name}" for name in self.servers)
-        lines += (f"keep     {each}, which was changed" for each in self.kept)
-        return [one_line(each, 1_000) for each in lines]
+        lines += (f"keep     {part}, which was changed" for part in self.kept)
+        return [one_line(line, 1_000) for line in lines]
 
     def apply(self) -> UninstallResult:
         """Remove the bundle.
@@ -85,19 +85,19 @@ def make_removal(name: str, state: HomeState) -> UninstallPlan:
     if found is None:
         raise NotInstalled(name)
     for other in state.installed.bundles.values():
-        if any(each.lower() == found.name.lower() for each in other.requires.bundles):
+        if any(required.lower() == found.name.lower() for required in other.requires.bundles):
             raise BundleRefused(f"the bundle {other.name} needs it: remove that one first")
     files, servers = state.as_installed(found)
-    changed = [each for each in found.files if each not in files and state.exists(each)]
+    changed = [path for path in found.files if path not in files and state.exists(path)]
     changed += (
-        f"MCP server {each}"
-        for each in found.servers
-        if each not in servers and each in state.mcp.entries
+        f"MCP server {server}"
+        for server in found.servers
+        if server not in servers and server in state.mcp.entries
     )
     return UninstallPlan(
         bundle=found,
         home=state.home,
-        files=tuple(each for each in found.files if each in files),
-        servers=tuple(each for each in found.servers if each in servers),
+        files=tuple(path for path in found.files if path in files),
+        servers=tuple(server for server in found.servers if server in servers),
         kept=tuple(changed),
     )

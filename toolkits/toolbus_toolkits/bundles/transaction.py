@@ -154,7 +154,7 @@ def _steps(home: Path) -> list[_Step]:
         steps = _STEPS.validate_python(read_json_file(journal, _MAX_JOURNAL_BYTES, missing=[]))
         for step in steps:
             _real(home, step.path, journal)
-            if not {*step.folders} <= {str(each) for each in Path(step.path).parents}:
+            if not {*step.folders} <= {str(parent) for parent in Path(step.path).parents}:
                 raise ValueError(f"{journal}: a folder is not one of its file")
     except ValueError as error:
         why = f"{journal}: has another form" if isinstance(error, ValidationError) else error
@@ -178,8 +178,8 @@ def _real(home: Path, path: str, source: Path) -> Path:
 
 def _missing_folders(home: Path, path: str) -> list[str]:
     """Return the folders that have to be made for a file, the innermost first."""
-    parents = (each for each in Path(path).parents if str(each) != ".")
-    return [str(each) for each in parents if not (home / each).exists()]
+    parents = (parent for parent in Path(path).parents if str(parent) != ".")
+    return [str(parent) for parent in parents if not (home / parent).exists()]
 
 
 def _remove_empty_folders(home: Path, changes: Mapping[str, bytes | None]) -> None:
