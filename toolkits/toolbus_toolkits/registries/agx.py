@@ -89,12 +89,12 @@ def _checked(skill: _Skill) -> dict[str, bytes]:
     if SKILL_FILE not in contents or not contents[SKILL_FILE]:
         raise RegistryRefused(f"it sent the skill without a {SKILL_FILE}")
     _check(SKILL_FILE, contents[SKILL_FILE], skill.checksum)
-    advertised = {each.path: each for each in skill.files or ()}
+    advertised = {file.path: file for file in skill.files or ()}
     if skill.files is not None and advertised.keys() != contents.keys():
         raise RegistryRefused("it did not send the files that it advertises")
-    for path, each in advertised.items():
-        _check(path, contents[path], each.digest.removeprefix("sha256:"))
-        if len(contents[path]) != each.size:
+    for path, file in advertised.items():
+        _check(path, contents[path], file.digest.removeprefix("sha256:"))
+        if len(contents[path]) != file.size:
             raise RegistryRefused(f"{short(path)} does not have the advertised size")
     return contents
 

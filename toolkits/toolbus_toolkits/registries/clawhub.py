@@ -145,18 +145,18 @@ class ClawhubRegistry:
 
     def _listing(self, items: list[Any]) -> Listing:
         found, left_out = [], []
-        for index, each in enumerate(items):
+        for index, item in enumerate(items):
             try:
-                found.append(_Found.model_validate(each))
+                found.append(_Found.model_validate(item))
             except ValidationError as error:
                 left_out.append(f"/{index}: {describe(error)}")
-        counts = Counter(each.slug for each in found)
+        counts = Counter(skill.slug for skill in found)
         releases = []
-        for each in found:
-            is_shared = counts[each.slug] > 1 and each.owner
-            name = f"@{each.owner}/{each.slug}" if is_shared else each.slug
-            version = each.version or (each.latest.version if each.latest else "")
-            releases.append(Release(self._entry(name, version, each.summary or ""), _unknown))
+        for skill in found:
+            is_shared = counts[skill.slug] > 1 and skill.owner
+            name = f"@{skill.owner}/{skill.slug}" if is_shared else skill.slug
+            version = skill.version or (skill.latest.version if skill.latest else "")
+            releases.append(Release(self._entry(name, version, skill.summary or ""), _unknown))
         return Listing(releases, left_out)
 
     def _entry(self, name: str, version: str, summary: str) -> RegistryEntry:
@@ -197,16 +197,16 @@ def _check(path: Path, advertised: list[_File] | None) -> None:
     except BundleRefused as error:
         raise RegistryRefused(f"the download is refused: {error}".replace(str(path), "")) from None
     shown = {
-        each.path: each for each in advertised if not any(map(is_hidden, each.path.split("/")))
+        file.path: file for file in advertised if not any(map(is_hidden, file.path.split("/")))
     }
     others = (contents.keys() - _OWN_FILES) ^ (shown.keys() - _OWN_FILES)
     if others:
         raise RegistryRefused(
             f"the download does not have the advertised files: {short(min(others))}"
         )
-    for name, each in shown.items():
+    for name, file in shown.items():
         content = contents.get(name, b"")
-        if (hashlib.sha256(content).hexdigest(), len(content)) != (each.sha256.lower(), each.size):
+        if (hashlib.sha256(content).hexdigest(), len(content)) != (file.sha256.lower(), file.size):
             raise RegistryRefused(
                 f"{short(name)} does not have the advertised SHA-256 or size: it was changed, or "
                 "the source is wrong"

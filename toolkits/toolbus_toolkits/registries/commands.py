@@ -88,7 +88,7 @@ def _add(
         )
         with locked(config_path().parent):
             sources = read_sources(config_path())
-            if any(each.name == name for each in sources):
+            if any(source.name == name for source in sources):
                 raise UsageError(
                     f"there is a registry {name}: `toolbus registry remove` removes it"
                 )
@@ -102,11 +102,11 @@ def _remove(name: Annotated[str, typer.Argument(metavar="NAME", help="The regist
     with _reporting():
         with locked(config_path().parent):
             sources = read_sources(config_path())
-            kept = [each for each in sources if each.name != name]
-            if len(kept) == len(sources):
-                known = ", ".join(each.name for each in sources) or "there are none"
+            rest = [source for source in sources if source.name != name]
+            if len(rest) == len(sources):
+                known = ", ".join(source.name for source in sources) or "there are none"
                 raise NotInRegistry(f"there is no registry {name!r}: {known}")
-            write_sources(config_path(), kept)
+            write_sources(config_path(), rest)
         typer.echo(f"removed {name}")
 
 
@@ -116,9 +116,9 @@ def _list(json: _JsonFlag = False) -> None:
     with _reporting(as_json=json):
         sources = read_sources(config_path())
         if json:
-            typer.echo(json_text([_facts(each) for each in sources]))
+            typer.echo(json_text([_facts(source) for source in sources]))
         elif sources:
-            rows = ((each.name, each.type or "", each.place) for each in sources)
+            rows = ((source.name, source.type or "", source.place) for source in sources)
             show_columns([_COLUMNS, *rows])
         else:
             _say_none()
@@ -144,8 +144,8 @@ def _search(
             typer.echo("nothing was found", err=True)
         else:
             _say_none()
-        for each in (*found.failures, *found.left_out):
-            typer.echo(printable(f"{each.source}: {each.reason}"), err=True)
+        for failure in (*found.failures, *found.left_out):
+            typer.echo(printable(f"{failure.source}: {failure.reason}"), err=True)
 
 
 @registry.command("install")
@@ -189,7 +189,7 @@ def _folder(place: str) -> Path:
     folder = Path(place).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"{place} is no folder: give a folder, or a URL with http:// or https://")
-    if any((folder / each).exists() for each in MANIFESTS):
+    if any((folder / file).exists() for file in MANIFESTS):
         raise UsageError(
             f"{place} is one bundle: give the folder that holds it, or install it with"
             " `toolbus bundle install`"

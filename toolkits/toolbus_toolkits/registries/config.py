@@ -24,7 +24,7 @@ _SOURCE: TypeAdapter[RegistrySource] = TypeAdapter(RegistrySource)
 
 
 def config_path() -> Path:
-    """Return where the file is."""
+    """Return the path of the file in `TOOLBUS_HOME`; it need not exist."""
     return home_of(os.environ) / CONFIG_FILE
 
 
@@ -34,7 +34,7 @@ def read_sources(path: Path) -> list[RegistrySource]:
     entries = found.get("sources") if isinstance(found, dict) else None
     if not isinstance(entries, list) or len(found) > 1 or len(entries) > _MAX_SOURCES:
         raise ValueError(f'{path}: must be {{"sources": [...]}} with at most {_MAX_SOURCES}')
-    return [_source(each, f"{path}: /sources/{index}") for index, each in enumerate(entries)]
+    return [_source(entry, f"{path}: /sources/{index}") for index, entry in enumerate(entries)]
 
 
 def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
@@ -46,7 +46,7 @@ def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
     if len(sources) > _MAX_SOURCES:
         raise ValueError(f"{path}: may have at most {_MAX_SOURCES} sources: remove others first")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = json_text({"sources": [_facts(each) for each in sources]}, indent=2)
+    text = json_text({"sources": [_facts(source) for source in sources]}, indent=2)
     write_atomically(path, text.encode() + b"\n", mode=0o600)
 
 

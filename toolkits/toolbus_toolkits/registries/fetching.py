@@ -87,7 +87,7 @@ class Fetcher:
         """Return the JSON value of a URL, which may be relative to that of the source.
 
         Raises `NotInRegistry` for 404 and 410, `SourceUnavailable`, and `RegistryRefused` for what
-        is no JSON or is refused.
+        is not JSON or is refused.
         """
         async with self._response(_with_query(url, query)) as response:
             body = await read_body(response, MAX_JSON_BYTES)

@@ -99,7 +99,7 @@ class RegistryHub:
         max_wait_s: float = 60.0,
     ) -> None:
         self.sources: tuple[RegistrySource, ...] = tuple(sources)
-        counts = Counter(each.name for each in self.sources)
+        counts = Counter(source.name for source in self.sources)
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
             raise ValueError(f"two sources have the name {twice[0]!r}")
@@ -133,19 +133,19 @@ class RegistryHub:
         sources = self.sources if source is None else (self._source(source),)
         found = run_on_any_thread(self._listings(sources, query))
         failures = tuple(
-            SourceFailure(each.name, one)
-            for each, one in zip(sources, found, strict=True)
+            SourceFailure(searched.name, one)
+            for searched, one in zip(sources, found, strict=True)
             if isinstance(one, str)
         )
         if failures and len(failures) == len(sources):
             raise SourceUnavailable(
                 "no source can be searched: "
-                + "; ".join(f"{each.source}: {each.reason}" for each in failures)
+                + "; ".join(f"{failure.source}: {failure.reason}" for failure in failures)
             )
         listings = [one for one in found if isinstance(one, Listing)]
         left_out = tuple(
-            SourceFailure(each.name, text)
-            for each, one in zip(sources, found, strict=True)
+            SourceFailure(searched.name, text)
+            for searched, one in zip(sources, found, strict=True)
             if isinstance(one, Listing)
             for text in one.left_out[:_MAX_LEFT_OUT]
         )
@@ -160,9 +160,9 @@ class RegistryHub:
         asked: a name is not taken from another source because the first one is down.
         """
         others = []
-        for each in self.sources:
+        for source in self.sources:
             try:
-                return run_on_any_thread(self._picked(each, name, version, kind)).entry
+                return run_on_any_thread(self._picked(source, name, version, kind)).entry
             except NotInRegistry as error:
                 others.append(str(error))
             except RoomException as error:
@@ -238,7 +238,7 @@ class RegistryHub:
         return plan if dry_run else plan.apply()
 
     async def _listings(self, sources: Sequence[RegistrySource], query: str) -> list[Listing | str]:
-        return await asyncio.gather(*(self._listing(each, query) for each in sources))
+        return await asyncio.gather(*(self._listing(source, query) for source in sources))
 
     async def _listing(self, source: RegistrySource, query: str) -> Listing | str:
         """Return what a source has, or why it failed."""
@@ -288,9 +288,9 @@ class RegistryHub:
             yield _REMOTE[source.type or "index"](source.name, fetcher)
 
     def _source(self, name: str) -> RegistrySource:
-        found = next((each for each in self.sources if each.name == name), None)
+        found = next((source for source in self.sources if source.name == name), None)
         if found is None:
-            names = ", ".join(each.name for each in self.sources) or "there are none"
+            names = ", ".join(source.name for source in self.sources) or "there are none"
             raise NotInRegistry(f"there is no source {short(name)!r}: {names}")
         return found
 
@@ -299,14 +299,14 @@ def _pick(
     releases: Sequence[Release], name: str, version: str | None, kind: Kind | None
 ) -> Release:
     """Return the release that is asked for."""
-    of_kind = [each for each in releases if kind in (None, each.entry.kind)]
-    fitting = [each for each in of_kind if version in (None, each.entry.version)]
-    if len({each.entry.kind for each in fitting}) > 1:
+    of_kind = [release for release in releases if kind in (None, release.entry.kind)]
+    fitting = [release for release in of_kind if version in (None, release.entry.version)]
+    if len({release.entry.kind for release in fitting}) > 1:
         raise RegistryRefused(f"{_shown(name, None)} is a bundle and a skill: name the kind")
     found = latest(fitting)
     if found is not None:
         return found
-    others = sorted({each.entry.version for each in of_kind})
+    others = sorted({release.entry.version for release in of_kind})
     known = f"; it has {', '.join(map(short, others[:20]))}" if others else ""
     raise NotInRegistry(f"it does not have {_shown(name, version)}{known}")
 
@@ -328,9 +328,9 @@ def _merged(listings: Iterable[Listing], kind: Kind | None) -> tuple[RegistryEnt
     merged: dict[tuple[str, str], RegistryEntry] = {}
     for listing in listings:
         releases: dict[tuple[str, str], list[Release]] = {}
-        for each in listing.releases:
-            if kind in (None, each.entry.kind):
-                releases.setdefault((each.entry.kind, each.entry.name), []).append(each)
+        for release in listing.releases:
+            if kind in (None, release.entry.kind):
+                releases.setdefault((release.entry.kind, release.entry.name), []).append(release)
         for key, group in releases.items():
             best = latest(group)
             assert best is not None

@@ -72,10 +72,10 @@ class LocalRegistry:
             places = sorted(self._folder.expanduser().iterdir())
         except OSError as error:
             raise RegistryRefused(f"its folder cannot be read: {error.strerror}") from None
-        kept = [each for each in places if not each.name.startswith(".") and _may_have(each)]
-        if len(kept) > MAX_PLACES:
+        found = [place for place in places if not place.name.startswith(".") and _may_have(place)]
+        if len(found) > MAX_PLACES:
             raise RegistryRefused(f"its folder has more than {MAX_PLACES:,} bundles and skills")
-        yield from kept
+        yield from found
 
     def _release(self, place: Path) -> Release:
         contents = read_contents(place)
@@ -103,11 +103,11 @@ def _of_skill(contents: Mapping[str, bytes]) -> str:
 def _may_have(place: Path) -> bool:
     if place.suffix.lower() == ".zip":
         return place.is_file()
-    return any(os.path.lexists(place / each) for each in MANIFESTS)
+    return any(os.path.lexists(place / file) for file in MANIFESTS)
 
 
 def _copy(place: Path, target: Path) -> Path:
-    """Copy a zip or a folder without its hidden files, which are no part of a bundle.
+    """Copy a zip or a folder without its hidden files, which are not part of a bundle.
 
     Links in it stay links, which the installer refuses.
     """

@@ -197,25 +197,25 @@ class Listing:
             make: Validates an item, and makes its release.
         """
         found = cls([], [])
-        for index, each in enumerate(items):
+        for index, item in enumerate(items):
             try:
-                found.releases.append(make(each))
+                found.releases.append(make(item))
             except ValidationError as error:
                 found.left_out.append(f"{path}/{index}: {describe(error)}")
         return found
 
     def matching(self, query: str) -> Listing:
         """Return the releases that match a query, in all versions."""
-        kept = [
-            each
-            for each in self.releases
-            if matches(query, each.entry.name, each.entry.description)
+        found = [
+            release
+            for release in self.releases
+            if matches(query, release.entry.name, release.entry.description)
         ]
-        return Listing(kept, self.left_out)
+        return Listing(found, self.left_out)
 
     def named(self, name: str) -> list[Release]:
         """Return the releases of a name."""
-        return [each for each in self.releases if each.entry.name == name]
+        return [release for release in self.releases if release.entry.name == name]
 
 
 @plain_dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def matches(query: str, name: str, description: str) -> bool:
 
 def latest(releases: Iterable[Release]) -> Release | None:
     """Return the release of the highest version; pre-releases only if there is no other."""
-    return max(releases, key=lambda each: _order(each.entry.version), default=None)
+    return max(releases, key=lambda release: _order(release.entry.version), default=None)
 
 
 def name_key(name: str) -> str:
@@ -257,10 +257,10 @@ def describe(error: ValidationError) -> str:
     """Return what is wrong with a source, without its values."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     texts = (
-        "/".join(map(str, each["loc"]))
-        + (": " if each["loc"] else "")
-        + each["msg"].removeprefix("Value error, ")
-        for each in errors
+        "/".join(map(str, detail["loc"]))
+        + (": " if detail["loc"] else "")
+        + detail["msg"].removeprefix("Value error, ")
+        for detail in errors
     )
     return "; ".join(one_line(text, 200) for text in texts)
 
