@@ -33,7 +33,7 @@ __all__ = [
 class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
     """The folders of the toolkit `skills`, and what is switched on for its gates.
 
-    Raises `ValidationError` for a path that is no folder.
+    Raises `ValidationError` for a path that is not a folder.
     """
 
     paths: Annotated[tuple[Path, ...], OperatorOnly] = Field(
@@ -46,9 +46,9 @@ class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("paths")
     @classmethod
     def _must_be_folders(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
-        for each in paths:
-            if not each.expanduser().is_dir():
-                raise ValueError(f"{str(each)!r} is no folder: name one that holds skills")
+        for path in paths:
+            if not path.expanduser().is_dir():
+                raise ValueError(f"{str(path)!r} is no folder: name one that holds skills")
         return paths
 
 

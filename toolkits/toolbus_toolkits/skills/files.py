@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["UnreadableFile", "inside", "read_bytes", "text_of"]
 
-# A FIFO does not block, and the last part of a path is no link.
+# A FIFO does not block, and the last part of a path is not a link.
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)
@@ -41,7 +41,7 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def read_bytes(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """Return at most `max_bytes` + 1 bytes of a regular file that is no link, and its facts."""
+    """Return at most `max_bytes` + 1 bytes of a regular file that is not a link, and its facts."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:

@@ -117,7 +117,7 @@ def _make_loader(yaml: Any) -> Any:
             return made
 
     Loader.yaml_implicit_resolvers = {
-        first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:timestamp"]
+        first: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in Loader.yaml_implicit_resolvers.items()
     }
     return Loader
@@ -146,16 +146,16 @@ def _check_events(yaml: Any, events: Iterator[yaml.Event], what: str) -> None:
 
 
 def _check_value(value: Any, path: str) -> None:
-    """Raise ValueError, with the path, for what is no JSON. The depth is bounded already."""
+    """Raise ValueError, with the path, for what is not JSON. The depth is bounded already."""
     if isinstance(value, dict):
-        for key, each in value.items():
+        for key, member in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{path or '/'}: the key {key!r} must be text: put it in quotes")
             _check_value(key, path)
-            _check_value(each, f"{path}/{key[:_LINE_CHARS]}")
+            _check_value(member, f"{path}/{key[:_LINE_CHARS]}")
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            _check_value(each, f"{path}/{index}")
+        for index, item in enumerate(value):
+            _check_value(item, f"{path}/{index}")
     elif isinstance(value, str):
         if _SURROGATE.search(value):
             raise ValueError(

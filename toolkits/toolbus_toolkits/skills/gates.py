@@ -43,15 +43,15 @@ class SkillGate:
             return ""
         if self.os and facts.system not in map(_system, self.os):
             return f"needs the system {' or '.join(self.os)}"
-        missing = [each for each in self.bins if not facts.has_program(each)]
+        missing = [program for program in self.bins if not facts.has_program(program)]
         if missing:
             return f"needs programs that are not on the path: {', '.join(missing)}"
         if self.any_bins and not any(map(facts.has_program, self.any_bins)):
             return f"needs one of these programs on the path: {', '.join(self.any_bins)}"
-        missing = [each for each in self.env if not facts.environ.get(each)]
+        missing = [variable for variable in self.env if not facts.environ.get(variable)]
         if missing:
             return f"needs environment variables: {', '.join(missing)}"
-        missing = [each for each in self.config if each not in facts.config]
+        missing = [name for name in self.config if name not in facts.config]
         if missing:
             return f"needs to be switched on with config: {', '.join(missing)}"
         return ""
@@ -101,25 +101,25 @@ def _gate_of(value: object, path: str) -> SkillGate:
     if not isinstance(value, Mapping):
         raise ValueError(f"{path} must be a mapping")
     found: dict[str, Any] = {}
-    for key, each in value.items():
+    for key, condition in value.items():
         name = _OLD_NAMES.get(key, key)
         if name in found or name not in (*_LISTS, "always"):
             known = ", ".join((*_LISTS, "always"))
             raise ValueError(f"{path}.{key} is unknown or there twice: a gate has {known}")
         if name == "always":
-            if not isinstance(each, bool):
+            if not isinstance(condition, bool):
                 raise ValueError(f"{path}.always must be true or false")
-            found[name] = each
+            found[name] = condition
         else:
-            found[name] = _names(each, f"{path}.{key}")
+            found[name] = _names(condition, f"{path}.{key}")
     return SkillGate(**found)
 
 
 def _names(value: object, path: str) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(each, str) and each for each in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{path} must be a list of names")
-    if any(set(each) & set("/\\\0\n") for each in names):
+    if any(set(name) & set("/\\\0\n") for name in names):
         raise ValueError(f"{path} must contain names without a path")
     return tuple(names)
 

@@ -69,7 +69,7 @@ class Skills:
         self._environ = os.environ if environ is None else environ
         self._config = frozenset(config)
         sources = standard_sources(self._environ) if paths is None else paths
-        self._scanners = [SkillScanner(each) for each in checked_sources(sources)]
+        self._scanners = [SkillScanner(source) for source in checked_sources(sources)]
         self._renew_lock()
         call_in_children(self._renew_lock)  # another thread may hold it at a fork
         self._logged: set[SkippedSkill] = set()
@@ -104,15 +104,15 @@ class Skills:
     def entries(self) -> tuple[SkillEntry, ...]:
         """Return the skills as `list_skills` shows them."""
         return tuple(
-            SkillEntry(each.name, each.description, each.source.name, each.source.operator)
-            for each in self.list()
+            SkillEntry(skill.name, skill.description, skill.source.name, skill.source.operator)
+            for skill in self.list()
         )
 
     def view(self, name: str, file: str | None = None) -> SkillText:
         """Return the text of a skill, or of another text file of its folder.
 
         Raises `ToolFailed` if there is no such skill or file, or the file is outside of the folder,
-        hidden or no text.
+        hidden or not text.
         """
         try:
             skill = self.get(name)
@@ -129,23 +129,23 @@ class Skills:
         skills: dict[str, Skill] = {}
         skipped: list[SkippedSkill] = []
         with self._lock:
-            found = [each for scanner in self._scanners for each in scanner.scan()]
-            self._log({each for each in found if isinstance(each, SkippedSkill)})
-        for each in found:
-            if isinstance(each, SkippedSkill):
-                skipped.append(each)
-            elif reason := _left_out(each, facts, skills):
-                skipped.append(SkippedSkill(each.path, reason))
+            found = [candidate for scanner in self._scanners for candidate in scanner.scan()]
+            self._log({candidate for candidate in found if isinstance(candidate, SkippedSkill)})
+        for candidate in found:
+            if isinstance(candidate, SkippedSkill):
+                skipped.append(candidate)
+            elif reason := _left_out(candidate, facts, skills):
+                skipped.append(SkippedSkill(candidate.path, reason))
             else:
-                skills[each.key] = each
-        ordered = sorted(skills.values(), key=lambda each: each.key)
-        by_name = MappingProxyType({each.name: each for each in ordered})
+                skills[candidate.key] = candidate
+        ordered = sorted(skills.values(), key=lambda skill: skill.key)
+        by_name = MappingProxyType({skill.name: skill for skill in ordered})
         return _Snapshot(by_name, tuple(skipped))
 
     def _log(self, faulty: set[SkippedSkill]) -> None:
         """Log each faulty skill once; one whose gate is shut is as it should be."""
-        for each in sorted(faulty - self._logged):
-            _logger.warning("the skill %s is left out: %s", each.path, each.reason)
+        for skipped in sorted(faulty - self._logged):
+            _logger.warning("the skill %s is left out: %s", skipped.path, skipped.reason)
         self._logged = faulty
 
 
@@ -166,7 +166,7 @@ def _checked_template(template: str | None) -> str | None:
         raise TypeError(f"template must be text, not {type(template).__name__}")
     for _, field, spec, conversion in Formatter().parse(template):
         if field is not None and (field not in TEMPLATE_FIELDS or spec or conversion):
-            names = ", ".join(f"{{{each}}}" for each in TEMPLATE_FIELDS)
+            names = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
             raise ValueError(
                 f"template has the field {field!r}: write {names}, and {{{{ for a brace"
             )

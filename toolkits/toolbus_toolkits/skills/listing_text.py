@@ -25,8 +25,8 @@ def listing_text(skills: Sequence[Skill], template: str | None) -> str:
         skills: In their order.
         template: The line of one skill of the operator, checked.
     """
-    own = [_line(each, template or _LINE) for each in skills if each.source.operator]
-    others = [_quoted(each) for each in skills if not each.source.operator]
+    own = [_line(skill, template or _LINE) for skill in skills if skill.source.operator]
+    others = [_quoted(skill) for skill in skills if not skill.source.operator]
     parts = [
         "\n".join([header, *lines])
         for header, lines in ((_HEADER, own), (_OTHERS, others))
@@ -54,6 +54,9 @@ def shortened(text: str) -> str:
     """Return text in one line, without characters that are invisible, and cut."""
     shown = text
     if not text.isprintable():
-        marked = (each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+        marked = (
+            character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+            for character in text
+        )
         shown = "".join(marked)
     return shown if len(shown) <= _MAX_CHARS else f"{shown[: _MAX_CHARS - 1]}…"

@@ -83,13 +83,13 @@ class SkillScanner:
         except (OSError, RuntimeError, ValueError) as error:
             return [SkippedSkill(self._source.path, f"cannot be read: {_reason(error)}")]
         found: list[Skill | SkippedSkill] = []
-        for each in self._candidates(str(root)):
-            if isinstance(each, SkippedSkill):
-                found.append(each)
+        for candidate in self._candidates(str(root)):
+            if isinstance(candidate, SkippedSkill):
+                found.append(candidate)
             else:
-                entry = self._read(each, root, known.get(each))
+                entry = self._read(candidate, root, known.get(candidate))
                 if entry is not None:
-                    self._known[each] = entry
+                    self._known[candidate] = entry
                     found.append(entry.found)
         return found
 
@@ -103,10 +103,10 @@ class SkillScanner:
             if isinstance(group, SkippedSkill) or _has_skill(group):
                 yield group
             else:
-                for each in self._folders(group, root):
+                for folder in self._folders(group, root):
                     left -= 1
-                    if isinstance(each, SkippedSkill) or _has_skill(each):
-                        yield each
+                    if isinstance(folder, SkippedSkill) or _has_skill(folder):
+                        yield folder
                     if left <= 0:
                         break
             left -= 1
@@ -119,18 +119,18 @@ class SkillScanner:
         try:
             with os.scandir(path) as entries:
                 found = sorted(
-                    (each.path, each.is_symlink()) for each in entries if _is_searched(each)
+                    (entry.path, entry.is_symlink()) for entry in entries if _is_searched(entry)
                 )
         except FileNotFoundError:
             return
         except OSError as error:
             yield SkippedSkill(Path(path), f"cannot be read: {_reason(error)}")
             return
-        for each, is_link in found:
+        for folder, is_link in found:
             if is_link:
-                yield from self._linked(each, root)
+                yield from self._linked(folder, root)
             else:
-                yield each
+                yield folder
 
     def _linked(self, folder: str, root: str) -> Iterator[str | SkippedSkill]:
         """Yield a link to a folder; one that leaves the source as skipped."""

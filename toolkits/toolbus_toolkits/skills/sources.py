@@ -63,8 +63,8 @@ def checked_sources(paths: Iterable[str | os.PathLike[str] | SkillSource]) -> li
     """Return sources in the order in which they count. Raises `TypeError` for anything else."""
     if isinstance(paths, str | os.PathLike | SkillSource):
         raise TypeError("paths must be a list of paths or SkillSource(...)")
-    sources = [each if isinstance(each, SkillSource) else SkillSource(Path(each)) for each in paths]
-    return sorted(sources, key=lambda each: (-each.priority, str(each.path)))
+    sources = [path if isinstance(path, SkillSource) else SkillSource(Path(path)) for path in paths]
+    return sorted(sources, key=lambda source: (-source.priority, str(source.path)))
 
 
 def standard_sources(

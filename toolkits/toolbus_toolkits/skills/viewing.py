@@ -29,10 +29,10 @@ def skill_text(skill: Skill, file: str | None) -> SkillText:
         source = skill.source
         return SkillText(skill.name, text, source.name, source.operator, file, (), is_cut)
     files: list[str] = []
-    for each in _files(skill.base_dir, ""):
+    for name in _files(skill.base_dir, ""):
         if len(files) == MAX_FILES:
             return _body(skill, files, is_cut=True)
-        files.append(each)
+        files.append(name)
     return _body(skill, files)
 
 
@@ -51,14 +51,14 @@ def _file_text(skill: Skill, file: str) -> tuple[str, bool]:
     """Return the text of a file, and whether it was cut."""
     parts = PurePosixPath(file).parts
     is_outside = file.startswith("/") or "\\" in file or "\0" in file or ":" in file
-    if is_outside or not parts or any(each.startswith(".") for each in parts):
+    if is_outside or not parts or any(part.startswith(".") for part in parts):
         raise ToolFailed(
             f"{file[:200]!r} is not a file of the skill {skill.name}: name it relative to the"
             " skill, without .. and hidden names"
         )
     try:
         path = inside(skill.base_dir.joinpath(*parts), skill.base_dir)
-        if any(each.startswith(".") for each in path.relative_to(skill.base_dir).parts):
+        if any(part.startswith(".") for part in path.relative_to(skill.base_dir).parts):
             raise UnreadableFile("is a link to a hidden file")
         content, _ = read_bytes(path, MAX_VIEW_BYTES)
         is_cut = len(content) > MAX_VIEW_BYTES
@@ -71,20 +71,20 @@ def _files(folder: Path, prefix: str, depth: int = 1) -> Iterator[str]:
     """Yield the files below a folder by name, without hidden ones and links."""
     try:
         with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda each: each.name)
+            entries = sorted(found, key=lambda entry: entry.name)
     except OSError:
         return
-    for each in entries:
-        if each.name.startswith(".") or each.is_symlink() or not _can_be_named(each.name):
+    for entry in entries:
+        if entry.name.startswith(".") or entry.is_symlink() or not _can_be_named(entry.name):
             continue
-        name = f"{prefix}{each.name}"
-        if each.is_dir(follow_symlinks=False):
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
             if depth < _MAX_DEPTH:
-                yield from _files(Path(each.path), f"{name}/", depth + 1)
-        elif name != SKILL_FILE and each.is_file(follow_symlinks=False):
+                yield from _files(Path(entry.path), f"{name}/", depth + 1)
+        elif name != SKILL_FILE and entry.is_file(follow_symlinks=False):
             yield name
 
 
 def _can_be_named(name: str) -> bool:
-    """Return whether a caller can write a name: it is text, and no path of another system."""
+    """Return whether a caller can write a name: it is text, and not a path of another system."""
     return name.isprintable() and not set(name) & {"\\", ":"}
