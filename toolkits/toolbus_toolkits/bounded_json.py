@@ -76,7 +76,7 @@ def _without_depth(text: str, constants: list[str]) -> str:
         text: The JSON text.
         constants: Gets the source of each such place, and of each constant, in order.
     """
-    kept: list[str] = []
+    pieces: list[str] = []
     depth = end = start = 0
     for token in _TOKEN.finditer(text):
         found = token[0]
@@ -86,13 +86,13 @@ def _without_depth(text: str, constants: list[str]) -> str:
                 start = token.start()
         elif found in "]}":
             if depth == MAX_JSON_DEPTH + 1:
-                kept += [text[end:start], "NaN"]
+                pieces += [text[end:start], "NaN"]
                 end = token.end()
                 constants.append(text[start:end])
             depth -= 1
         elif found[0] != '"' and depth <= MAX_JSON_DEPTH:
             constants.append(found)
-    return "".join([*kept, text[end:]])
+    return "".join([*pieces, text[end:]])
 
 
 def _integer_or_source(digits: str) -> Any:

@@ -175,7 +175,9 @@ def debian_packages() -> Iterator[Package]:
 
 def _insert(connection: sqlite3.Connection, packages: Iterable[Package]) -> None:
     for package in packages:
-        always = {each.requires for each in package.dependencies if each.extra is None}
+        always = {
+            dependency.requires for dependency in package.dependencies if dependency.extra is None
+        }
         connection.execute(
             "INSERT INTO packages VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -186,8 +188,8 @@ def _insert(connection: sqlite3.Connection, packages: Iterable[Package]) -> None
         connection.executemany(
             "INSERT INTO dependencies VALUES (?, ?, ?, ?)",
             (
-                (package.name, each.requires, each.extra, package.source)
-                for each in package.dependencies
+                (package.name, dependency.requires, dependency.extra, package.source)
+                for dependency in package.dependencies
             ),
         )
 
@@ -267,5 +269,5 @@ def _debian_package(fields: list[str]) -> Package:
         summary=summary or None,
         files=sum(1 for line in files.splitlines() if line.strip()),
         size_bytes=int(size_kib) * 1024 if size_kib.isdigit() else None,
-        dependencies=tuple(Dependency(each) for each in dict.fromkeys(names) if each),
+        dependencies=tuple(Dependency(required) for required in dict.fromkeys(names) if required),
     )

@@ -9,7 +9,7 @@ from toolbus.tools.schema_parts import SUBSCHEMAS, Holds
 __all__ = ["shortened", "with_short_texts"]
 
 _VALUES = frozenset({"const", "default", "enum", "example", "examples"})
-"""Keywords whose values are data, in which `description` is no description."""
+"""Keywords whose values are data, in which `description` is not a description."""
 
 
 def shortened(text: str, limit: int) -> str:
