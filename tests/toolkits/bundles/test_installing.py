@@ -156,7 +156,7 @@ def test_what_was_changed_since_stays(home: Path, source: Path) -> None:
     plan = bundles.plan_install(bundle(source / "2", version="2.0"), home=home, replace=True)
     assert any(f"{changed} was changed: it is kept" in each for each in plan.lines())
     removed = bundles.uninstall("office", home=home)
-    assert removed.kept == ("installed-skills/old/SKILL.md", "MCP server files")
+    assert removed.retained == ("installed-skills/old/SKILL.md", "MCP server files")
     assert changed.read_text() == "mine now"
     assert json.loads((home / "mcp.json").read_text()) == edited
 

@@ -34,7 +34,7 @@ class UninstallResult:
     files_removed: tuple[str, ...]
     """Paths below `TOOLBUS_HOME`."""
     mcp_servers_removed: tuple[str, ...]
-    kept: tuple[str, ...]
+    retained: tuple[str, ...]
     """Files and MCP servers that were changed since: they stay, and are the user's."""
 
 
@@ -46,14 +46,14 @@ class UninstallPlan:
     home: Path
     files: tuple[str, ...]
     servers: tuple[str, ...]
-    kept: tuple[str, ...]
+    retained: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Return what would be done, a line each. For people."""
         lines = [f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()]
         lines += (f"remove   {self.home / path}" for path in self.files)
         lines += (f"remove   MCP server {name}" for name in self.servers)
-        lines += (f"keep     {part}, which was changed" for part in self.kept)
+        lines += (f"keep     {part}, which was changed" for part in self.retained)
         return [one_line(line, 1_000) for line in lines]
 
     def apply(self) -> UninstallResult:
@@ -72,7 +72,7 @@ class UninstallPlan:
             name=self.bundle.name,
             files_removed=self.files,
             mcp_servers_removed=self.servers,
-            kept=self.kept,
+            retained=self.retained,
         )
 
 
@@ -99,5 +99,5 @@ def make_removal(name: str, state: HomeState) -> UninstallPlan:
         home=state.home,
         files=tuple(path for path in found.files if path in files),
         servers=tuple(server for server in found.servers if server in servers),
-        kept=tuple(changed),
+        retained=tuple(changed),
     )
