@@ -29,7 +29,7 @@ from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired
 from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
 from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
-from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
 from toolbus_server.cluster.redis.refusal_log import RefusalLog
 from toolbus_server.cluster.redis_outage import RedisOutage
 from toolbus_server.cluster.remote_admin import RemoteAdmin
@@ -39,14 +39,12 @@ from toolbus_server.cluster.room_index import rooms_elsewhere
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
 from toolbus_server.rooms.hub import Hub
 
-__all__ = ["HEARTBEAT_S", "LEASE_S", "PEER_WINDOW_BYTES", "Node"]
+__all__ = ["HEARTBEAT_S", "LEASE_S", "Node"]
 
 HEARTBEAT_S = 3.0
 """Seconds between two renewals of the lease."""
 LEASE_S = 10.0
 """Seconds until a lease that is not renewed expires; until then a dead node counts as alive."""
-PEER_WINDOW_BYTES = 8 * 1024 * 1024
-"""Bytes in flight to one node from all others; Redis disconnects a slow subscriber at 8 MiB."""
 _MIN_WINDOW_BYTES = 64 * 1024
 _STOP_S = 1.0
 """Seconds that a stopping node waits for its last changes to be published, at drain and at stop."""
@@ -264,7 +262,7 @@ class Node:
 
     def window(self) -> int:
         """Return how many bytes may be in flight to one node."""
-        return max(_MIN_WINDOW_BYTES, PEER_WINDOW_BYTES // max(1, len(self._peers)))
+        return max(_MIN_WINDOW_BYTES, INBOX_WINDOW_BYTES // max(1, len(self._peers)))
 
     # Events of the connection to Redis
 

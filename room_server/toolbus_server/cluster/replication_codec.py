@@ -21,8 +21,8 @@ from toolbus.auth.grants import ApiScope
 from toolbus.errors import RoomException
 from toolbus.wire import ParticipantId, pack_body, unpack_body
 from toolbus_server.calls.call_state import Offer
-from toolbus_server.registry.generations import Claim, Generation
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.generations import Claim
+from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 

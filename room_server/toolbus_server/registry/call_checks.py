@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
-from toolbus_server.registry.generations import Generation
-from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.request_options import bad_option
 
 __all__ = ["affinity_of", "check_grant", "check_pin", "check_principal", "no_host_error"]

@@ -1,4 +1,4 @@
-"""The generations of a toolkit: the hosts of each definition, and the order in which they serve.
+"""The order in which the generations of a toolkit serve, and the place of a new one in it.
 
 Pure, and the same at every node: the order depends only on the generations that are present, not on
 how they arrived (PROTOCOL.md, REG-9 and REG-22).
@@ -8,63 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from packaging.version import InvalidVersion, Version
 
-from toolbus.untrusted_text import one_line
-from toolbus_server.registry.host_choice import HostChoice
-from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
+from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 
-if TYPE_CHECKING:
-    from toolbus_server.registry.models import Participant
-
-__all__ = ["NO_CLAIM", "Claim", "Generation", "ServingChange", "place", "ranked"]
+__all__ = ["NO_CLAIM", "Claim", "ServingChange", "place", "settle"]
 
 _VersionKey: TypeAlias = tuple[()] | tuple[Version]
 _Rank: TypeAlias = tuple[int, _VersionKey, int, str]
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Generation:
-    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
-
-    number: int
-    """Its place in the order of arrival."""
-    definition: Definition
-    hosts: list[Participant] = field(default_factory=list)
-    shared_with: frozenset[str] = frozenset()
-    """Who else sees it while it serves, if it is private."""
-    base: int = 0
-    """It precedes all generations below this number; its own number if it superseded all others."""
-    last_call_at: float | None = None
-    """When a call last went to it, by the event loop's clock."""
-    _choice: HostChoice[Participant] | None = None
-
-    @property
-    def choice(self) -> HostChoice[Participant]:
-        """The choice among its hosts, of which there is at least one."""
-        if self._choice is None:
-            self._choice = HostChoice(self.hosts)
-        return self._choice
-
-    def hosts_changed(self) -> None:
-        """Choose anew: a host was added, removed or replaced, or its node drains."""
-        self._choice = None
-
-    def without_manifest(self) -> Generation:
-        """Return the same generation with the name, digest and version of its definition only."""
-        known = self.definition
-        definition = LazyDefinition(known.name, known.digest, known.version, b"")
-        return Generation(self.number, definition, [], self.shared_with, self.base)
-
-    def __str__(self) -> str:
-        """Its version and digest, for logs and messages."""
-        version = self.definition.version
-        text = f"version {one_line(version)}" if version else "a definition without a version"
-        return f"{text} (digest {self.definition.digest[:12]})"
 
 
 class Claim(NamedTuple):
@@ -103,7 +57,7 @@ def _version_key(text: str) -> _VersionKey:
         return ()
 
 
-def ranked(generations: Sequence[Generation]) -> list[Generation]:
+def _ranked(generations: Sequence[Generation]) -> list[Generation]:
     """Return the generations that have hosts, the one that serves last."""
     # Sorted when asked and not kept in order: the floor of one depends on the bases of all that are
     # present, so one host that leaves may change the order of the others. One without hosts counts
@@ -126,6 +80,29 @@ def ranked(generations: Sequence[Generation]) -> list[Generation]:
         return floor, _version_key(definition.version), -each.number, definition.digest
 
     return sorted(present, key=rank)
+
+
+def settle(
+    toolkit: RegisteredToolkit, generations: list[Generation], by: Participant | None = None
+) -> ServingChange | None:
+    """Keep the generations that have hosts, and let the highest of them serve.
+
+    Args:
+        toolkit: Whose generations they are.
+        generations: All of them, in any order.
+        by: The participant that registers, if one does.
+
+    Returns:
+        What changed, if another definition serves now.
+    """
+    before = toolkit.generations[-1] if toolkit.generations else None
+    toolkit.generations = _ranked(generations)
+    if not toolkit.generations:
+        return None
+    toolkit.serving = toolkit.generations[-1]
+    if before is None or before is toolkit.serving:
+        return None
+    return ServingChange(before, toolkit.serving, by)
 
 
 def place(

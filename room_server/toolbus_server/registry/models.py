@@ -1,4 +1,4 @@
-"""The values that a room consists of: participants, toolkits, reservations.
+"""The values that a room consists of: participants, toolkits and generations, reservations.
 
 Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 """
@@ -11,11 +11,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
+from toolbus.untrusted_text import one_line
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
-from toolbus_server.registry.generations import Generation, ServingChange, ranked
+from toolbus_server.registry.host_choice import HostChoice
+from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
     "NO_ALIAS",
+    "Generation",
     "Identity",
     "Participant",
     "RegisteredToolkit",
@@ -182,6 +185,46 @@ class Participant:
         return known
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Generation:
+    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
+
+    number: int
+    """Its place in the order of arrival."""
+    definition: Definition
+    hosts: list[Participant] = field(default_factory=list)
+    shared_with: frozenset[str] = frozenset()
+    """Who else sees it while it serves, if it is private."""
+    base: int = 0
+    """It precedes all generations below this number; its own number if it superseded all others."""
+    last_call_at: float | None = None
+    """When a call last went to it, by the event loop's clock."""
+    _choice: HostChoice[Participant] | None = None
+
+    @property
+    def choice(self) -> HostChoice[Participant]:
+        """The choice among its hosts, of which there is at least one."""
+        if self._choice is None:
+            self._choice = HostChoice(self.hosts)
+        return self._choice
+
+    def hosts_changed(self) -> None:
+        """Choose anew: a host was added, removed or replaced, or its node drains."""
+        self._choice = None
+
+    def without_manifest(self) -> Generation:
+        """Return the same generation with the name, digest and version of its definition only."""
+        known = self.definition
+        definition = LazyDefinition(known.name, known.digest, known.version, b"")
+        return Generation(self.number, definition, [], self.shared_with, self.base)
+
+    def __str__(self) -> str:
+        """Its version and digest, for logs and messages."""
+        version = self.definition.version
+        text = f"version {one_line(version)}" if version else "a definition without a version"
+        return f"{text} (digest {self.definition.digest[:12]})"
+
+
 @dataclass(slots=True, eq=False)
 class Reservation:
     """A name without hosts that stays reserved for its owner for a while."""
@@ -212,27 +255,6 @@ class RegisteredToolkit:
     """The number of its last published change among those of its room."""
     was_shared: bool = False
     """Whether others than its owner may have seen it, if it is private."""
-
-    def settle(
-        self, generations: list[Generation], by: Participant | None = None
-    ) -> ServingChange | None:
-        """Keep the generations that have hosts, and let the highest of them serve.
-
-        Args:
-            generations: All of them, in any order.
-            by: The participant that registers, if one does.
-
-        Returns:
-            What changed, if another definition serves now.
-        """
-        before = self.generations[-1] if self.generations else None
-        self.generations = ranked(generations)
-        if not self.generations:
-            return None
-        self.serving = self.generations[-1]
-        if before is None or before is self.serving:
-            return None
-        return ServingChange(before, self.serving, by)
 
     @property
     def is_present(self) -> bool:

@@ -18,12 +18,13 @@ from toolbus_server.registry.call_checks import no_host_error
 from toolbus_server.registry.generations import (
     NO_CLAIM,
     Claim,
-    Generation,
     ServingChange,
     place,
+    settle,
 )
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
+    Generation,
     Identity,
     Participant,
     RegisteredToolkit,
@@ -341,7 +342,7 @@ class RoomState:
             if claim := places.get(generation.definition.digest):
                 known = (generation, claim, generation.number)
                 generation.number, generation.base = place(toolkit.generations, *known)
-        serving = toolkit.settle(toolkit.generations)
+        serving = settle(toolkit, toolkit.generations)
         return [] if serving is None else [ToolkitChange("toolkit_changed", toolkit, serving)]
 
     def _join_generation(
@@ -364,7 +365,7 @@ class RoomState:
         generation.number, generation.base = number, base
         generation.hosts.append(participant)
         generation.hosts_changed()
-        serving = toolkit.settle(generations, by=participant)
+        serving = settle(toolkit, generations, by=participant)
         if toolkit not in participant.toolkits:
             participant.toolkits.append(toolkit)
         return generation, serving
@@ -397,7 +398,7 @@ class RoomState:
     def _drain_host(
         self, toolkit: RegisteredToolkit, participant: Participant
     ) -> ServingChange | None:
-        serving = toolkit.settle(self._without(toolkit, participant))
+        serving = settle(toolkit, self._without(toolkit, participant))
         if participant not in toolkit.draining:
             toolkit.draining.append(participant)
         return serving
@@ -418,7 +419,7 @@ class RoomState:
     def _drop(
         self, toolkit: RegisteredToolkit, participant: Participant, *, reserve: bool = False
     ) -> list[ToolkitChange]:
-        serving = toolkit.settle(self._without(toolkit, participant))
+        serving = settle(toolkit, self._without(toolkit, participant))
         participant.toolkits.remove(toolkit)
         if participant in toolkit.draining:
             toolkit.draining.remove(participant)

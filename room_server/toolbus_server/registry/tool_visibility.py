@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 
 from toolbus.auth.grants import SeenTools, ToolRights
 from toolbus.wire import ToolManifest
-from toolbus_server.registry.generations import Generation
-from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = ["MAX_KEPT_TOOLS", "STEP_EFFORT", "Listing", "Steps", "ToolVisibility"]

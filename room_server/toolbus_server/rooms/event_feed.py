@@ -22,9 +22,8 @@ from toolbus.errors import Unavailable
 from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
-from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.issuers import Issuers
-from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.rooms.fair_scheduler import FairScheduler, pack_once

@@ -11,8 +11,7 @@ from toolbus.errors import QuotaExceeded
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.identity_usage import IdentityUsage, IdentityUsages
-from toolbus_server.registry.generations import Generation
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 
 __all__ = ["MAX_PARTICIPANT_BYTES", "ManifestQuota"]
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from toolbus.concurrency.timers import Deadlines
 from toolbus_server import identity_usage
 from toolbus_server.identity_usage import IdentityUsage, IdentityUsages
-from toolbus_server.registry.generations import Generation
-from toolbus_server.registry.models import Identity
+from toolbus_server.registry.models import Generation, Identity
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
 

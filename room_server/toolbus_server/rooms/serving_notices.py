@@ -12,8 +12,7 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import Notice, encode
 from toolbus_server.calls.router import RoutedRoom
-from toolbus_server.registry.generations import Generation
-from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RegistrationResult, ToolkitChange
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 

@@ -35,9 +35,14 @@ from toolbus_server.calls.forwarding import callers_behind, readers_of, resolve_
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import no_host_error
-from toolbus_server.registry.generations import Claim, Generation
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
-from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
+from toolbus_server.registry.models import (
+    Generation,
+    Participant,
+    RegisteredToolkit,
+    searchable_texts,
+)
 from toolbus_server.registry.packed_manifest import toolkit_name_of
 from toolbus_server.registry.request_options import (
     MAX_PAGE_BYTES,

@@ -33,8 +33,8 @@ from toolbus_server.cluster.replication_codec import (
 )
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import check_grant
-from toolbus_server.registry.generations import Claim, Generation
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.generations import Claim
+from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
 from toolbus_server.rooms import fair_scheduler

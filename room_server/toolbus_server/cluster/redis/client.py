@@ -31,13 +31,15 @@ from toolbus_server.cluster.redis.error_text import safe_message
 from toolbus_server.cluster.redis.resolver import ResolvingConnection
 from toolbus_server.cluster.redis.resp_connection import RespConnection
 
-__all__ = ["ANSWER_S", "RedisClient", "RedisUnavailable", "Subscriber"]
+__all__ = ["ANSWER_S", "INBOX_WINDOW_BYTES", "RedisClient", "RedisUnavailable", "Subscriber"]
 
 ANSWER_S = 2.0
 """Seconds that Redis may send nothing while a command has no answer; at most a quarter more passes.
 
 The largest answer, a whole room, has to arrive within that time.
 """
+INBOX_WINDOW_BYTES = 8 * 1024 * 1024
+"""Bytes in flight to one node from all others; Redis disconnects a slow subscriber at 8 MiB."""
 _CHECKS = 4
 _OPEN_S = 5.0
 """Seconds to find Redis, to connect twice and to subscribe."""

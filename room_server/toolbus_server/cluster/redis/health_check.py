@@ -16,8 +16,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from toolbus.diagnostics.checks import Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError
-from toolbus_server.cluster.node import PEER_WINDOW_BYTES
 from toolbus_server.cluster.redis.acl import acl_rule, missing_rights
+from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES
 from toolbus_server.cluster.redis.error_text import connect_error
 from toolbus_server.cluster.redis.url import pool_of
 
@@ -184,11 +184,11 @@ async def _check_memory(context: _Context) -> str:
 async def _check_subscriber_limit(context: _Context) -> None:
     setting = await context.setting("client-output-buffer-limit")
     limits = [int(each) for each in setting.partition("pubsub")[2].split()[:2]]
-    lowest = min(filter(None, limits), default=PEER_WINDOW_BYTES)
-    if lowest < PEER_WINDOW_BYTES:
+    lowest = min(filter(None, limits), default=INBOX_WINDOW_BYTES)
+    if lowest < INBOX_WINDOW_BYTES:
         raise CheckFailed(
             f"Redis disconnects a subscriber with {_in_mib(lowest)} in its output buffer, and a "
-            f"node may need {_in_mib(PEER_WINDOW_BYTES)}",
+            f"node may need {_in_mib(INBOX_WINDOW_BYTES)}",
             "CONFIG SET client-output-buffer-limit 'pubsub 33554432 8388608 60'",
             status="warn",
         )
