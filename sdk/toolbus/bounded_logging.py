@@ -62,7 +62,9 @@ def traceback_text(error: BaseException) -> str:
     frames of the exception itself are shown, and one line for each of the first 16.
     """
     related = _related(error)
-    size = sum(len(part) for each in related for part in (_message(each), *_notes(each)))
+    size = sum(
+        len(part) for exception in related for part in (_message(exception), *_notes(exception))
+    )
     if len(related) > _MAX_RELATED or size > _MAX_TRACEBACK_CHARS:
         text = _short_form(error, related)
     else:
@@ -98,8 +100,11 @@ def _cut_logged(shown: traceback.TracebackException, error: BaseException, left:
 def _short_form(error: BaseException, related: list[BaseException]) -> str:
     frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES).format()
     lines = [
-        one_line(f"{type(each).__qualname__}: {_message(each)[:_MAX_LINE_CHARS]}", _MAX_LINE_CHARS)
-        for each in related[:_MAX_RELATED]
+        one_line(
+            f"{type(exception).__qualname__}: {_message(exception)[:_MAX_LINE_CHARS]}",
+            _MAX_LINE_CHARS,
+        )
+        for exception in related[:_MAX_RELATED]
     ]
     more = ["further exceptions are not shown"] if len(related) > _MAX_RELATED else []
     return "".join(["Traceback (most recent call last):\n", *frames, "\n".join([*lines, *more])])
@@ -110,13 +115,13 @@ def _related(error: BaseException) -> list[BaseException]:
     found: list[BaseException] = []
     pending: list[BaseException | None] = [error]
     while pending and len(found) <= _MAX_RELATED:
-        each = pending.pop(0)
-        if each is None or any(each is known for known in found):
+        exception = pending.pop(0)
+        if exception is None or any(exception is known for known in found):
             continue
-        found.append(each)
-        pending += [each.__cause__, each.__context__]
-        if isinstance(each, BaseExceptionGroup):
-            pending += each.exceptions[: _MAX_RELATED + 1]
+        found.append(exception)
+        pending += [exception.__cause__, exception.__context__]
+        if isinstance(exception, BaseExceptionGroup):
+            pending += exception.exceptions[: _MAX_RELATED + 1]
     return found
 
 
@@ -131,4 +136,4 @@ def _message(error: BaseException) -> str:
 
 def _notes(error: BaseException) -> list[str]:
     notes = getattr(error, "__notes__", None)
-    return [each for each in notes if isinstance(each, str)] if isinstance(notes, list) else []
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []

@@ -81,7 +81,7 @@ class Contexts:
 
     def without(self, name: str) -> Contexts:
         """Remove a context; if it is in use, none is in use any more."""
-        left = {each: self.named[each] for each in self.named if each != name}
+        left = {other: self.named[other] for other in self.named if other != name}
         return replace(self, named=left, in_use=None if self.in_use == name else self.in_use)
 
     def using(self, name: str | None) -> Contexts:

@@ -47,16 +47,16 @@ def _references(value: Any, path: str) -> Iterator[str]:
     """Return the JSON pointers of texts and names with a reference."""
     pending: list[tuple[Any, str]] = [(value, path)]
     while pending:
-        each, place = pending.pop()
-        if isinstance(each, str):
-            if _BEGINNING in each and _is_referring(each):
+        item, place = pending.pop()
+        if isinstance(item, str):
+            if _BEGINNING in item and _is_referring(item):
                 yield place
-        elif isinstance(each, dict):
-            for name, child in each.items():
+        elif isinstance(item, dict):
+            for name, child in item.items():
                 key = str(name).replace("~", "~0").replace("/", "~1")
                 pending += [(child, f"{place}/{key}"), (str(name), f"{place}/{key}")]
-        elif isinstance(each, list | tuple):
-            pending += [(child, f"{place}/{index}") for index, child in enumerate(each)]
+        elif isinstance(item, list | tuple):
+            pending += [(child, f"{place}/{index}") for index, child in enumerate(item)]
 
 
 def _is_referring(text: str) -> bool:

@@ -69,7 +69,7 @@ def json_text(value: Any, *, indent: int | None = None, sort_keys: bool = False)
     r"""Return a value as JSON in which such characters are `\uXXXX`: the value stays the same."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
     # Outside of strings JSON has only printable characters and the line ends of `indent`.
-    return _replaced(text, "\n", lambda each: json.dumps(each)[1:-1])
+    return _replaced(text, "\n", lambda character: json.dumps(character)[1:-1])
 
 
 def visible(text: str, max_chars: int | None = None) -> str:
@@ -90,12 +90,12 @@ def visible(text: str, max_chars: int | None = None) -> str:
     text = text.replace("\r\n", "\n")
     if max_chars is not None:
         text = text[: max_chars + 1]
-    hidden = {each for each in set(text) if _is_hidden(each)}
+    hidden = {character for character in set(text) if _is_hidden(character)}
     if hidden:
-        escapes = {each: _python_escape(each) for each in hidden}
+        escapes = {character: _python_escape(character) for character in hidden}
         text = "".join(
-            escapes[each] if each in hidden and not _has_effect(text, at) else each
-            for at, each in enumerate(text)
+            escapes[character] if character in hidden and not _has_effect(text, at) else character
+            for at, character in enumerate(text)
         )
     return _cut(text, max_chars)
 
@@ -152,8 +152,12 @@ def _replaced(text: str, kept: str, escape: Callable[[str], str]) -> str:
     """Replace all characters that are not printable, except those that are kept."""
     if text.isprintable():
         return text
-    hidden = [each for each in set(text) if not each.isprintable() and each not in kept]
-    return text.translate({ord(each): escape(each) for each in hidden})
+    hidden = [
+        character
+        for character in set(text)
+        if not character.isprintable() and character not in kept
+    ]
+    return text.translate({ord(character): escape(character) for character in hidden})
 
 
 def _python_escape(character: str) -> str:

@@ -106,13 +106,13 @@ class UnreadMemory:
             if usage is None:
                 self._free(list(self._readers), self.total_bytes - self._max_bytes * _SHARE)
             else:
-                of_usage = [each for each in self._readers if each.usage is usage]
+                of_usage = [reader for reader in self._readers if reader.usage is usage]
                 allowed = identity_usage.MAX_UNREAD_BYTES * _SHARE
                 self._free(of_usage, usage.unread_bytes - allowed)
 
     def _free(self, readers: Collection[Reader], size: float) -> None:
         """Close the readers with the most bytes until so many are free."""
-        for reader in sorted(readers, key=lambda each: each.unread_bytes, reverse=True):
+        for reader in sorted(readers, key=lambda candidate: candidate.unread_bytes, reverse=True):
             if size <= 0:
                 return
             size -= reader.unread_bytes

@@ -397,7 +397,7 @@ class RoomCallMonitor:
         self._timer = None
         for records in self._active_records():
             records.pack()
-        sent = [each.report(self._own, self._in_flight) for each in self._targets.values()]
+        sent = [target.report(self._own, self._in_flight) for target in self._targets.values()]
         if self.monitor_id:
             sent.append(self._notify())
         if not all(sent):

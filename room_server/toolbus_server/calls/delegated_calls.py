@@ -99,4 +99,4 @@ def _is_authorized(room: RoutedRoom, call: InFlightCall) -> bool:
     assert call.principal is not None, "a listed call has a principal"
     present = authorities(room, call.principal, is_named=call.is_named)
     toolkit, tool = call.definition.name, call.tool.name
-    return bool(present) and all(each.may_call(toolkit, tool) for each in present)
+    return bool(present) and all(participant.may_call(toolkit, tool) for participant in present)

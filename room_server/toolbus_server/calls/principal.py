@@ -128,11 +128,17 @@ def builders_of(call: InFlightCall) -> bytes:
     assert call.delegation is not None, "a call with a principal is listed at its caller's node"
     present = authorities(call.delegation.room, call.principal, is_named=call.is_named)
     behind = (call.caller.participant, *call.forwarded_for, *present)
-    return pack_builders(tuple(dict.fromkeys(each.scope.agents.builders for each in behind)))
+    return pack_builders(
+        tuple(dict.fromkeys(participant.scope.agents.builders for participant in behind))
+    )
 
 
 def _connections_of(room: RoutedRoom, identity: Identity) -> Sequence[Participant]:
-    return [each for each in room.state.participants_of(identity) if not each.has_expired]
+    return [
+        participant
+        for participant in room.state.participants_of(identity)
+        if not participant.has_expired
+    ]
 
 
 def _named(room: RoutedRoom, caller: Connection, name: str) -> Identity:

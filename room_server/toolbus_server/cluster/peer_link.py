@@ -220,7 +220,7 @@ class PeerLink:
         if batch.receiver_session != self._session:
             self._ack_due = True
             return ReceivedBatch((), unread, was_reset)
-        lost = unread + [each for run in batch.missing for each in self._between(*run)]
+        lost = unread + [entry for run in batch.missing for entry in self._between(*run)]
         self._acknowledged(batch.received)
         self._missing = [run for run in self._missing if run[1] > batch.missing_acked]
         entries = self._new_entries(batch, size)
@@ -288,11 +288,11 @@ class PeerLink:
         """Remove a batch, or a probe (None), without a subscriber; return the lost entries."""
         if sent is None:
             return [] if self._is_established else self._drop_waiting()
-        for each in self._in_flight:
-            if each is sent:
-                self._in_flight.remove(each)
-                self._in_flight_bytes -= each.size
-                return each.entries
+        for batch in self._in_flight:
+            if batch is sent:
+                self._in_flight.remove(batch)
+                self._in_flight_bytes -= batch.size
+                return batch.entries
         return []
 
     def _drop_waiting(self) -> list[Entry]:

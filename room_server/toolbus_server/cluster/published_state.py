@@ -85,7 +85,9 @@ class PublishedState:
         current: dict[bytes, bytes] = {}
         for toolkit in participant.toolkits:
             key = name_key(participant.identity, toolkit.name, toolkit.public)
-            generation = next(each for each in toolkit.generations if participant in each.hosts)
+            generation = next(
+                generation for generation in toolkit.generations if participant in generation.hosts
+            )
             facts = current[key] = pack_hosted(toolkit, generation)
             if published.hosted.get(key) != facts:
                 claim = Claim(generation.number, generation.base)

@@ -95,7 +95,9 @@ class RemoteAdmin:
         """Read the revocations in Redis, and add missing ones. Raises `RedisUnavailable`."""
         stored = await self._redis().command("SMEMBERS", _REVOKED_KEY)
         since = self._loop.time() - _UNCONFIRMED_S
-        self._unconfirmed = {each: at for each, at in self._unconfirmed.items() if at > since}
+        self._unconfirmed = {
+            revocation: at for revocation, at in self._unconfirmed.items() if at > since
+        }
         for revocation in (self._revoked.keys() - set(stored)) | self._unconfirmed.keys():
             self.broadcast("revoke", msgpack.unpackb(revocation))
         for revocation in stored:

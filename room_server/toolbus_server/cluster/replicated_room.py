@@ -206,7 +206,12 @@ class ReplicatedRoom:
     def _session_in(self, slot: bytes) -> ConnectedSession | None:
         sessions = self._open.sessions.values()
         return next(
-            (each for each in sessions if slot_held_by(each.connection.participant) == slot), None
+            (
+                session
+                for session in sessions
+                if slot_held_by(session.connection.participant) == slot
+            ),
+            None,
         )
 
     def send_message(self, to: Identity | None, message: dict[str, Any], sender: Identity) -> int:

@@ -178,7 +178,7 @@ def unpack_participant(packed: bytes) -> tuple[Participant, bool]:
     participant.since, participant.is_draining = fields[8], fields[9]
     participant.receives_messages = fields[11]
     participant.attributes = fields[12]
-    participant.offers = {pack_body(each): each for each in fields[13]}
+    participant.offers = {pack_body(offer): offer for offer in fields[13]}
     participant.node_is_draining, participant.monitor_id, participant.issued_at = fields[14:17]
     # Absent from nodes of an older version: what is connected there is never asked to assess.
     participant.has_expired = fields[17:18] == [True]

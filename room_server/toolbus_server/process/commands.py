@@ -75,7 +75,7 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     if unknown:
         names = ", ".join(_FILE_SETTINGS)
         raise typer.BadParameter(f"{path}: unknown setting {unknown[0]!r}; known settings: {names}")
-    options = {each.opts[0]: each for each in ctx.command.params}
+    options = {option.opts[0]: option for option in ctx.command.params}
     ctx.default_map = {}
     for name, value in settings.items():
         option = options[f"--{name.replace('_', '-')}"]
@@ -348,7 +348,7 @@ def _create(
     with reporting(as_json=json, local=True):
         old = list(load_keys(out)) if out.exists() else []
         issuer = iss or (old[0].iss if old else "toolbus")
-        known = (each.alias for each in old if each.iss == issuer and each.alias)
+        known = (ring_key.alias for ring_key in old if ring_key.iss == issuer and ring_key.alias)
         alias = alias or next(known, None)
         try:
             created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg, alias=alias)
@@ -386,9 +386,9 @@ def _public(
         ring = load_keys(keys)
         try:
             if json:
-                typer.echo(json_codec.dumps({"keys": [each.public_jwk() for each in ring]}))
+                typer.echo(json_codec.dumps({"keys": [ring_key.public_jwk() for ring_key in ring]}))
             else:
-                typer.echo(KeyRing(each.public_half() for each in ring).to_toml(), nl=False)
+                typer.echo(KeyRing(ring_key.public_half() for ring_key in ring).to_toml(), nl=False)
         except ValueError as error:
             raise UsageError(str(error)) from error
 

@@ -239,7 +239,7 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         )
         raise UsageError(f"no TLS with {cert} and {key}: {reason}") from error
     except OSError as error:
-        missing = next((each for each in (cert, key) if not _is_readable(each)), cert)
+        missing = next((path for path in (cert, key) if not _is_readable(path)), cert)
         raise UsageError(f"cannot read {missing}: {error.strerror}") from error
     return context
 

@@ -71,7 +71,9 @@ def check_principal(
     So no host can be used as a confused deputy. Of several connections of the principal, each must
     have the grant. Raises PermissionDenied.
     """
-    lacking = [each for each in authorities if not each.may_call(toolkit.name, tool)]
+    lacking = [
+        participant for participant in authorities if not participant.may_call(toolkit.name, tool)
+    ]
     if lacking:
         who = lacking[0].full_name
         if len(lacking) < len(authorities):

@@ -63,21 +63,21 @@ def _ranked(generations: Sequence[Generation]) -> list[Generation]:
     # present, so one host that leaves may change the order of the others. One without hosts counts
     # for nothing, and neither does its base: one that superseded and left gives way to those before
     # it.
-    present = [each for each in generations if each.hosts]
+    present = [generation for generation in generations if generation.hosts]
     if len(present) < 2:
         return present
-    bases = sorted(each.base for each in present)
+    bases = sorted(generation.base for generation in present)
 
-    def rank(each: Generation) -> _Rank:
-        at = bisect_right(bases, each.number)
+    def rank(generation: Generation) -> _Rank:
+        at = bisect_right(bases, generation.number)
         # What was registered before a `supersede` is below it whatever its version is; what came
         # later has the same floor, and its version decides.
         floor = bases[at - 1] if at else 0
-        definition = each.definition
+        definition = generation.definition
         # Of equal versions the first serves, so that a definition that is merely different takes
         # over nothing. If two claim one number, the digest decides: every node has to choose the
         # same.
-        return floor, _version_key(definition.version), -each.number, definition.digest
+        return floor, _version_key(definition.version), -generation.number, definition.digest
 
     return sorted(present, key=rank)
 
@@ -123,7 +123,7 @@ def place(
             return known.number, known.base
         # `last` too: the number of a generation that is gone is not given again, as its hosts may
         # return with it (REG-10).
-        number = max([last, *(each.number for each in generations)]) + 1
+        number = max([last, *(generation.number for generation in generations)]) + 1
     base = number if claim.supersede else claim.base
     # Hosts of one digest may come back with different claims, in any order: the higher ones count,
     # so that the end is the same in every order.
@@ -131,5 +131,7 @@ def place(
         return max(number, known.number), max(base or 0, known.base)
     # Only bases up to its number: one that superseded later is above it, as before a restart.
     if base is None:
-        base = max((each.base for each in generations if each.base <= number), default=0)
+        base = max(
+            (generation.base for generation in generations if generation.base <= number), default=0
+        )
     return number, base

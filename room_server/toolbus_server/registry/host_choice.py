@@ -56,7 +56,7 @@ class HostChoice(Generic[H]):
         slot = int.from_bytes(blake2b(key.encode(), digest_size=2).digest()) % AFFINITY_SLOTS
         host = self._by_slot.get(slot)
         if host is None:
-            host = max(self._hosts, key=lambda each: _weight(slot, each.instance))
+            host = max(self._hosts, key=lambda candidate: _weight(slot, candidate.instance))
             self._by_slot[slot] = host
         return host
 

@@ -34,7 +34,9 @@ class Issuers:
         their tokens expire.
         """
         given = {alias for alias in aliases.values() if alias}
-        former = {iss: each for iss, each in self._aliases.items() if each and each not in given}
+        former = {
+            iss: alias for iss, alias in self._aliases.items() if alias and alias not in given
+        }
         self._aliases = {iss: alias or former.get(iss, "") for iss, alias in aliases.items()}
         self._aliases = former | self._aliases
         self._by_alias = {alias: iss for iss, alias in self._aliases.items() if alias}

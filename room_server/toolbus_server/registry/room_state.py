@@ -326,11 +326,11 @@ class RoomState:
         """
         toolkit = self.own(participant.identity, definition.name, public)
         others = (
-            each
-            for each in reversed(toolkit.generations if toolkit else [])
-            if each.definition.digest != definition.digest
-            and each.hosts != [participant]
-            and each.number < below
+            generation
+            for generation in reversed(toolkit.generations if toolkit else [])
+            if generation.definition.digest != definition.digest
+            and generation.hosts != [participant]
+            and generation.number < below
         )
         return next(others, None)
 
@@ -354,7 +354,11 @@ class RoomState:
     ) -> tuple[Generation, ServingChange | None]:
         """Add a host to the generation of its definition, or to a new one."""
         generations = self._without(toolkit, participant)
-        same = (each for each in generations if each.definition.digest == definition.digest)
+        same = (
+            generation
+            for generation in generations
+            if generation.definition.digest == definition.digest
+        )
         generation = next(same, None)
         last = self._last_generations.pop(toolkit.owner, 0)
         number, base = place(generations, generation, claim, last)
@@ -475,10 +479,10 @@ class RoomState:
     def has_moved(self, participant: Participant) -> bool:
         """Whether its instance already has another connection that receives its messages."""
         return participant.node_is_draining and any(
-            each.receives_messages
-            and not each.node_is_draining
-            and each.instance == participant.instance
-            for each in self._by_identity.get(participant.identity, {}).values()
+            other.receives_messages
+            and not other.node_is_draining
+            and other.instance == participant.instance
+            for other in self._by_identity.get(participant.identity, {}).values()
         )
 
     def participants(self, after: tuple[str, str] | None) -> Iterator[Participant]:
@@ -523,7 +527,11 @@ class RoomState:
     ) -> RegisteredToolkit | None:
         identity = self.issuers.identity_of(owner, participant.identity, "participant")
         owned = (self.own(identity, name, public) for public in (False, True))
-        seen = (each for each in owned if each is not None and each.is_visible_to(participant))
+        seen = (
+            toolkit
+            for toolkit in owned
+            if toolkit is not None and toolkit.is_visible_to(participant)
+        )
         return next(seen, None)
 
     def choose_host(self, toolkit: RegisteredToolkit, affinity: str | None = None) -> Participant:

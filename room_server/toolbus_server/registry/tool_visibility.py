@@ -99,13 +99,17 @@ class ToolVisibility:
         while True:
             generations, rights = toolkit.generations, participant.rights
             readable = []
-            for each in toolkit.reserve[:_MAX_RESERVE]:
-                yield from each.definition.read_steps()
-                tools = yield from self._tools(toolkit.name, each.definition, rights)
-                if tools or not each.definition.manifest.tools:
-                    readable.append(each)
+            for generation in toolkit.reserve[:_MAX_RESERVE]:
+                yield from generation.definition.read_steps()
+                tools = yield from self._tools(toolkit.name, generation.definition, rights)
+                if tools or not generation.definition.manifest.tools:
+                    readable.append(generation)
             if toolkit.generations is generations and participant.rights is rights:
-                return tuple(each for each in readable if toolkit.is_visible_to(participant, each))
+                return tuple(
+                    generation
+                    for generation in readable
+                    if toolkit.is_visible_to(participant, generation)
+                )
 
     def _tools(self, toolkit: str, definition: Definition, rights: ToolRights) -> Steps[Tools]:
         kept = self._kept.setdefault(rights, WeakKeyDictionary())
@@ -131,11 +135,12 @@ class ToolVisibility:
 
 def _choose(tools: Tools, seen: SeenTools) -> Steps[Tools]:
     chosen: list[ToolManifest] = []
-    each, spent = 1 + seen.effort, 0
+    effort = 1 + seen.effort
+    spent = 0
     for tool in tools:
         if seen.covers(tool.name):
             chosen.append(tool)
-        spent += each
+        spent += effort
         if spent >= STEP_EFFORT:
             yield
             spent = 0

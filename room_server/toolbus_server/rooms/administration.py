@@ -218,17 +218,23 @@ def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant
     if action == "kick":
         return _kick_matcher(options)
     if "jti" in options:
-        return lambda _, each: each.jti == options["jti"]
+        return lambda _, participant: participant.jti == options["jti"]
     identity, at = Identity(options["issuer"], options["name"]), options["at"]
-    return lambda _, each: each.identity == identity and is_issued_before(each.issued_at, at)
+    return lambda _, participant: (
+        participant.identity == identity and is_issued_before(participant.issued_at, at)
+    )
 
 
 def _kick_matcher(options: dict[str, Any]) -> Callable[[str, Participant], bool]:
     room, wanted = options["room"], options["participant"]
     if "issuer" not in options:  # from a node of an older version, which knows one issuer only
-        return lambda name, each: name == room and wanted in (each.id, each.full_name)
+        return lambda name, participant: (
+            name == room and wanted in (participant.id, participant.full_name)
+        )
     identity = Identity(options["issuer"], options["name"])
-    return lambda name, each: name == room and (each.id == wanted or each.identity == identity)
+    return lambda name, participant: (
+        name == room and (participant.id == wanted or participant.identity == identity)
+    )
 
 
 def _summary(open_room: OpenRoom) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def _summary(open_room: OpenRoom) -> dict[str, Any]:
         "name": open_room.routed.state.name,
         "participants": len(open_room.routed.connections),
         "toolkits": open_room.routed.state.toolkit_count,
-        "calls": sum(_call_count(each.connection) for each in open_room.sessions.values()),
+        "calls": sum(_call_count(session.connection) for session in open_room.sessions.values()),
     }
 
 

@@ -66,7 +66,7 @@ def toolkit_summary(
     if hosts and all(host.assesses for host in hosts):
         summary["assesses"] = True
     if listing.reserve:
-        summary["reserve"] = [_reserve_summary(each) for each in listing.reserve]
+        summary["reserve"] = [_reserve_summary(generation) for generation in listing.reserve]
     return summary
 
 

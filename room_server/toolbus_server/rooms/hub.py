@@ -293,8 +293,10 @@ class Hub:
             return 0
         state = open_room.routed.state
         own = (
-            each.is_remote and not each.node_is_draining and each.instance == instance
-            for each in state.participants_of(identity)
+            participant.is_remote
+            and not participant.node_is_draining
+            and participant.instance == instance
+            for participant in state.participants_of(identity)
         )
         return state.remote_count - state.draining_node_participant_count - sum(own)
 

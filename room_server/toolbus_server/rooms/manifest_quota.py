@@ -52,10 +52,12 @@ class ManifestQuota:
                 f"the manifests of one participant have at most {MAX_PARTICIPANT_BYTES} bytes"
             )
         generations = [] if existing is None else existing.generations
-        if any(each.definition.digest == offer.definition.digest for each in generations):
+        if any(
+            generation.definition.digest == offer.definition.digest for generation in generations
+        ):
             return
-        ending = (each for each in generations if each.hosts == [participant])
-        freed = sum(len(each.definition.packed) for each in ending)
+        ending = (generation for generation in generations if generation.hosts == [participant])
+        freed = sum(len(generation.definition.packed) for generation in ending)
         limit = identity_usage.MAX_MANIFEST_BYTES
         if self._usages.of(participant.identity).manifest_bytes + size - freed > limit:
             message = f"the manifests of one identity have at most {limit} bytes: unregister some"
@@ -76,4 +78,4 @@ class ManifestQuota:
 
 def _size_of(toolkit: RegisteredToolkit) -> int:
     """Return the size of the largest definition that a toolkit has now."""
-    return max((len(each.definition.packed) for each in toolkit.generations), default=0)
+    return max((len(generation.definition.packed) for generation in toolkit.generations), default=0)

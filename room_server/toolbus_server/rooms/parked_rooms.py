@@ -120,18 +120,18 @@ class ParkedRooms:
         self.take(room)
         names = list(kept_names_of(state))
         sizes = Counter[Identity]()
-        for each in names:
-            sizes[each.owner] += each.size
+        for name in names:
+            sizes[name.owner] += name.size
         usages = {owner: (self._usages.of(owner), size) for owner, size in sizes.items()}
         limit = identity_usage.MAX_KEPT_NAMES
         beyond = {
             owner for owner, (usage, size) in usages.items() if usage.kept_names + size > limit
         }
-        names = [each for each in names if each.owner not in beyond]
+        names = [name for name in names if name.owner not in beyond]
         if names:
-            counted = {owner: each for owner, each in usages.items() if owner not in beyond}
+            counted = {owner: usages[owner] for owner in usages if owner not in beyond}
             parked = _ParkedRoom(room, [] if is_replicated else names, counted)
-            self._add(parked, max(each.ends_at for each in names))
+            self._add(parked, max(name.ends_at for name in names))
         return frozenset(beyond)
 
     def _add(self, parked: _ParkedRoom, ends_at: float) -> None:

@@ -111,7 +111,7 @@ class ToolkitRequests:
         claim, must_be_only = _read_claim(request.options)
         participant, packed = connection.participant, request.manifest
         read_share = self._room.state.issuers.read_share
-        shared_with = frozenset(read_share(each, participant.identity) for each in shared_with)
+        shared_with = frozenset(read_share(entry, participant.identity) for entry in shared_with)
         # Before the manifest is read, so that a refused registration costs next to nothing; again
         # after it (`_check_still`), as the reading has let others run.
         self._check_participant(participant, toolkit_name_of(packed), public)

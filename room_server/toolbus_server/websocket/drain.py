@@ -58,8 +58,8 @@ async def _until_empty_or_idle(hub: Hub) -> None:
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in either:
-            each.cancel()
+        for task in either:
+            task.cancel()
 
 
 async def _until_idle(hub: Hub) -> None:

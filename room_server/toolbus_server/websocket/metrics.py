@@ -68,7 +68,7 @@ class ServerMetrics(Collector):
 
     def _gauges(self) -> Iterator[Metric]:
         rooms = self._hub.rooms.values()
-        participants = sum(len(each.sessions) for each in rooms)
+        participants = sum(len(room.sessions) for room in rooms)
         toolkits = sum(map(_count_toolkits, rooms))
         yield GaugeMetricFamily("toolbus_rooms", "Rooms with participants.", len(rooms))
         yield GaugeMetricFamily("toolbus_participants", "Participants in all rooms.", participants)
@@ -89,7 +89,7 @@ class ServerMetrics(Collector):
             router.dropped + router.streams.dropped,
         )
         denied = self._hub.denied + sum(
-            each.toolkit_requests.denied for each in self._hub.rooms.values()
+            room.toolkit_requests.denied for room in self._hub.rooms.values()
         )
         yield CounterMetricFamily(
             "toolbus_registrations_denied", "Registrations without the grant for them.", denied

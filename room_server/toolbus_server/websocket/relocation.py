@@ -50,7 +50,9 @@ class Relocation:
 
     async def _ask_all(self) -> None:
         """Ask hosts first: the toolkits of a host that has moved can be called from all nodes."""
-        present = sorted(self._present(), key=lambda each: not each.participant.toolkits)
+        present = sorted(
+            self._present(), key=lambda connection: not connection.participant.toolkits
+        )
         size = min(_MAX_SLICE, ceil(len(present) / _SLICES))
         while present:
             asked, present = present[:size], present[size:]

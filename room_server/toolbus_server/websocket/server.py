@@ -253,7 +253,10 @@ class RoomServer:
         await self._handshakes.abort()
         # Not by `Server.close`, which before websockets 16 has no code but 1001.
         await asyncio.gather(
-            *(each.close(_SERVICE_RESTART, _LEAVING) for each in self._server.connections)
+            *(
+                connection.close(_SERVICE_RESTART, _LEAVING)
+                for connection in self._server.connections
+            )
         )
         self._server.close()
         await self._server.wait_closed()

@@ -386,7 +386,7 @@ _SCOPES: TypeAdapter[ApiScope] = TypeAdapter(ApiScope)
 
 
 def _has_values(kind: type) -> dict[str, bool]:
-    return {each.name: isinstance(each.default, tuple) for each in fields(kind)}
+    return {grant.name: isinstance(grant.default, tuple) for grant in fields(kind)}
 
 
 GRANTS: MappingProxyType[str, bool] = MappingProxyType(
@@ -413,7 +413,7 @@ def covers_topic(scope: ApiScope, topic: str) -> bool:
 
 
 def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:
-    return {each.name: claims[each.name] for each in fields(kind) if each.name in claims}
+    return {grant.name: claims[grant.name] for grant in fields(kind) if grant.name in claims}
 
 
 class SeenTools(NamedTuple):

@@ -138,16 +138,16 @@ def name_fault(value: object) -> str | None:
 def _unicode_fault(name: str) -> str | None:
     if not unicodedata.is_normalized("NFKC", name):
         return "must be in the normal form NFKC: with the ordinary form of each character"
-    others = [each for each in name if not each.isascii()]
-    if not all(unicodedata.category(each) in _LETTERS_AND_DIGITS for each in others):
+    others = [character for character in name if not character.isascii()]
+    if not all(unicodedata.category(character) in _LETTERS_AND_DIGITS for character in others):
         return "must consist of letters, digits, spaces, and ASCII punctuation"
     if not _INVISIBLE.isdisjoint(others):
         return "must not have characters that are invisible"
     if any(unicodedata.category(part[0]) in _MARKS for part in name.split(" ")):
         return "must not have a combining mark without a letter before it"
-    scripts = {script for each in name if (script := _script_of(each))}
-    if len(scripts) > 1 and not any(scripts <= each for each in _MIXABLE):
-        listed = ", ".join(sorted(each.title() for each in scripts))
+    scripts = {script for character in name if (script := _script_of(character))}
+    if len(scripts) > 1 and not any(scripts <= mixable for mixable in _MIXABLE):
+        listed = ", ".join(sorted(script.title() for script in scripts))
         return f"must not mix letters of several scripts, which may look alike: {listed}"
     return None
 

@@ -59,8 +59,8 @@ def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> bool:
     tasks = asyncio.all_tasks(loop)
     if not tasks:
         return True
-    for each in tasks:
-        each.cancel()
+    for task in tasks:
+        task.cancel()
     _, left = loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S))
     if left:
         _logger.warning("%d tasks did not end after they were cancelled: abandoned", len(left))

@@ -350,6 +350,6 @@ def failure_lines(
     text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
     if not local:
         text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
-    further = [f"  also: {each}" for each in further_values(error)]
+    further = [f"  also: {value}" for value in further_values(error)]
     step = one_line(_next_step(error, target or CallTarget()))
     return [f"toolbus: {text}", *further, *([f"  next: {step}"] if step else [])]

@@ -20,8 +20,8 @@ def further_values(error: RoomException) -> list[str]:
     if not isinstance(error, InvalidArguments) or not isinstance(named, list):
         return []
     lines: list[str] = []
-    for each in named[1:_MAX_VALUES]:
-        match each:
+    for entry in named[1:_MAX_VALUES]:
+        match entry:
             case {"path": str(path), "message": str(message)}:
                 lines.append(one_line(f"{path}: {message}" if path else message, _MAX_CHARS))
     return lines

@@ -200,7 +200,7 @@ def unchecked_claims(jwt: str) -> dict[str, Any]:
 def token_rooms(claims: dict[str, Any]) -> list[str]:
     """Return the rooms, or room patterns, of a token."""
     rooms = claims.get("room")
-    return [str(each) for each in rooms] if isinstance(rooms, list) else []
+    return [str(room) for room in rooms] if isinstance(rooms, list) else []
 
 
 @asynccontextmanager

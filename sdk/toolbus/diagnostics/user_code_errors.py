@@ -27,7 +27,7 @@ def error_text(error: Exception) -> str:
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     shown = problems[:_MAX_PROBLEMS]
-    texts = [_problem_text(".".join(map(str, each["loc"])), each["msg"]) for each in shown]
+    texts = [_problem_text(".".join(map(str, problem["loc"])), problem["msg"]) for problem in shown]
     more = len(problems) - len(shown)
     return "; ".join([*texts, *([f"{more} more"] if more else [])])
 
@@ -71,16 +71,16 @@ def _lines(error: BaseException) -> tuple[list[str], list[str]]:
     installed = (*(Path(paths[name]) for name in _INSTALLED), *_ready_made())
     own: list[str] = []
     others: list[str] = []
-    for each in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(each.filename)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
         if path.is_file() and not _is_in(path, _OURS):
             found = others if _is_in(path, installed) else own
-            found.append(f"{_short(path)}:{each.lineno}")
+            found.append(f"{_short(path)}:{frame.lineno}")
     return own, others
 
 
 def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
-    return any(path.is_relative_to(each) for each in folders)
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def _short(path: Path) -> Path:

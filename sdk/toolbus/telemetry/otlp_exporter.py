@@ -231,7 +231,7 @@ class OtlpExporter(SpanExporter):
         self._sessions_before_fork.append(self._session)
         self._session = copy.copy(self._session)
         adapters = self._session.adapters.items()
-        self._session.adapters = OrderedDict((url, copy.copy(each)) for url, each in adapters)
+        self._session.adapters = OrderedDict((url, copy.copy(adapter)) for url, adapter in adapters)
         self._closing = threading.Event()
         self._closed = threading.Event()
 

@@ -180,7 +180,7 @@ def _is_valid(value: Any, max_depth: int, *, binary: bool) -> Steps[bool]:
             if not kinds <= allowed or (float in kinds and not _are_finite(values)):
                 return False
             if kinds & _CONTAINERS:
-                found = [each for each in values if type(each) in _CONTAINERS]
+                found = [item for item in values if type(item) in _CONTAINERS]
                 if depth == 0 or not (yield from _have_text_keys(found)):
                     return False
                 inner += filter(None, found)
@@ -202,11 +202,11 @@ def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _are_finite(values: list[Any]) -> bool:
-    return all(isfinite(each) for each in values if type(each) is float)
+    return all(isfinite(value) for value in values if type(value) is float)
 
 
 def _have_text_keys(containers: list[Any]) -> Steps[bool]:
-    maps = [each for each in containers if type(each) is dict]
+    maps = [container for container in containers if type(container) is dict]
     for keys in _batches(chain.from_iterable(maps)):
         if not {str}.issuperset(map(type, keys)):
             return False
@@ -239,7 +239,7 @@ def count_containers(values: Iterable[Any], limit: int) -> Steps[int]:
         inner: list[Any] = []
         for batch in _batches(chain.from_iterable(map(_values_of, level))):
             if not _CONTAINERS.isdisjoint(map(type, batch)):
-                found = [each for each in batch if type(each) in _CONTAINERS]
+                found = [value for value in batch if type(value) in _CONTAINERS]
                 count += len(found)
                 inner += filter(None, found)
             yield

@@ -187,10 +187,10 @@ def _twin(frame: type[Frame]) -> tuple[type[Any], _Shape]:
         kinds = frozenset(get_origin(member) or member for member in members)
         if kinds & {dict, list}:
             typed = [
-                (each.name, msgspec.Raw if each is field else each.type)
-                if each.required
-                else (each.name, each.type, each.default)
-                for each in fields
+                (entry.name, msgspec.Raw if entry is field else entry.type)
+                if entry.required
+                else (entry.name, entry.type, entry.default)
+                for entry in fields
             ]
             name, tag = f"_{frame.__name__}", KINDS[frame]
             twin = msgspec.defstruct(name, typed, tag=tag, array_like=True, gc=False)

@@ -121,7 +121,7 @@ async def _check_reach(context: _Context) -> str:
         raise await connect_error(error, connection) from None
     if not isinstance(reply, list):
         raise CheckFailed(f"the server at {address} is not Redis", "correct the address")
-    words = [each.decode() if isinstance(each, bytes) else str(each) for each in reply]
+    words = [word.decode() if isinstance(word, bytes) else str(word) for word in reply]
     context.info = dict(zip(words[::2], words[1::2], strict=False))
     user = f" to {connection.username}" if connection.username else ""
     return f"{address} answers{user}"
@@ -183,7 +183,7 @@ async def _check_memory(context: _Context) -> str:
 
 async def _check_subscriber_limit(context: _Context) -> None:
     setting = await context.setting("client-output-buffer-limit")
-    limits = [int(each) for each in setting.partition("pubsub")[2].split()[:2]]
+    limits = [int(limit) for limit in setting.partition("pubsub")[2].split()[:2]]
     lowest = min(filter(None, limits), default=INBOX_WINDOW_BYTES)
     if lowest < INBOX_WINDOW_BYTES:
         raise CheckFailed(

@@ -110,7 +110,7 @@ def _sentinel_pool(url: str) -> SentinelConnectionPool:
     parts = urlsplit(_ADDRESSES.sub("", url, count=1))
     credentials, _, addresses = _ADDRESSES.findall(url)[0].rpartition("@")
     name, _, database = parts.path.strip("/").partition("/")
-    sentinels = [_address_of(each) for each in addresses.split(",") if each]
+    sentinels = [_address_of(address) for address in addresses.split(",") if address]
     if not sentinels or not name:
         raise ValueError("no Sentinel, or no name")
     # redis-py knows which of its options are numbers.
@@ -133,14 +133,14 @@ def _sentinel_pool(url: str) -> SentinelConnectionPool:
 
 def _sentinel_options(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options for Sentinels only, and return them with those that apply to both."""
-    names = [each for each in options if each.startswith("sentinel_")]
-    own = {each.removeprefix("sentinel_"): options.pop(each) for each in names}
+    names = [name for name in options if name.startswith("sentinel_")]
+    own = {name.removeprefix("sentinel_"): options.pop(name) for name in names}
     if not own.keys() <= {"username", "password"}:
         raise ValueError("an unknown option of Sentinels")
     return (
         own
         | _SENTINEL_OPTIONS
-        | {each: options[each] for each in options if each.startswith("ssl")}
+        | {name: options[name] for name in options if name.startswith("ssl")}
     )
 
 
