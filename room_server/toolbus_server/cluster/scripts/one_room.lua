@@ -31,15 +31,15 @@ end
 -- A name that is reserved in a room without participants is kept without its manifest: the fifth of its packed facts,
 -- binary, which cmsgpack cannot read.
 local function drop_manifest(name)
-  local kept = get(facts, 'k' .. name)
-  local offer, start = kept[3], 1
+  local fact = get(facts, 'k' .. name)
+  local offer, start = fact[3], 1
   for _ = 1, 4 do start = cmsgpack.unpack_one(offer, start) end
   local size_bytes = ({[0xc4] = 1, [0xc5] = 2, [0xc6] = 4})[string.byte(offer, start + 1)]
   if not size_bytes then return end
   local size = 0
   for at = start + 2, start + 1 + size_bytes do size = size * 256 + string.byte(offer, at) end
-  kept[3] = string.sub(offer, 1, start) .. '\196\0' .. string.sub(offer, start + 2 + size_bytes + size)
-  redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(kept))
+  fact[3] = string.sub(offer, 1, start) .. '\196\0' .. string.sub(offer, start + 2 + size_bytes + size)
+  redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(fact))
 end
 
 -- The seal of a room is stored with its facts as 's': its version, and the number of its facts and names. By it a
@@ -82,7 +82,7 @@ local function mend(room, is_held)
   redis.call('SET', KEYS[2], string.format('%.0f', version))
   seal()
   local delta = 'R' .. cmsgpack.pack({room, version, '', {{'reset'}}})
-  for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('PUBLISH', 'toolbus:inbox:' .. each, delta) end
+  for _, node in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('PUBLISH', 'toolbus:inbox:' .. node, delta) end
 end
 
 -- Removes a room that no node holds. While names are reserved in it, its state stays until the last one is free.

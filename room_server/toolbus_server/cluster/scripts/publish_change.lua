@@ -61,7 +61,7 @@ local function place(owner, generations, known, number, base, supersede)
   if number == 0 then
     if known and not supersede then return generations[known + 1], generations[known + 3] end
     number = tonumber(redis.call('HGET', names, '=' .. owner) or 0)
-    for each = 2, #generations, 4 do number = math.max(number, generations[each]) end
+    for at = 2, #generations, 4 do number = math.max(number, generations[at]) end
     number = number + 1
   end
   if supersede then base = number end
@@ -70,8 +70,8 @@ local function place(owner, generations, known, number, base, supersede)
   end
   if base < 0 then
     base = 0
-    for each = 4, #generations, 4 do
-      if generations[each] <= number then base = math.max(base, generations[each]) end
+    for at = 4, #generations, 4 do
+      if generations[at] <= number then base = math.max(base, generations[at]) end
     end
   end
   return number, base
@@ -90,7 +90,7 @@ local function claim(name, owner, digest, number, base, supersede)
     generations[known + 2] = generations[known + 2] + 1
     generations[known + 1], generations[known + 3] = number, base
   else
-    for _, each in ipairs({digest, number, 1, base}) do table.insert(generations, each) end
+    for _, field in ipairs({digest, number, 1, base}) do table.insert(generations, field) end
   end
   local last = tonumber(redis.call('HGET', names, '=' .. owner) or 0)
   if number > last and number < 1099511627776 then
@@ -123,8 +123,8 @@ local function holds(slot, epoch)
 end
 
 local function index(list, value)
-  for at, each in ipairs(list) do
-    if each == value then return at end
+  for at, item in ipairs(list) do
+    if item == value then return at end
   end
 end
 
@@ -229,5 +229,5 @@ if #applied == 0 then return {tonumber(redis.call('GET', KEYS[2]) or 0), results
 local version = redis.call('INCR', KEYS[2])
 seal()
 local delta = 'R' .. cmsgpack.pack({room, version, writer, applied})
-for _, each in ipairs(holders) do redis.call('PUBLISH', 'toolbus:inbox:' .. each, delta) end
+for _, node in ipairs(holders) do redis.call('PUBLISH', 'toolbus:inbox:' .. node, delta) end
 return {version, results}

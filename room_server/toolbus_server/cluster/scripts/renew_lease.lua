@@ -11,27 +11,27 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local id = ARGV[1] .. ' ' .. ARGV[2]
 local function has_prefix(text, prefix) return string.sub(text, 1, #prefix) == prefix end
 local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
-for _, each in ipairs(expired) do
-  redis.call('ZREM', KEYS[1], each)
-  redis.call('SADD', KEYS[3], each)
-  redis.call('HDEL', KEYS[4], each)
+for _, node in ipairs(expired) do
+  redis.call('ZREM', KEYS[1], node)
+  redis.call('SADD', KEYS[3], node)
+  redis.call('HDEL', KEYS[4], node)
 end
 -- Counted now, as other nodes have to see it even if this node gets no lease.
 if #expired > 0 then redis.call('INCR', KEYS[2]) end
 -- A lease with so late an expiry was given before the clock was set back.
-for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 2 * ARGV[3], '+inf')) do
-  redis.call('ZADD', KEYS[1], now + ARGV[3], each)
+for _, node in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 2 * ARGV[3], '+inf')) do
+  redis.call('ZADD', KEYS[1], now + ARGV[3], node)
 end
 local had_lease = redis.call('ZSCORE', KEYS[1], id)
 if not had_lease then
   if ARGV[5] ~= '1' then return {2} end
-  for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-    if ARGV[6] ~= '' and has_prefix(each, ARGV[1] .. ' ' .. ARGV[6]) then
-      redis.call('ZREM', KEYS[1], each)
-      redis.call('SADD', KEYS[3], each)
-      redis.call('HDEL', KEYS[4], each)
-    elseif has_prefix(each, ARGV[1] .. ' ') then
-      return {0, each, redis.call('ZSCORE', KEYS[1], each) - now}
+  for _, node in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    if ARGV[6] ~= '' and has_prefix(node, ARGV[1] .. ' ' .. ARGV[6]) then
+      redis.call('ZREM', KEYS[1], node)
+      redis.call('SADD', KEYS[3], node)
+      redis.call('HDEL', KEYS[4], node)
+    elseif has_prefix(node, ARGV[1] .. ' ') then
+      return {0, node, redis.call('ZSCORE', KEYS[1], node) - now}
     end
   end
   redis.call('SREM', KEYS[3], id)
@@ -46,17 +46,17 @@ local live, addresses = false, false
 if version ~= tonumber(ARGV[4]) then
   live = redis.call('ZRANGE', KEYS[1], 0, -1)
   addresses = {}
-  for _, each in ipairs(live) do
-    local url = redis.call('HGET', KEYS[4], each)
+  for _, node in ipairs(live) do
+    local url = redis.call('HGET', KEYS[4], node)
     if url then
-      table.insert(addresses, each)
+      table.insert(addresses, node)
       table.insert(addresses, url)
     end
   end
 end
 local to_clean = {}
-for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-  if redis.call('SET', 'toolbus:nodes:cleanup:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
+for _, node in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if redis.call('SET', 'toolbus:nodes:cleanup:' .. node, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, node) end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 return {1, version, live, to_clean, first[2] - now, addresses}

@@ -23,6 +23,6 @@ for at, room in ipairs(names) do
     end
   end
   facts_left = facts_left - 1
-  for _, each in ipairs({room, participants, toolkits}) do table.insert(answer, each) end
+  for _, value in ipairs({room, participants, toolkits}) do table.insert(answer, value) end
 end
 return {0, answer}
