@@ -16,8 +16,8 @@ from toolbus_server.limits import RateLimiter
 
 __all__ = [
     "MAX_CHANGES",
-    "MAX_KEPT_NAMES",
     "MAX_MANIFEST_BYTES",
+    "MAX_PARKED_NAMES",
     "MAX_SUBSCRIBED_TOOLKITS",
     "MAX_UNREAD_BYTES",
     "MAX_WAITING_BYTES",
@@ -44,7 +44,7 @@ MIN_SUBSCRIPTION = 1_024
 """What a subscription counts at least, in toolkits: so there are at most 1,024 subscriptions."""
 MAX_SUBSCRIBED_TOOLKITS = 1_024 * MIN_SUBSCRIPTION
 """Toolkits that all subscriptions compare: each keeps 140 bytes for each toolkit of its room."""
-MAX_KEPT_NAMES = 1_024
+MAX_PARKED_NAMES = 1_024
 """Reserved names in rooms without participants; further ones are free at once."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Bytes that wait to be read; beyond it the connections with most of them are closed (4430)."""
@@ -62,8 +62,8 @@ class IdentityUsage:
         "__weakref__",
         "_now",
         "changes",
-        "kept_names",
         "manifest_bytes",
+        "parked_names",
         "subscribed",
         "unread_bytes",
         "waiting_bytes",
@@ -85,7 +85,7 @@ class IdentityUsage:
         """Bytes of these requests (REG-27)."""
         self.subscribed: int = 0
         """What its subscriptions count, in toolkits (EVENT-5)."""
-        self.kept_names: int = 0
+        self.parked_names: int = 0
         """Its reserved names in rooms without participants (REG-18)."""
         self.unread_bytes: int = 0
         """Bytes that wait until its connections read them (CONN-14)."""

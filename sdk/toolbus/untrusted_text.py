@@ -136,10 +136,10 @@ def _joins(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
 
 
-def _escaped(text: str, kept: str, max_chars: int | None) -> str:
+def _escaped(text: str, unescaped: str, max_chars: int | None) -> str:
     # One more than is shown, to detect that it is cut.
     text = text if max_chars is None else text[: max_chars + 1]
-    return _cut(_replaced(text, kept, _python_escape), max_chars)
+    return _cut(_replaced(text, unescaped, _python_escape), max_chars)
 
 
 def _cut(text: str, max_chars: int | None) -> str:
@@ -148,14 +148,14 @@ def _cut(text: str, max_chars: int | None) -> str:
     return text[: max_chars - len(_CUT)] + _CUT
 
 
-def _replaced(text: str, kept: str, escape: Callable[[str], str]) -> str:
-    """Replace all characters that are not printable, except those that are kept."""
+def _replaced(text: str, unescaped: str, escape: Callable[[str], str]) -> str:
+    """Replace all characters that are not printable, except those in `unescaped`."""
     if text.isprintable():
         return text
     hidden = [
         character
         for character in set(text)
-        if not character.isprintable() and character not in kept
+        if not character.isprintable() and character not in unescaped
     ]
     return text.translate({ord(character): escape(character) for character in hidden})
 

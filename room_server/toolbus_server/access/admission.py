@@ -84,7 +84,7 @@ class Admitted:
     renew_at: float
     """When the participant should renew it, after 80 % of its life: seconds since the epoch."""
     reads_chunks: bool = False
-    """Whether it accepts large files in chunks from calls that are no streams."""
+    """Whether it accepts large files in chunks from calls that are not streams."""
     reads_parts: bool = False
     """Whether it also accepts any other large result in parts."""
 

@@ -17,8 +17,8 @@ __all__ = ["Revocations", "is_issued_before"]
 K = TypeVar("K")
 
 _logger = bounded_logger(__name__)
-_KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
-_MAX_KEPT = 100_000
+_RETENTION_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+_MAX_REVOCATIONS = 100_000
 """The maximum of revoked identities, and of revoked tokens."""
 
 
@@ -63,17 +63,17 @@ class Revocations:
         return bool(jti) and jti in self._tokens
 
 
-def _keep(kept: dict[K, float], key: K, now: float) -> None:
+def _keep(revocations: dict[K, float], key: K, now: float) -> None:
     """Store a revocation; drop those that no valid token can match, and those over the limit."""
-    kept[key] = max(now, kept.pop(key, now))
-    surplus = len(kept) - _MAX_KEPT
+    revocations[key] = max(now, revocations.pop(key, now))
+    surplus = len(revocations) - _MAX_REVOCATIONS
     dropped: list[K] = []
-    for old, at in kept.items():
-        if at + _KEPT_S >= now:
+    for old, at in revocations.items():
+        if at + _RETENTION_S >= now:
             if len(dropped) >= surplus:
                 break
             message = "over %d revocations: %r, revoked %d s ago, is valid again"
-            _logger.warning(message, _MAX_KEPT, old, now - at)
+            _logger.warning(message, _MAX_REVOCATIONS, old, now - at)
         dropped.append(old)
     for old in dropped:
-        del kept[old]
+        del revocations[old]

@@ -32,7 +32,7 @@ class TrustedProxies:
         networks: In CIDR notation, such as `10.0.0.0/8`; empty to trust none.
 
     Raises:
-        ValueError: One of them is no network.
+        ValueError: One of them is not a network.
     """
 
     def __init__(self, networks: Sequence[str]) -> None:

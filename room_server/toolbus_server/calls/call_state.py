@@ -146,7 +146,7 @@ class Connection:
     changes: RateLimiter = field(default_factory=partial(RateLimiter, _CHANGES, _WINDOW_S))
     """Changes it makes to its toolkits, attributes and offers."""
     reads_chunks: bool = True
-    """Whether it accepts a large file in chunks from a call that is no stream."""
+    """Whether it accepts a large file in chunks from a call that is not a stream."""
     reads_parts: bool = True
     """Whether it also accepts any other large result in parts."""
     stream_count: int = 0
@@ -209,8 +209,8 @@ class InFlightCall(Struct, eq=False):
     nested: dict[InFlightCall, None] | None = None
     """The calls in flight that its host makes within it."""
     patterns: list[str] | None = None
-    """Those that its host is asked about, if it is no call but an `Assess`: that runs nothing, and
-    is neither counted nor shown as a call."""
+    """Those that its host is asked about, if it is not a call but an `Assess`: that runs nothing,
+    and is neither counted nor shown as a call."""
 
     @property
     def executed(self) -> Executed:

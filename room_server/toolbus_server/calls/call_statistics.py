@@ -110,8 +110,8 @@ class CallRecords:
         return self._pack(ended) if ended > self._sent else self._packed
 
     def _pack(self, sent: int) -> bytes:
-        kept = sorted((*self._succeeded_records, *self._failed_records), key=itemgetter(0))
-        return pack_body([record for number, record in kept if number > sent])
+        records = sorted((*self._succeeded_records, *self._failed_records), key=itemgetter(0))
+        return pack_body([record for number, record in records if number > sent])
 
     def clear(self) -> None:
         """Drop the records that were sent."""

@@ -4,8 +4,8 @@ A connection that closes, or a call that others are nested in, may end thousands
 waits for its end may still end in another way, as by its deadline. `executed` is decided when it
 ends: what its host is sent meanwhile counts.
 
-This is no job of the scheduler of `rooms`: there it would take turns with the events and walks of
-all participants, and a caller would learn only after them that its host is lost.
+This is not a job of the scheduler of `rooms`: there it would take turns with the events and walks
+of all participants, and a caller would learn only after them that its host is lost.
 """
 
 from __future__ import annotations

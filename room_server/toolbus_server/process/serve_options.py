@@ -117,7 +117,7 @@ class ServeOptions:
     def check_redis(self, warn: Callable[[str], None]) -> None:
         """Check the node's name and its Redis, if there is one.
 
-        A Redis that cannot be reached is no error: the node joins when it can.
+        A Redis that cannot be reached is not an error: the node joins when it can.
 
         Args:
             warn: Called with each warning for the operator.

@@ -43,7 +43,7 @@ class SplitManifest(NamedTuple):
 
 
 def split_manifest(packed: bytes, max_tools: int) -> SplitManifest:
-    """Split a manifest. Raises `BadBody` if it is no map, or its tools are no list."""
+    """Split a manifest. Raises `BadBody` if it is not a map, or its tools are not a list."""
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_MANIFEST_BYTES)
     unpacker.feed(packed)
     try:
@@ -109,7 +109,7 @@ def set_aside(packed: bytes, names: Collection[str]) -> tuple[bytes, dict[str, R
     unpacker.feed(packed)
     try:
         count = int(unpacker.read_map_header())
-        kept = [packed[: unpacker.tell()]]
+        parts = [packed[: unpacker.tell()]]
         aside: dict[str, Raw] = {}
         for _ in range(count):
             name = _skipped(unpacker, packed)
@@ -117,10 +117,10 @@ def set_aside(packed: bytes, names: Collection[str]) -> tuple[bytes, dict[str, R
             if name in wanted and value[0] in MAP_TAGS:
                 aside[wanted[name]] = Raw(value)
                 value = _EMPTY_MAP
-            kept += (name, value)
+            parts += (name, value)
     except _UNREADABLE as error:
         raise BadBody("", "is no map of msgpack that is allowed here") from error
-    return b"".join(kept), aside
+    return b"".join(parts), aside
 
 
 def _header(read: Any, limit: int, path: str, noun: str) -> int:

@@ -376,8 +376,8 @@ class RoomState:
 
     def _remember_number(self, owner: Identity, number: int, last: int) -> None:
         """Remember the highest number of an owner; each has its own count, which is private."""
-        is_kept = last < number < _MAX_REMEMBERED_GENERATION
-        self._last_generations[owner] = number if is_kept else last
+        is_remembered = last < number < _MAX_REMEMBERED_GENERATION
+        self._last_generations[owner] = number if is_remembered else last
         if len(self._last_generations) > _MAX_REMEMBERED_OWNERS:
             del self._last_generations[next(iter(self._last_generations))]
 

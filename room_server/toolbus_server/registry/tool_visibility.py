@@ -1,4 +1,4 @@
-"""Which tools and definitions of a toolkit a participant may list: computed in steps, and kept.
+"""Which tools and definitions of a toolkit a participant may list: computed in steps, and cached.
 
 Pure. A toolkit has up to 1,000 tools, and a token may have hundreds of patterns; so a computation
 pauses after every few comparisons, and its result serves all participants with the same grants.
@@ -15,7 +15,7 @@ from toolbus.wire import ToolManifest
 from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.toolkit_definition import Definition
 
-__all__ = ["MAX_KEPT_TOOLS", "STEP_EFFORT", "Listing", "Steps", "ToolVisibility"]
+__all__ = ["MAX_CACHED_TOOLS", "STEP_EFFORT", "Listing", "Steps", "ToolVisibility"]
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
@@ -24,8 +24,8 @@ Tools: TypeAlias = tuple[ToolManifest, ...]
 
 STEP_EFFORT = 256
 """How many tools, or patterns that are tried one by one, one step compares: some 0.1 ms."""
-MAX_KEPT_TOOLS = 256 * 1024
-"""How many tools all kept results name together; one more empties the store."""
+MAX_CACHED_TOOLS = 256 * 1024
+"""How many tools all cached results name together; one more empties the cache."""
 _MAX_RESERVE = 16
 
 
@@ -39,16 +39,16 @@ class Listing(NamedTuple):
 
 
 class ToolVisibility:
-    """Computes and keeps what participants may see.
+    """Computes and caches what participants may see.
 
-    Results are kept by grants and definition, for as long as both exist.
+    Results are cached by grants and definition, for as long as both exist.
     """
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[ToolRights, WeakKeyDictionary[Definition, Tools]] = (
+        self._cached: WeakKeyDictionary[ToolRights, WeakKeyDictionary[Definition, Tools]] = (
             WeakKeyDictionary()
         )
-        self._kept_tools = 0
+        self._cached_tools = 0
 
     def listed_tools(
         self, toolkit: RegisteredToolkit, participant: Participant
@@ -112,8 +112,8 @@ class ToolVisibility:
                 )
 
     def _tools(self, toolkit: str, definition: Definition, rights: ToolRights) -> Steps[Tools]:
-        kept = self._kept.setdefault(rights, WeakKeyDictionary())
-        known = kept.get(definition)
+        by_definition = self._cached.setdefault(rights, WeakKeyDictionary())
+        known = by_definition.get(definition)
         if known is not None:
             return known
         seen = rights.seen_in(toolkit)
@@ -122,15 +122,15 @@ class ToolVisibility:
         if seen.everything:
             return definition.manifest.tools
         chosen = yield from _choose(definition.manifest.tools, seen)
-        self._keep(rights, definition, chosen)
+        self._store(rights, definition, chosen)
         return chosen
 
-    def _keep(self, rights: ToolRights, definition: Definition, tools: Tools) -> None:
-        self._kept_tools += 1 + len(tools)
-        if self._kept_tools > MAX_KEPT_TOOLS:
-            self._kept.clear()
-            self._kept_tools = 1 + len(tools)
-        self._kept.setdefault(rights, WeakKeyDictionary())[definition] = tools
+    def _store(self, rights: ToolRights, definition: Definition, tools: Tools) -> None:
+        self._cached_tools += 1 + len(tools)
+        if self._cached_tools > MAX_CACHED_TOOLS:
+            self._cached.clear()
+            self._cached_tools = 1 + len(tools)
+        self._cached.setdefault(rights, WeakKeyDictionary())[definition] = tools
 
 
 def _choose(tools: Tools, seen: SeenTools) -> Steps[Tools]:

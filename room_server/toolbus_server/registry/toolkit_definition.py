@@ -357,7 +357,7 @@ _M = TypeVar("_M", ToolManifest, ToolkitManifest)
 def _parse(model: type[_M], packed: bytes, aside: tuple[str, ...], path: str) -> _M:
     """Read the fields but some of a manifest that another server has checked, or of a tool."""
     try:
-        kept, _ = set_aside(packed, aside)
-        return checked_fields(model, unpack_body(kept))
+        rest, _ = set_aside(packed, aside)
+        return checked_fields(model, unpack_body(rest))
     except BadBody as error:
         raise _manifest_error(path + error.path, error.reason) from error

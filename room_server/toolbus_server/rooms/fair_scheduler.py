@@ -28,7 +28,7 @@ SLICE_S = 0.001
 """How long all events, walks and registrations of a server are worked on in one iteration."""
 # For the time of one burst only: all is dropped when no job is left. Above it packing starts anew,
 # which costs time and nothing else.
-_MAX_KEPT_BYTES = 4 * 1024 * 1024
+_MAX_PACKED_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256  # the objects around a small packed value are larger than it
 _pack = Encoder().encode
 
@@ -51,7 +51,7 @@ class FairScheduler:
         self._shared: dict[Hashable, deque[Iterator[None]]] = {}
         """The jobs of each owner, of which one step of one job is done at a time."""
         self._packed: dict[Hashable, dict[Hashable, Raw]] = {}
-        self._kept_bytes = 0
+        self._packed_bytes = 0
 
     @property
     def is_busy(self) -> bool:
@@ -96,12 +96,12 @@ class FairScheduler:
         self._packed.pop(subject, None)
 
     def _keep(self, subject: Hashable, kind: Hashable, packed: Raw) -> Raw:
-        self._kept_bytes += len(memoryview(packed)) + _OVERHEAD_BYTES
+        self._packed_bytes += len(memoryview(packed)) + _OVERHEAD_BYTES
         # As a whole: `forget` does not subtract, so the count is an upper bound, and there is no
         # order of use to keep.
-        if self._kept_bytes > _MAX_KEPT_BYTES:
+        if self._packed_bytes > _MAX_PACKED_BYTES:
             self._packed.clear()
-            self._kept_bytes = 0
+            self._packed_bytes = 0
         self._packed.setdefault(subject, {})[kind] = packed
         return packed
 
@@ -136,4 +136,4 @@ class FairScheduler:
             self._due.popleft()
         # The burst is over. Kept longer, a packed value would outlive what it was made of.
         self._packed.clear()
-        self._kept_bytes = 0
+        self._packed_bytes = 0

@@ -247,13 +247,13 @@ class Hub:
     def _restore_names(self, open_room: OpenRoom) -> None:
         """Reserve the names of a room that begins again for the time that is left to them."""
         now, state = self._loop.time(), open_room.routed.state
-        for kept in self.parked.take(state.name):
-            if kept.ends_at > now:
-                number = kept.last_number
+        for name in self.parked.take(state.name):
+            if name.ends_at > now:
+                number = name.last_number
                 changes = state.restore_reservation(
-                    kept.owner, kept.generation(), public=kept.public, last_number=number
+                    name.owner, name.generation(), public=name.public, last_number=number
                 )
-                self._reserve_names(open_room, changes, kept.ends_at - now)
+                self._reserve_names(open_room, changes, name.ends_at - now)
 
     # Participants of other nodes
 
@@ -313,8 +313,8 @@ class Hub:
         for change in changes:
             if change.toolkit.reservation is not None:
                 reserved = _ReservedName(open_room, change.toolkit.reservation)
-                kept_s = self.limits.reservation_ms / 1000 if left_s is None else left_s
-                reserved.reservation.ends_at = self._loop.time() + kept_s
+                duration_s = self.limits.reservation_ms / 1000 if left_s is None else left_s
+                reserved.reservation.ends_at = self._loop.time() + duration_s
                 self._reservations.add(reserved.reservation.ends_at, reserved)
 
     def _release(self, reserved: _ReservedName) -> None:

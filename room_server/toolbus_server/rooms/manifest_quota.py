@@ -28,7 +28,7 @@ class ManifestQuota:
 
     def __init__(self, usages: IdentityUsages) -> None:
         self._usages = usages
-        self._kept: dict[ref[Generation], tuple[IdentityUsage, int]] = {}
+        self._counted: dict[ref[Generation], tuple[IdentityUsage, int]] = {}
 
     def check(
         self, participant: Participant, offer: Offer, existing: RegisteredToolkit | None
@@ -66,13 +66,13 @@ class ManifestQuota:
     def add(self, identity: Identity, generation: Generation) -> None:
         """Count a generation for as long as its room keeps it."""
         key = ref(generation, self._remove)
-        if key not in self._kept:
+        if key not in self._counted:
             size, usage = len(generation.definition.packed), self._usages.of(identity)
-            self._kept[key] = usage, size
+            self._counted[key] = usage, size
             usage.manifest_bytes += size
 
     def _remove(self, key: ref[Generation]) -> None:
-        usage, size = self._kept.pop(key)
+        usage, size = self._counted.pop(key)
         usage.manifest_bytes -= size
 
 

@@ -20,7 +20,7 @@ from toolbus_server.registry.models import Generation, Identity
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
 
-__all__ = ["MAX_PARKED_NAMES", "KeptName", "ParkedRooms", "kept_names_of"]
+__all__ = ["MAX_PARKED_NAMES", "ParkedName", "ParkedRooms", "parked_names_of"]
 
 MAX_PARKED_NAMES = 65_536
 """Reserved names in rooms without participants; with more, the longest parked room is removed."""
@@ -28,7 +28,7 @@ _SHARE_CHARS = 1_024
 """So many characters of `shared_with` count as one more name."""
 
 
-class KeptName(NamedTuple):
+class ParkedName(NamedTuple):
     """A name that is reserved for its owner in a room without participants."""
 
     owner: Identity
@@ -55,11 +55,11 @@ class KeptName(NamedTuple):
         return Generation(self.number, definition, [], self.shared_with, self.base)
 
 
-def kept_names_of(state: RoomState) -> Iterator[KeptName]:
-    """Yield what has to be kept of each name that is reserved in a room."""
+def parked_names_of(state: RoomState) -> Iterator[ParkedName]:
+    """Yield what has to be stored of each name that is reserved in a room."""
     for toolkit, reservation in state.reservations():
         serving = toolkit.serving
-        yield KeptName(
+        yield ParkedName(
             toolkit.owner,
             toolkit.name,
             toolkit.public,
@@ -76,7 +76,7 @@ def kept_names_of(state: RoomState) -> Iterator[KeptName]:
 @dataclass(slots=True, eq=False)
 class _ParkedRoom:
     name: str
-    kept: list[KeptName]
+    names: list[ParkedName]
     sizes: dict[Identity, tuple[IdentityUsage, int]]
     ended: bool = False
 
@@ -118,14 +118,14 @@ class ParkedRooms:
             The owners beyond their quota: their names are free at once.
         """
         self.take(room)
-        names = list(kept_names_of(state))
+        names = list(parked_names_of(state))
         sizes = Counter[Identity]()
         for name in names:
             sizes[name.owner] += name.size
         usages = {owner: (self._usages.of(owner), size) for owner, size in sizes.items()}
-        limit = identity_usage.MAX_KEPT_NAMES
+        limit = identity_usage.MAX_PARKED_NAMES
         beyond = {
-            owner for owner, (usage, size) in usages.items() if usage.kept_names + size > limit
+            owner for owner, (usage, size) in usages.items() if usage.parked_names + size > limit
         }
         names = [name for name in names if name.owner not in beyond]
         if names:
@@ -144,15 +144,15 @@ class ParkedRooms:
     def _count(self, parked: _ParkedRoom, sign: int) -> None:
         self._size += sign * parked.size
         for usage, size in parked.sizes.values():
-            usage.kept_names += sign * size
+            usage.parked_names += sign * size
 
-    def take(self, room: str) -> list[KeptName]:
+    def take(self, room: str) -> list[ParkedName]:
         """Return the names of a room that begins again, and forget them here."""
         parked = self._rooms.get(room)
         if parked is None:
             return []
         self._end(parked)
-        return parked.kept
+        return parked.names
 
     def _end(self, parked: _ParkedRoom) -> None:
         parked.ended = True

@@ -156,7 +156,7 @@ class AcceptedConnection(ServerTransport):
     async def handshake(self, *args: Any, **kwargs: Any) -> None:
         """Answer the request.
 
-        A client that breaks the handshake or leaves meanwhile is no error of the server; before
+        A client that breaks the handshake or leaves meanwhile is not an error of the server; before
         version 17, websockets would log it as one.
         """
         with suppress(ConnectionClosed, InvalidHandshake, _Dropped):

@@ -47,7 +47,7 @@ class ReceivedRequest(Request):
 
 
 class InvalidRequest(Exception):
-    """What arrived is no HTTP request, or one with a body."""
+    """What arrived is not an HTTP request, or has a body."""
 
 
 class RequestTooLarge(Exception):
@@ -79,7 +79,7 @@ class RequestReader:
             The request and the bytes after it, once it is complete.
 
         Raises:
-            InvalidRequest: It is no request.
+            InvalidRequest: It is not a request.
             RequestTooLarge: It is beyond the limits, complete or not.
         """
         begin = 0

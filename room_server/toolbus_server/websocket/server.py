@@ -388,7 +388,7 @@ def _name_protocol(_connection: Any, _request: Request, response: Response) -> N
 
 
 def _refuse_method(connection: ServerConnection, request: ReceivedRequest) -> Response | None:
-    """Refuse what is no request for a websocket; before version 17, websockets does not."""
+    """Refuse what is not a request for a websocket; before version 17, websockets does not."""
     if request.method != "GET":
         response = connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET.\n")
         response.headers["Allow"] = "GET"

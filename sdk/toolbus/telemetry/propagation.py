@@ -222,7 +222,7 @@ def enter_unsampled(traceparent: str, header: Mapping[str, Any]) -> None:
 def enter_call_as_trace(call_id: str) -> None:
     """Make the unrecorded trace that a call began current, for the rest of this task.
 
-    A call id that is no valid trace id leaves the task without a trace.
+    A call id that is not a valid trace id leaves the task without a trace.
     """
     attach(below(_CallAsTrace(call_id)))
 

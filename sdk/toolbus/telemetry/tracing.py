@@ -94,7 +94,7 @@ def recorded(service_name: str) -> Iterator[None]:
 
 
 _PROVIDER_CHECK_S = 1.0
-_MAX_METHODS_KEPT = 256
+_MAX_DESCRIPTIONS = 256
 _NO_CONTEXT = Context()
 _CLIENT = SpanKind.CLIENT
 _logger = bounded_logger(__name__)
@@ -328,7 +328,7 @@ class Tracing:
         """Make the attributes that all calls of a tool share; kept for the tools in use."""
         description = ToolDescription.of(method)
         if description.name == method:
-            if len(self._descriptions) >= _MAX_METHODS_KEPT:
+            if len(self._descriptions) >= _MAX_DESCRIPTIONS:
                 self._descriptions.clear()
             self._descriptions[method] = description
         return description

@@ -84,7 +84,7 @@ def _is_same_origin(one: WebSocketURI, other: WebSocketURI) -> bool:
 
 
 def _redirected(url: str, uri: WebSocketURI, error: ValueError) -> str:
-    """Return where to go on; raise the error if it is no redirect to the same origin."""
+    """Return where to go on; raise the error if it is not a redirect to the same origin."""
     refused = error.__cause__
     if not isinstance(refused, InvalidStatus) or "Location" not in refused.response.headers:
         raise error

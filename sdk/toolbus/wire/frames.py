@@ -205,7 +205,7 @@ class AssessDispatch(ServerFrame, tag=24, frozen=True):
     header: Header
     patterns: list[Any]
     traceparent: ClassVar[None] = None
-    """It is no call, so that it is in no trace."""
+    """It is not a call, so that it is in no trace."""
 
 
 class Register(RequestFrame, tag=32, frozen=True):

@@ -40,9 +40,9 @@ MAX_TOOLS = 1_000
 MAX_TOOL_BYTES = 256 * 1024
 """Size of one packed tool (PROTOCOL.md, REG-2)."""
 # Bytes bound the time: the slowest tool of 65,536 values, maps of one entry, is read in 15 ms, in
-# steps of which the longest takes 0.6 ms. Values bound the memory of whoever reads them: a map
-# takes 64 to 232 bytes, and as little as one byte of the tool. A list of texts of three letters has
-# as many values when its bytes are full, and a schema of properties a third of them.
+# steps of which the longest takes 0.6 ms. Values bound the memory of their reader: a map takes 64
+# to 232 bytes, and as little as one byte of the tool. A list of texts of three letters has as many
+# values when its bytes are full, and a schema of properties a third of them.
 MAX_TOOL_VALUES = 65_536
 """Maps, lists and plain values, without keys, in one tool (PROTOCOL.md, REG-2)."""
 MAX_MANIFEST_VALUES = 131_072

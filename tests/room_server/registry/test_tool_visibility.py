@@ -104,7 +104,7 @@ def test_a_reserve_is_that_of_the_grants_at_its_end(newer: str, tool: str, reser
 def test_kept_results_are_bounded_and_end_with_their_definition(
     monkeypatch: pytest.MonkeyPatch, compared: list[str]
 ) -> None:
-    monkeypatch.setattr(tool_visibility, "MAX_KEPT_TOOLS", 5)
+    monkeypatch.setattr(tool_visibility, "MAX_CACHED_TOOLS", 5)
     visibility, reader = ToolVisibility(), participant("ann", api=SOME)
     state, host = RoomState("lab", Random(1), visibility), participant("host")
     for version in "123":
@@ -114,5 +114,5 @@ def test_kept_results_are_bounded_and_end_with_their_definition(
         run_steps(visibility.listed_tools(toolkit, reader))
         run_steps(visibility.listed_tools(toolkit, reader))
         gc.collect()
-        assert [len(kept) for kept in visibility._kept.values()] == [1]
+        assert [len(cached) for cached in visibility._cached.values()] == [1]
     assert len(compared) == 3 * len(TOOLS)

@@ -256,7 +256,7 @@ async def test_a_packed_event_is_not_sent_after_a_change() -> None:
 
 
 async def test_the_memory_for_packed_events_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_MAX_KEPT_BYTES", 2_000)
+    monkeypatch.setattr(scheduler, "_MAX_PACKED_BYTES", 2_000)
     monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
     room = BusyRoom()
     subscribers = [room.subscriber("toolkits") for _ in range(2)]

@@ -157,7 +157,7 @@ async def test_names_in_empty_rooms_are_kept_without_manifests_up_to_a_limit_of_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-18: rooms of one identity; the name of another one is kept beside them."""
-    monkeypatch.setattr(identity_usage, "MAX_KEPT_NAMES", 5)
+    monkeypatch.setattr(identity_usage, "MAX_PARKED_NAMES", 5)
     async with asyncio.timeout(TIME_S), running_server() as server:
         before = kept_manifest_bytes()
         for number in range(20):
@@ -193,7 +193,7 @@ async def test_redis_keeps_names_in_empty_rooms_without_manifests_up_to_a_limit_
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REG-18."""
-    monkeypatch.setattr(identity_usage, "MAX_KEPT_NAMES", 5)
+    monkeypatch.setattr(identity_usage, "MAX_PARKED_NAMES", 5)
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         for number in range(20):
             await lose_host_of(here, f"r{number}")

@@ -16,7 +16,7 @@ from toolbus import AgentsGrant, ApiScope, Key, ParticipantToken, RoomClient, To
 from toolbus.auth.tokens import VerifiedToken
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin, Explain, Refresh, RequestId
-from toolbus_server.access.revocations import _KEPT_S, Revocations
+from toolbus_server.access.revocations import _RETENTION_S, Revocations
 from toolbus_server.registry.models import Identity
 from toolbus_server.testing import TestServer, running_server
 
@@ -264,7 +264,7 @@ def test_a_revocation_is_forgotten_when_nothing_is_left_to_be_shown() -> None:
     for at in range(10):
         revocations.revoke_token(f"t{at}", float(at))
     assert len(revocations) == 10
-    revocations.revoke_token("later", _KEPT_S + 5.5)
+    revocations.revoke_token("later", _RETENTION_S + 5.5)
     assert len(revocations) == 5
     assert revocations.covers(replace(a_token(0.0), jti="t9"))
     assert not revocations.covers(replace(a_token(0.0), jti="t1"))
@@ -274,7 +274,7 @@ def test_the_oldest_of_too_many_revocations_is_dropped_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ADMIN-4: identities and tokens are counted apart."""
-    monkeypatch.setattr("toolbus_server.access.revocations._MAX_KEPT", 3)
+    monkeypatch.setattr("toolbus_server.access.revocations._MAX_REVOCATIONS", 3)
     revocations = Revocations()
     for number in range(3):
         revocations.revoke_identity(Identity("acme", f"n{number}"), 1_000.0 + number)
@@ -293,7 +293,8 @@ def test_the_oldest_of_too_many_revocations_is_dropped_and_logged(
     assert "'t0', revoked 10 s ago, is valid again" in token
 
     caplog.clear()
-    revocations.revoke_token("later", 1_010.5 + _KEPT_S)  # none of these could be shown any more
+    # None of the tokens could be shown any more.
+    revocations.revoke_token("later", 1_010.5 + _RETENTION_S)
     assert caplog.messages == []
     assert revocations.covers(a_token(0.0, name="bob", jti="later"))
 

@@ -92,7 +92,7 @@ async def examine_redis(url: str) -> list[Finding]:
 async def check_before_start(url: str) -> list[str]:
     """Refuse a Redis that no node can use, and return warnings about one that may cause trouble.
 
-    An unavailable Redis is no error: the node serves by itself and joins when Redis is back.
+    An unavailable Redis is not an error: the node serves by itself and joins when Redis is back.
 
     Raises:
         UsageError: The Redis cannot be used, and waiting does not help.
