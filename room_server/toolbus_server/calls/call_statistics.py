@@ -53,7 +53,7 @@ class CallCounts(NamedTuple):
     """Ended calls that ended with an error."""
 
     def since(self, earlier: CallCounts) -> CallCounts:
-        """Subtract earlier counts."""
+        """Return what was counted after `earlier`."""
         return CallCounts(
             self.started - earlier.started,
             self.ended - earlier.ended,

@@ -161,7 +161,7 @@ class StreamRelay:
     # Received frames
 
     def chunk(self, host: Connection, frame: StreamChunk) -> None:
-        """Forward a chunk to the caller."""
+        """Forward a chunk to the caller; drop and count one without a call that accepts it."""
         call = host.dispatched.get(frame.id)
         direction = None
         if call is not None and call.patterns is None:

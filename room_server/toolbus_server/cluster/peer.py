@@ -82,7 +82,7 @@ class PeerOwner(Protocol):
 
 
 def inbox_of(node_id: str) -> str:
-    """Return the channel of a node."""
+    """Return the Redis channel that a node receives from."""
     return f"toolbus:inbox:{node_id}"
 
 

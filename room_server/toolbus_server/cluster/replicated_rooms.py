@@ -92,7 +92,7 @@ class ReplicatedRooms:
         return replica
 
     def reload_all(self) -> None:
-        """Read all rooms again."""
+        """Read all rooms from Redis again, as changes may have been missed."""
         for replica in list(self._rooms.values()):
             self.reload(replica)
 

@@ -83,7 +83,7 @@ def name_key(owner: Identity, name: str, public: bool) -> bytes:
 
 
 def pack_participant(participant: Participant, *, reads_chunks: bool) -> bytes:
-    """Pack the facts of a participant."""
+    """Pack the facts of a participant by position; new ones go at the end."""
     return pack_body(
         [
             participant.id,

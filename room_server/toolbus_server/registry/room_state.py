@@ -103,7 +103,7 @@ class RoomState:
     # Participants
 
     def join(self, participant: Participant) -> None:
-        """Add a participant."""
+        """Add a participant that is not in the room yet; it hosts nothing."""
         self._participants[participant.id] = participant
         self._by_identity.setdefault(participant.identity, {})[participant.id] = participant
         insort(self._sorted_participants, (participant.identity.name, participant.id))

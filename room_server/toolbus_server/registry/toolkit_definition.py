@@ -338,7 +338,6 @@ def _read_tools(
 
 
 def _search_text(manifest: ToolkitManifest) -> str:
-    """Join all searchable texts, case-folded."""
     texts = [manifest.name, manifest.title, manifest.description]
     for tool in manifest.tools:
         texts += (tool.name, tool.title, tool.description)

@@ -252,7 +252,7 @@ class ToolkitRequests:
         return PermissionDenied(text, details={"grant": grant})
 
     def unregister(self, connection: Connection, request: Unregister) -> Walk:
-        """Unregister a toolkit."""
+        """Remove a participant from the hosts of a toolkit. Raises NotFound if it is not one."""
         yield from ()  # a walk, so that it has its place after earlier registrations
         changes = self._room.state.unregister(
             connection.participant, request.toolkit, public=request.public

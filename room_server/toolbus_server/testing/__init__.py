@@ -51,7 +51,7 @@ class TestServer:
 
     @property
     def url(self) -> str:
-        """The server's URL."""
+        """The URL that participants connect to."""
         return self.server.url
 
     def token(

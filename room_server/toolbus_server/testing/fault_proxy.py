@@ -81,7 +81,7 @@ class DirectionFaults:
         self._changed = asyncio.Event()
 
     def set(self, faults: Faults) -> None:
-        """Replace the faults."""
+        """Replace the faults; they also apply to what waits already."""
         self.faults = faults
         self.wake()
 

@@ -249,7 +249,7 @@ class Session:
             self.connection.usage.charge(thread_time() - began)
 
     def _refuse(self, request_id: int, error: Exception) -> None:
-        """Answer a request with its error."""
+        """Answer a request with its error; only that of a `RoomException` is shown."""
         if not isinstance(error, RoomException):
             _logger.error("unexpected error in a request", exc_info=error)
             error = Internal("unexpected error; the server's log has details")

@@ -32,7 +32,7 @@ class TokenHolder(Protocol):
         """Withdraw all grants; calls in flight go on."""
 
     def expire(self) -> None:
-        """Close the connection."""
+        """Close the connection, some time after `withdraw_grants`."""
 
 
 class TokenExpiry:
@@ -79,7 +79,7 @@ class TokenExpiry:
             self._arm(admitted.renew_at, self._notify)
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Neither notify nor close any more; may be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -108,7 +108,7 @@ def private_pem(key: PrivateKey) -> str:
 
 
 def public_pem(key: PublicKey) -> str:
-    """Write a public key as PEM."""
+    """Return a public key as PEM (SubjectPublicKeyInfo)."""
     pem = key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -272,7 +272,7 @@ class KeyRing:
 
     @property
     def signing_key(self) -> Key | None:
-        """The first key that can sign."""
+        """The first key that can sign; None if the ring only checks tokens."""
         return next((key for key in self if key.can_sign), None)
 
     def to_toml(self) -> str:

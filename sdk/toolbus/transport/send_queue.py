@@ -59,7 +59,7 @@ class SendQueue:
         self.held_bytes += len(data) + _OVERHEAD_BYTES
 
     def take(self) -> tuple[bytes, Ticket | None]:
-        """Remove the oldest message."""
+        """Remove and return the oldest message, of which there is at least one."""
         data, ticket, counted = self._waiting.popleft()
         self.bytes -= counted
         self.held_bytes -= len(data) + _OVERHEAD_BYTES

@@ -76,7 +76,7 @@ class OtlpApp:
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Answer one request."""
+        """Answer one request, after its spans are delivered."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         media_type = _MEDIA_TYPES.get(_main_part(headers, b"content-type"))
         try:

@@ -84,7 +84,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def read_spans(body: bytes, media_type: MediaType) -> ReadSpans:
-    """Read one request."""
+    """Read the spans of one body. Raises BadRequest if it does not have the form of OTLP."""
     request = _READERS[media_type](body)
     spans: list[tuple[SpanRecord, int]] = []
     rejected = 0
