@@ -1,6 +1,6 @@
 """Whose a call is, and how long it may work.
 
-What a toolkit keeps for one asker, no other one gets.
+What a toolkit keeps for one asker is not given to another one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def asker_of(context: ToolContext) -> Asker:
     What an agent runs for one user is nothing of another, nor of itself.
     """
     principal = context.on_behalf_of
-    behind = (context.caller, principal, *context.forwarded_for)
-    return tuple(None if each is None else (each.issuer, each.name) for each in behind)
+    participants = (context.caller, principal, *context.forwarded_for)
+    return tuple(
+        None if participant is None else (participant.issuer, participant.name)
+        for participant in participants
+    )
 
 
 def seconds_to_answer(context: ToolContext, most: float) -> float:
@@ -43,22 +46,22 @@ def seconds_to_answer(context: ToolContext, most: float) -> float:
 
 
 class PerCallerSemaphore:
-    """So many places for each asker: none takes all threads or processes of a host.
+    """A semaphore for each asker, so that none takes all threads or processes of a host.
 
     Args:
-        most: How many each has at a time.
+        limit: How many calls of one asker may hold its semaphore at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        # Of each event loop and asker; it is gone when nobody uses it.
-        self._by_asker = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # By event loop and asker; an entry is gone when no call uses it.
+        self._semaphores = WeakValueDictionary[tuple[int, Asker], asyncio.Semaphore]()
 
-    def of(self, context: ToolContext | None) -> asyncio.Semaphore:
-        """Return what the calls of the asker of a call have to acquire; of None, all calls."""
+    def for_caller(self, context: ToolContext | None) -> asyncio.Semaphore:
+        """Return the semaphore of the asker of a call; for None, one that all calls share."""
         asker = () if context is None else asker_of(context)
         key = (id(asyncio.get_running_loop()), asker)
-        place = self._by_asker.get(key)
-        if place is None:
-            place = self._by_asker[key] = asyncio.Semaphore(self._most)
-        return place
+        semaphore = self._semaphores.get(key)
+        if semaphore is None:
+            semaphore = self._semaphores[key] = asyncio.Semaphore(self._limit)
+        return semaphore

@@ -140,7 +140,7 @@ class Assessor:
         try:
             # The real path: a link may lead elsewhere for a moment.
             folder = os.fsencode(paths.real)
-            async with self._slots.of(context):
+            async with self._slots.for_caller(context):
                 found = await files_read(
                     self._files, folder, which, pattern=pattern, seconds=_LISTING_S
                 )

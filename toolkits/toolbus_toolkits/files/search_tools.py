@@ -138,7 +138,7 @@ class SearchTools:
         self, path: str | None, context: ToolContext
     ) -> AsyncIterator[SearchedFolder]:
         """Open what is searched, when it is the turn of this call. Raises `ToolFailed`."""
-        async with self._caller_slots.of(context), self._all_slots.of(None):
+        async with self._caller_slots.for_caller(context), self._all_slots.for_caller(None):
             async with searched(self._files, path or ".", context) as folder:
                 yield folder
 

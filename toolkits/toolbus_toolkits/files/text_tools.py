@@ -95,7 +95,7 @@ class TextTools:
             limit: The most lines.
         """
         self._files.seen.prepare(context)
-        async with self._files.whole.of(context):
+        async with self._files.whole.for_caller(context):
             found = await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
         if isinstance(found, FileChunk):
             return found

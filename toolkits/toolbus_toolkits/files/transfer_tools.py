@@ -126,7 +126,7 @@ class TransferTools:
         self._files.seen.prepare(context)
         try:
             begin = partial(Upload, self._files, context, path, token)
-            slot = self._files.whole.of(context)
+            slot = self._files.whole.for_caller(context)
             async with slot:
                 upload = await FILE_THREADS.run(begin, undo=Upload.discard)
             version = await _received(upload, context, attachment, slot)
