@@ -86,7 +86,7 @@ def _list(json: _JsonFlag = False) -> None:
     with _reporting(as_json=json):
         infos = CredentialStore.open(os.environ).list()
         if json:
-            typer.echo(json_text([_facts(each) for each in infos]))
+            typer.echo(json_text([_facts(info) for info in infos]))
         elif infos:
             show_columns([_COLUMNS, *map(_row, infos)])
         else:
@@ -152,5 +152,5 @@ def _facts(info: CredentialInfo) -> dict[str, object]:
 
 
 def _row(info: CredentialInfo) -> tuple[str, ...]:
-    places = (", ".join(each) or "-" for each in (info.hosts, info.commands))
+    places = (", ".join(allowed) or "-" for allowed in (info.hosts, info.commands))
     return (str(info.name), *places, info.set_at)

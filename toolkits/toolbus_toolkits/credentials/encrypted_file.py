@@ -70,8 +70,8 @@ class EncryptedFile:
             return {}
         try:
             stored: dict[str, Any] = json.loads(fernet.decrypt(data))
-            names = {CredentialName.parse(text): each for text, each in stored.items()}
-            return {name: Credential.from_json(name, each) for name, each in names.items()}
+            by_name = {CredentialName.parse(text): facts for text, facts in stored.items()}
+            return {name: Credential.from_json(name, facts) for name, facts in by_name.items()}
         except InvalidToken:
             text = f"the key of {self.key_file} is not that of {self.path}, or the file is damaged"
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -82,7 +82,7 @@ class EncryptedFile:
         )
 
     def _write(self, stored: dict[CredentialName, Credential]) -> None:
-        plain = {str(name): each.to_json() for name, each in stored.items()}
+        plain = {str(name): credential.to_json() for name, credential in stored.items()}
         data = self._fernet().encrypt(json.dumps(plain).encode())
         if len(data) > MAX_FILE_BYTES:
             raise StoreUnavailable(

@@ -44,8 +44,9 @@ def usable_keyring() -> KeyringBackend | None:
     backend = keyring.get_keyring()
     members = getattr(backend, "backends", [backend])  # of a chain of backends
     if not members or any(
-        type(each).__module__.startswith(_UNUSABLE) or "plaintext" in type(each).__name__.lower()
-        for each in members
+        type(member).__module__.startswith(_UNUSABLE)
+        or "plaintext" in type(member).__name__.lower()
+        for member in members
     ):
         return None
     return backend
@@ -99,7 +100,7 @@ class KeyringEntries:
     def list(self) -> list[Credential]:
         """Return all credentials whose names are known here."""
         found = (self.get(name) for name in self._names())
-        return [each for each in found if each is not None]
+        return [credential for credential in found if credential is not None]
 
     @property
     def _path(self) -> Path:
@@ -108,7 +109,7 @@ class KeyringEntries:
     def _names(self) -> set[CredentialName]:
         data = read_private(self._path, "the names of credentials")
         try:
-            return {CredentialName.parse(each) for each in json.loads(data or b"[]")}
+            return {CredentialName.parse(text) for text in json.loads(data or b"[]")}
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise StoreUnavailable(
                 f"{self._path} is damaged: move it away and set the credentials again"

@@ -111,7 +111,7 @@ class Credential:
             raise ValueError(
                 "a host is api.example.org, *.example.org or host:port, without a scheme or a path"
             )
-        if any(not each or not each.isprintable() for each in self.info.commands):
+        if any(not command or not command.isprintable() for command in self.info.commands):
             raise ValueError("a command is printable text, as in the config that starts it")
 
     def to_json(self) -> dict[str, Any]:

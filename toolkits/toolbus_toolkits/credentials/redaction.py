@@ -37,9 +37,9 @@ def _walked(value: Any, redact: Redact) -> Any:
         clean = redact(value)
         return value if clean == value else type(value)(clean)  # a `SourceText` stays one
     if isinstance(value, dict):
-        return {redact(name): _walked(each, redact) for name, each in value.items()}
+        return {redact(name): _walked(member, redact) for name, member in value.items()}
     if isinstance(value, list):
-        return [_walked(each, redact) for each in value]
+        return [_walked(item, redact) for item in value]
     if isinstance(value, int | float):
         text = json.dumps(value)
         return value if redact(text) == text else redact(text)
@@ -59,7 +59,7 @@ def forms_of(value: str) -> Iterator[str]:
     yield from _base64_forms(value)
     lines = value.splitlines()
     if len(lines) > 1:
-        yield from (each for each in map(str.strip, lines) if len(each) >= _MIN_LINE_CHARS)
+        yield from (line for line in map(str.strip, lines) if len(line) >= _MIN_LINE_CHARS)
 
 
 def _base64_forms(value: str) -> Iterator[str]:

@@ -85,7 +85,7 @@ class CredentialStore:
             StoreUnavailable: It cannot be stored.
         """
         moment = datetime.now(UTC).isoformat(timespec="seconds")
-        lower = tuple(each.lower() for each in hosts)
+        lower = tuple(host.lower() for host in hosts)
         info = CredentialInfo(name, lower, tuple(commands), moment)
         self._open().put(Credential(info, value))
 
@@ -96,7 +96,8 @@ class CredentialStore:
 
     def list(self) -> list[CredentialInfo]:
         """Return what may be shown of each credential, by name. Raises `StoreUnavailable`."""
-        return sorted((each.info for each in self._open().list()), key=lambda info: info.name)
+        infos = (credential.info for credential in self._open().list())
+        return sorted(infos, key=lambda info: info.name)
 
     def _open(self) -> StoredCredentials:
         if self._place is None:
@@ -104,7 +105,7 @@ class CredentialStore:
         return self._place
 
     def _not_found(self, name: CredentialName) -> CredentialNotFound:
-        near = get_close_matches(str(name), [str(each.name) for each in self.list()], n=1)
+        near = get_close_matches(str(name), [str(info.name) for info in self.list()], n=1)
         step = f"did you mean {near[0]}?" if near else f"`toolbus credential set {name}` stores it"
         return CredentialNotFound(f"there is no credential {name}: {step}")
 
