@@ -50,7 +50,7 @@ class InputGuard:
         self._kinds = dict(kinds or {})
         check_kinds(self._kinds.values())
         self._allow = {tool: _names(names) for tool, names in (allow or {}).items()}
-        names = [each.name for each in self._rules]
+        names = [rule.name for rule in self._rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules of this guard have one name")
         unknown = sorted(set().union(*self._allow.values()) - set(names)) if self._allow else []

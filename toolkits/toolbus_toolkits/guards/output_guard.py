@@ -93,11 +93,11 @@ class OutputGuard:
         if depth > _MAX_DEPTH:
             return value
         if isinstance(value, list | tuple):
-            return [self._value(each, depth + 1) for each in value]
+            return [self._value(item, depth + 1) for item in value]
         if isinstance(value, Mapping):
             return {
-                self._without(str(name)): self._value(each, depth + 1)
-                for name, each in value.items()
+                self._without(str(name)): self._value(member, depth + 1)
+                for name, member in value.items()
             }
         return value
 

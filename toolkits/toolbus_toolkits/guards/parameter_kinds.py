@@ -49,9 +49,9 @@ class GuardedText(NamedTuple):
 def check_kinds(kinds: Iterable[str]) -> None:
     """Raise `ValueError` for a kind that there is not."""
     known = get_args(ParameterKind)
-    for each in kinds:
-        if each not in known:
-            raise ValueError(f"{each!r} is no kind of a parameter: write {', '.join(known)}")
+    for kind in kinds:
+        if kind not in known:
+            raise ValueError(f"{kind!r} is no kind of a parameter: write {', '.join(known)}")
 
 
 def texts_of(
@@ -83,20 +83,20 @@ def _texts(
     if isinstance(value, str):
         yield GuardedText(path, kind, value)
     elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _texts(each, f"{path}/{index}", kind, kinds, depth + 1)
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}/{index}", kind, kinds, depth + 1)
     elif isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, member in value.items():
             inner = kinds.get(str(name)) or _kind_of(str(name), None)
             inner = kind if inner == "text" else inner
-            yield from _texts(each, f"{path}/{_escaped(str(name))}", inner, kinds, depth + 1)
+            yield from _texts(member, f"{path}/{_escaped(str(name))}", inner, kinds, depth + 1)
 
 
 def _kind_of(name: str, described: object) -> ParameterKind:
     if isinstance(described, Mapping):
         items = described.get("items")
-        for each in (described, items if isinstance(items, Mapping) else {}):
-            kind = _FORMATS.get(str(each.get("format", "")))
+        for schema in (described, items if isinstance(items, Mapping) else {}):
+            kind = _FORMATS.get(str(schema.get("format", "")))
             if kind is not None:
                 return kind
     words = _WORD.findall(name)

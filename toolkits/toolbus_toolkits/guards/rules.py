@@ -80,8 +80,8 @@ def _is_dangerous(text: str) -> bool:
         if index % 2:
             separator = part
             continue
-        words = [each.strip("'\"()") for each in part.split()]
-        names = [each.rpartition("/")[2] for each in words]
+        words = [word.strip("'\"()") for word in part.split()]
+        names = [word.rpartition("/")[2] for word in words]
         piped = separator == "|" and fetched
         if _destroys(words, names) or (piped and _first_program(names) in _SHELLS):
             return True
@@ -90,18 +90,18 @@ def _is_dangerous(text: str) -> bool:
 
 
 def _destroys(words: list[str], names: list[str]) -> bool:
-    if any(each == "mkfs" or each.startswith("mkfs.") for each in names):
+    if any(name == "mkfs" or name.startswith("mkfs.") for name in names):
         return True
-    if "dd" in names and any(each.startswith("of=/dev/") for each in words):
+    if "dd" in names and any(word.startswith("of=/dev/") for word in words):
         return True
-    if "chmod" in names and any(each.lstrip("0") == "777" for each in words):
-        return any(each.startswith("/") for each in words[names.index("chmod") + 1 :])
+    if "chmod" in names and any(word.lstrip("0") == "777" for word in words):
+        return any(word.startswith("/") for word in words[names.index("chmod") + 1 :])
     after = words[names.index("rm") + 1 :] if "rm" in names else []
     return any(map(_RECURSIVE.fullmatch, after)) and any(map(_ROOTS.fullmatch, after))
 
 
 def _first_program(names: list[str]) -> str:
-    return next((each for each in names if each != "sudo"), "")
+    return next((name for name in names if name != "sudo"), "")
 
 
 def _leaves_its_folder(text: str) -> bool:

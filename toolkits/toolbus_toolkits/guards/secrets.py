@@ -97,7 +97,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _found() -> Iterator[tuple[str, re.Pattern[str]]]:
-    for each in _DETECTORS:
-        detector = each()
+    for detector_class in _DETECTORS:
+        detector = detector_class()
         for pattern in detector.denylist:
             yield detector.secret_type, pattern
