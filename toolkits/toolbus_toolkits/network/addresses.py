@@ -52,8 +52,8 @@ class AddressPolicy:
 
     def __post_init__(self) -> None:
         hosts = tuple(self.allow_hosts)
-        for each in hosts:
-            _read_pattern(each)
+        for pattern in hosts:
+            _read_pattern(pattern)
         object.__setattr__(self, "allow_hosts", hosts)
 
     def check_url(self, url: str) -> None:
@@ -89,10 +89,11 @@ class AddressPolicy:
     def _is_listed(self, host: str, port: int) -> bool:
         if not self.allow_hosts:
             return True
-        return any(_matches(_read_pattern(each), host, port) for each in self.allow_hosts)
+        return any(_matches(_read_pattern(pattern), host, port) for pattern in self.allow_hosts)
 
     def _names_address(self, address: IpAddress) -> bool:
-        return any(_ip_address(_read_pattern(each)[0]) == address for each in self.allow_hosts)
+        hosts = (_read_pattern(pattern)[0] for pattern in self.allow_hosts)
+        return any(_ip_address(host) == address for host in hosts)
 
 
 def host_text(host: str) -> str:
@@ -150,7 +151,7 @@ def _is_public(address: IpAddress) -> bool:
     private ones of IPv4, or are of one site.
     """
     if address in _GLOBAL_UNICAST or isinstance(address, ipaddress.IPv4Address):
-        special = any(address in each for each in _SPECIAL)
+        special = any(address in network for network in _SPECIAL)
         return address.is_global and not address.is_multicast and not special
     return False
 

@@ -23,7 +23,7 @@ _COOKIES = frozenset({b"set-cookie", b"set-cookie2"})
 
 def bounded_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response without cookies, and those with parameters once and cut."""
-    kept: list[tuple[bytes, bytes]] = []
+    bounded: list[tuple[bytes, bytes]] = []
     seen: set[bytes] = set()
     for name, value in headers:
         lower = name.lower()
@@ -33,5 +33,5 @@ def bounded_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes,
             seen.add(lower)
             parts = value[:_MAX_BYTES].split(b";", _MAX_PARAMETERS + 1)
             value = b";".join(parts[: _MAX_PARAMETERS + 1])
-        kept.append((name, value))
-    return kept
+        bounded.append((name, value))
+    return bounded

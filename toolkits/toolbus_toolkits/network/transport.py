@@ -25,7 +25,7 @@ __all__ = ["BoundedStream", "CheckedTransport", "ResponseTooLarge"]
 _RESOLVER = HostResolver()
 _KEEP_ALIVE_S = 5.0
 _CONNECTIONS = 100
-_KEPT_CONNECTIONS = 20
+_MAX_IDLE_CONNECTIONS = 20
 
 
 class ResponseTooLarge(ToolFailed):
@@ -73,9 +73,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         except OSError as error:
             text = f"the name {host_text(host)} cannot be resolved"
             raise httpcore2.ConnectError(text) from error
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-        for each in addresses:
-            self._policy.check_address(host, each)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        for address in addresses:
+            self._policy.check_address(host, address)
         return addresses
 
     async def sleep(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(),
             max_connections=_CONNECTIONS,
-            max_keepalive_connections=_KEPT_CONNECTIONS,
+            max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
             keepalive_expiry=_KEEP_ALIVE_S,
             network_backend=CheckedBackend(policy),
         )
