@@ -194,8 +194,8 @@ def _restrict(connection: sqlite3.Connection, limits: ReadLimits) -> None:
 def _connect_virtual_tables(connection: sqlite3.Connection) -> None:
     # A virtual table declares itself when it is first used, and the authorizer would see an UPDATE
     # of the schema. Done here, before there is an authorizer, so that it can deny every UPDATE.
-    kept = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0"
-    names = [name for (name,) in connection.execute(kept)]
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0"
+    names = [name for (name,) in connection.execute(query)]
     names += ["json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_DESCRIBING_PRAGMAS))]
     for name in names:
         quoted = '"{}"'.format(name.replace('"', '""'))
