@@ -300,14 +300,14 @@ def _draft(candidate: Candidate, files: dict[str, bool], file_names: set[str]) -
     if only_files & fields.required and candidate.kind != "multipart":
         return None
     hidden = {name for name, places in fields.places.items() if all(map(is_hidden, places))}
-    kept = {
+    remaining = {
         name: [part for place in places for part in without_files(place)] if files else places
         for name, places in fields.places.items()
         if name not in only_files and name not in hidden
     }
     required = fields.required - set(files) - hidden
     is_missing = bool(only_files & fields.required)
-    return _FormDraft(candidate, BodyFields(kept, required), files, files_required=is_missing)
+    return _FormDraft(candidate, BodyFields(remaining, required), files, files_required=is_missing)
 
 
 def _is_only_file(place: Place) -> bool:

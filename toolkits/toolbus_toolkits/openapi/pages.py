@@ -60,8 +60,8 @@ def next_request(
     if not rule.parameter:
         return _at(request, url, str(cursor))
     key = quote(rule.parameter, safe="")
-    kept = [part for part in request.query if part.partition("=")[0] != key]
-    return _with(request, request.address, [*kept, f"{key}={quote(str(cursor), safe='')}"])
+    others = [part for part in request.query if part.partition("=")[0] != key]
+    return _with(request, request.address, [*others, f"{key}={quote(str(cursor), safe='')}"])
 
 
 def _next_link(header: str) -> str:

@@ -27,9 +27,9 @@ class _JsonSchemaLoader(yaml.CSafeLoader):
 
 _OTHER_TYPES = (":timestamp", ":bool", ":int", ":float")
 _JsonSchemaLoader.yaml_implicit_resolvers = {
-    first: kept
+    first: usable
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    if (kept := [resolver for resolver in resolvers if not resolver[0].endswith(_OTHER_TYPES)])
+    if (usable := [resolver for resolver in resolvers if not resolver[0].endswith(_OTHER_TYPES)])
 }
 # Of YAML 1.2: numbers to the base of 60 take time in proportion to the square of their length.
 _JsonSchemaLoader.add_implicit_resolver(

@@ -126,7 +126,7 @@ def split_template(template: str) -> tuple[str, str]:
 
 def check_path(operation: Operation) -> None:
     """Raise `SpecError` for a path that no call could fill: it names what is no parameter."""
-    known = {each.name for each in operation.parameters}
+    known = {parameter.name for parameter in operation.parameters}
     path, _ = split_template(operation.path)
     for name in _PLACEHOLDER.findall(path):
         if name not in known:

@@ -343,11 +343,11 @@ class _ToolMaker:
         if wanted is None:
             return operation
         types = operation.body.media_types if operation.body is not None else ()
-        kept = tuple(media_type for media_type in types if media_type.name == wanted.lower())
-        if operation.body is None or not kept:
+        matching = tuple(media_type for media_type in types if media_type.name == wanted.lower())
+        if operation.body is None or not matching:
             known = ", ".join(media_type.name for media_type in types) or "no body"
             raise SpecError(f"media_types has {wanted[:100]!r}, but there is {known[:500]}")
-        return replace(operation, body=replace(operation.body, media_types=kept))
+        return replace(operation, body=replace(operation.body, media_types=matching))
 
     def _check_names(self, option: str, given: Iterable[str]) -> None:
         known = set(self._names.values()) | {operation.id for operation in self._api.operations}

@@ -138,7 +138,7 @@ def _checked(names: frozenset[str], definitions: Definitions) -> _CheckedSet:
     usable = usable_schema({"properties": referred, "$defs": written})
     if not usable.dropped:
         return _CheckedSet(names, written, (), frozenset())
-    kept = usable.schema.get("$defs", {})
+    usable_definitions = usable.schema.get("$defs", {})
     lines = tuple(line for line in usable.dropped if not line.startswith("/properties"))
     lost = {_name_in(line) for line in lines}
     if "" in lost:  # a line about no definition: it may be about any
@@ -153,8 +153,8 @@ def _checked(names: frozenset[str], definitions: Definitions) -> _CheckedSet:
             if user not in lost:
                 lost.add(user)
                 waiting.append(user)
-    definitions_kept = {name: kept.get(name, {}) for name in written}
-    return _CheckedSet(names, definitions_kept, lines, frozenset(lost))
+    checked = {name: usable_definitions.get(name, {}) for name in written}
+    return _CheckedSet(names, checked, lines, frozenset(lost))
 
 
 def _references(schema: Any) -> int:
