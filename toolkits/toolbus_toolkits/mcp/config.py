@@ -77,10 +77,10 @@ _AUDIENCE_KEYS = ("shared_with", "sharedWith", "assign_to_agents")
 _COMMENT = re.compile(
     # Each part is matched to its end, or to that of the text: nothing is searched again. There is
     # no lookahead in a possessive group: Python 3.11.2 matches it wrongly.
-    r'(?P<kept>"(?:[^"\\]++|\\.)*+"?)|//[^\n]*|/\*(?:.*?\*/|.*)',
+    r'(?P<string>"(?:[^"\\]++|\\.)*+"?)|//[^\n]*|/\*(?:.*?\*/|.*)',
     re.DOTALL,
 )
-_LAST_COMMA = re.compile(r'(?P<kept>"(?:[^"\\]++|\\.)*+"?)|,(?=\s*+[\]}])', re.DOTALL)
+_LAST_COMMA = re.compile(r'(?P<string>"(?:[^"\\]++|\\.)*+"?)|,(?=\s*+[\]}])', re.DOTALL)
 
 
 class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
@@ -434,8 +434,8 @@ def _parse_with_comments(text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        without = _COMMENT.sub(lambda part: part["kept"] or " ", text)
-        without = _LAST_COMMA.sub(lambda part: part["kept"] or "", without)
+        without = _COMMENT.sub(lambda part: part["string"] or " ", text)
+        without = _LAST_COMMA.sub(lambda part: part["string"] or "", without)
         if without == text:
             raise
         try:

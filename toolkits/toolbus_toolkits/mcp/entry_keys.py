@@ -240,7 +240,7 @@ def restricts(key: str, value: object) -> bool:
 
 
 def _chooses(value: object) -> bool:
-    """Whether what is said of tools may leave some of them out, whatever the word for that is."""
+    """Whether a value about tools may leave some of them out, in whatever words."""
     if isinstance(value, Mapping):
         return any(_chooses(rule) for rule in value.values() if not isinstance(rule, Mapping))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -116,10 +116,8 @@ class McpHub:
         entries: dict[str, ServerEntry] = {}
         skipped: list[SkippedEntry] = []
         for file in files:
-            earlier = {
-                *entries,
-                *(each.name for each in skipped),
-            }  # also one that is disabled there
+            # A name counts also where its entry is disabled.
+            earlier = {*entries, *(entry.name for entry in skipped)}
             for name, entry in file.servers.items():
                 if name in earlier or name in excluded:
                     reason = "an earlier file has it"

@@ -125,7 +125,7 @@ class _Audience:
         return self.room.me
 
     def askers(self, context: ToolContext) -> list[Participant]:
-        """Return those who decided that this call is made: its caller, or whoever forwarded it.
+        """Return those who decided that this call is made: its caller, or those who forwarded it.
 
         This host itself is left out where it forwarded a call: it could do all of it without one.
         """
@@ -235,8 +235,8 @@ class _List(Tool):
 class _Call(Tool):
     """A tool of a server by its full name.
 
-    In a room it is forwarded: whoever may not call the tool itself may not call it through this. It
-    is judged and recorded as the tool that it reaches.
+    In a room it is forwarded: a caller that may not call the tool itself may not call it through
+    this. It is judged and recorded as the tool that it reaches.
     """
 
     name = "call"

@@ -91,13 +91,13 @@ class ToolLists:
         tools = result.get("tools")
         if not isinstance(tools, list):
             return
-        kept: list[Any] = []
+        valid: list[Any] = []
         for start in range(0, len(tools), _SLICE):
             found = [tool for tool in tools[start : start + _SLICE] if self._seen.takes(tool)]
-            if len(kept) > MAX_TOOLS:
+            if len(valid) > MAX_TOOLS:
                 self._seen.left_out += (self._left_out(tool, TOO_MANY) for tool in found)
             else:
-                kept += self._valid({**result, "tools": found})
+                valid += self._valid({**result, "tools": found})
             await asyncio.sleep(0)
             if len(self._seen.left_out) > _MAX_LEFT_OUT:
                 self._log(f"a list of {len(tools):,} tools is not read to its end")
@@ -106,7 +106,7 @@ class ToolLists:
                     name = f"the last {unread:,} of the list"
                     self._seen.left_out.append(Omission(name, "the list is not read to its end"))
                 break
-        result["tools"] = kept
+        result["tools"] = valid
 
     def _valid(self, part: dict[str, Any]) -> list[Any]:
         """Return the valid tools of a part of a list."""

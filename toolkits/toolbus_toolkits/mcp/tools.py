@@ -80,8 +80,8 @@ class McpTool(Tool):
         trusted: bool = False,
         description_chars: int = MAX_DESCRIPTION_CHARS,
     ) -> None:
-        said = definition.annotations or types.ToolAnnotations()
-        hints = said if trusted else types.ToolAnnotations()
+        annotations = definition.annotations or types.ToolAnnotations()
+        hints = annotations if trusted else types.ToolAnnotations()
         read_only = bool(hints.read_only_hint)
         schemas: dict[str, dict[str, Any] | None] = {"input": definition.input_schema}
         schemas["output"] = definition.output_schema
@@ -95,7 +95,7 @@ class McpTool(Tool):
                     schemas[key] = with_short_texts(usable.schema, description_chars)
         super().__init__(
             name=name,
-            title=shortened(definition.title or said.title or "", _MAX_TITLE_CHARS),
+            title=shortened(definition.title or annotations.title or "", _MAX_TITLE_CHARS),
             description=shortened(definition.description or "", description_chars),
             input_schema=schemas["input"],
             output_schema=schemas["output"],
@@ -103,7 +103,7 @@ class McpTool(Tool):
             idempotent=read_only or bool(hints.idempotent_hint),
             destructive=not read_only and hints.destructive_hint is not False,
             open_world=hints.open_world_hint is not False,
-            concurrency_safe=said.read_only_hint or None,
+            concurrency_safe=annotations.read_only_hint or None,
             timeout_s=timeout_s,
             annotations=origin_of(connection.name, trusted=trusted),
         )
@@ -129,15 +129,15 @@ class McpTool(Tool):
     async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
         """Assess by the flags; of a server that is not trusted, quote what it says of itself."""
         server = self._connection.name
-        said = assessment_of_flags(self.manifest())
+        assessment = assessment_of_flags(self.manifest())
         if not self._is_trusted:
             words = f"the MCP server {server} is not trusted, so that its hints do not count"
             hints = self.definition.annotations
             if hints is not None and hints.read_only_hint:
                 words += "; it says of itself that this tool only reads"
-            said = replace(said, message=words)
+            assessment = replace(assessment, message=words)
         rule = Rule(behavior="allow", tool=f"{server}.{self.name}")
-        return replace(said, suggestions=(rule,))
+        return replace(assessment, suggestions=(rule,))
 
     async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Chunk:
         """Call the tool at its server."""
