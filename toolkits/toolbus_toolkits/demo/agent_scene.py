@@ -66,11 +66,11 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
     script = processes.folder / "replies.jsonl"
     script.write_text("".join(f"{json.dumps(reply)}\n" for reply in _REPLIES), encoding="utf-8")
     token = processes.token(_AGENT, _SCOPE)
-    happened: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     ended: dict[str, Any] = {}
 
     async def approve(question: ApprovalRequest) -> ApprovalDecision:
-        happened.append(("approved", question.tool.name, question.decision.reason))
+        rows.append(("approved", question.tool.name, question.decision.reason))
         return ApprovalDecision.allow()
 
     async with (
@@ -92,13 +92,13 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
             async for chunk in chunks:
                 ended = chunk.value
                 if ended["type"] != "text":  # the end has all of it
-                    happened.append(_row(ended))
+                    rows.append(_row(ended))
         diary = agent.about(tools=[{"name": "diary"}])
         refusal = await expect_refusal(diary, "permission_denied", "no")
-    output.print_tables(table("the answer", ("event", "tool", "content"), happened, max_chars=60))
+    output.print_tables(table("the answer", ("event", "tool", "content"), rows, max_chars=60))
     names = sorted(tool["name"] for tool in about["tools"])
     expect(names == _EXPECTED_TOOLS, f"the agent has {names}")
-    events = [(event, tool) for event, tool, _ in happened]
+    events = [(event, tool) for event, tool, _ in rows]
     expect(("approved", "sql.query") in events, f"no person was asked: {events}")
     results = sorted(tool for event, tool in events if event == "tool_result: ok")
     expect(results == ["clock.now", "sql.query"], f"of the calls {results} ended well")

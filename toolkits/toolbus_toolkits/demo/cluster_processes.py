@@ -73,8 +73,9 @@ class Caller:
 
     async def lists(self) -> tuple[dict[str, str], int]:
         """Request the lists: each participant's name by its id, and how many hosts `sql` has."""
-        participants = {each.id: each.name for each in await self.room.participants()}
-        hosts = [each.hosts async for each in self.room.toolkits() if each.name == "sql"]
+        listed = await self.room.participants()
+        participants = {participant.id: participant.name for participant in listed}
+        hosts = [info.hosts async for info in self.room.toolkits() if info.name == "sql"]
         return participants, sum(hosts)
 
 
@@ -155,7 +156,7 @@ class ClusterProcesses(DemoProcesses):
     def answers(self, node: str) -> list[tuple[float, float]]:
         """Return the answered calls of the callers at a server."""
         at = self.balancer.at
-        return [each for caller in self.callers if at[caller.name] == node for each in caller.calls]
+        return [call for caller in self.callers if at[caller.name] == node for call in caller.calls]
 
     def median_ms(self, node: str) -> float:
         """Return the median duration of the calls of the callers at a server."""

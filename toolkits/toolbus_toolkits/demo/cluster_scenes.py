@@ -64,15 +64,15 @@ async def _call_everywhere(cluster: ClusterProcesses) -> str:
     await cluster.keep_calling()
     began_s = time.monotonic()
     await asyncio.gather(
-        *(each.wait_answered_since(began_s + _CALLING_S) for each in cluster.callers)
+        *(caller.wait_answered_since(began_s + _CALLING_S) for caller in cluster.callers)
     )
-    failures = [error for each in cluster.callers for error in each.failures]
+    failures = [error for caller in cluster.callers for error in caller.failures]
     expect(not failures, f"{len(failures)} calls failed: {failures[:1]}")
     *_, without_host = cluster.nodes
     pids = ", ".join(f"{label} is pid {started.pid}" for label, started in cluster.by_label.items())
     with_host = cluster.nodes[0]
     return (
-        f"{sum(len(each.calls) for each in cluster.callers)} calls; median "
+        f"{sum(len(caller.calls) for caller in cluster.callers)} calls; median "
         f"{cluster.median_ms(with_host):.1f} ms at {with_host}, which has a host, and "
         f"{cluster.median_ms(without_host):.1f} ms at {without_host}, which has none; {pids}"
     )
@@ -105,7 +105,7 @@ class _ServerLoss:
         recovery_s = await self._wait_recovered(killed_s)
         self._show(outcomes, killed_s)
         interrupted = self._check(outcomes, count)
-        again = sum(ended >= killed_s for each in cluster.callers for _, ended in each.calls)
+        again = sum(ended >= killed_s for caller in cluster.callers for _, ended in caller.calls)
         return (
             f"{self.killed} was killed; of {len(outcomes)} long calls {interrupted} were "
             f"interrupted, each executed: maybe; {again} retryable calls were answered since then, "
@@ -118,11 +118,11 @@ class _ServerLoss:
         None where one of these has ended before, so that nothing was killed.
         """
         callers = self.cluster.callers
-        long_calls = [asyncio.create_task(_count_to(each, count)) for each in callers]
+        long_calls = [asyncio.create_task(_count_to(caller, count)) for caller in callers]
         try:
             # A call sent after a long call is answered after that one has started. These call
             # another tool, as the long calls may take all places of `query` at a host.
-            await asyncio.gather(*(_list_tables(each) for each in callers))
+            await asyncio.gather(*(_list_tables(caller) for caller in callers))
             if any(call.done() for call in long_calls):
                 return None
             killed_s = time.monotonic()
@@ -136,7 +136,7 @@ class _ServerLoss:
         cluster = self.cluster
         await cluster.wait_until_listed(len(self.before), len(cluster.hosts))
         listed_s = time.monotonic()
-        answered = (each.wait_answered_since(killed_s) for each in cluster.callers)
+        answered = (caller.wait_answered_since(killed_s) for caller in cluster.callers)
         return max(listed_s, *await asyncio.gather(*answered)) - killed_s
 
     def _show(self, outcomes: Sequence[Any], killed_s: float) -> None:
@@ -159,7 +159,7 @@ class _ServerLoss:
 
     def _check(self, outcomes: Sequence[Any], count: int) -> int:
         """Check all outcomes; return how many long calls were interrupted."""
-        failures = [error for each in self.cluster.callers for error in each.failures]
+        failures = [error for caller in self.cluster.callers for error in caller.failures]
         expect(not failures, f"{len(failures)} retryable calls failed: {failures[:1]}")
         interrupted = 0
         for caller, outcome in zip(self.cluster.callers, outcomes, strict=True):

@@ -123,16 +123,16 @@ async def _cancel(processes: DemoProcesses) -> str:
 
 
 def _was_cancelled(spans: Sequence[SpanRecord]) -> bool:
-    return any(each.attributes.get(ERROR_TYPE) == "cancelled" for each in spans) and any(
-        each.kind == "INTERNAL" for each in spans
+    return any(span.attributes.get(ERROR_TYPE) == "cancelled" for span in spans) and any(
+        span.kind == "INTERNAL" for span in spans
     )
 
 
 async def _lose_host(processes: DemoProcesses, long_query: _LongQueryCount) -> str:
     count = await long_query.count()
     outcomes, took_s = await _kill_during_calls(processes, "sql-1", count, retry=False)
-    lost = [each for each in outcomes if isinstance(each, HostLost)]
-    answers = [each for each in outcomes if each == count]
+    lost = [outcome for outcome in outcomes if isinstance(outcome, HostLost)]
+    answers = [outcome for outcome in outcomes if outcome == count]
     expect((len(lost), len(answers)) == (1, 1), f"the calls ended with {_outcome_text(outcomes)}")
     error = lost[0]
     expect(error.executed == "maybe" and error.retryable, describe_error(error))
@@ -204,7 +204,8 @@ async def _kill_during_calls(
 
 def _outcome_text(outcomes: Sequence[Any]) -> str:
     return " and ".join(
-        describe_error(each) if isinstance(each, RoomException) else repr(each) for each in outcomes
+        describe_error(outcome) if isinstance(outcome, RoomException) else repr(outcome)
+        for outcome in outcomes
     )
 
 

@@ -253,7 +253,7 @@ class DemoProcesses:
         """
 
         def found() -> list[SpanRecord] | None:
-            return next((each for each in self.receiver.traces().values() if wanted(each)), None)
+            return next((spans for spans in self.receiver.traces().values() if wanted(spans)), None)
 
         await self.receiver.wait_for(lambda _: found() is not None, timeout_s=_SPANS_S)
         return found() or []

@@ -35,7 +35,7 @@ def wheel_program() -> str | None:
     if spec is None or spec.origin is None:
         return None
     binaries = (Path(spec.origin).parent / "_binaries").glob("*/valkey-server")
-    return next((str(each) for each in binaries), None)
+    return next((str(binary) for binary in binaries), None)
 
 
 # The shell kills the program when stdin ends, also if the demo was killed. It closes its output,

@@ -183,8 +183,8 @@ async def _start_processes(processes: DemoProcesses) -> str:
 async def _list_toolkits(processes: DemoProcesses, output: SceneOutput) -> str:
     listed = {info.name: info async for info in processes.room.toolkits()}
     rows = [
-        (each.name, each.owner, each.hosts, ", ".join(each.tools), each.description)
-        for each in listed.values()
+        (info.name, info.owner, info.hosts, ", ".join(info.tools), info.description)
+        for info in listed.values()
     ]
     columns = ("toolkit", "owner", "hosts", "visible tools", "description")
     output.print_tables(table("toolkits", columns, rows, max_chars=60))
@@ -262,7 +262,7 @@ async def _show_trace(processes: DemoProcesses, output: SceneOutput) -> str:
     distinct = list(dict.fromkeys(instances))
     expect(len(distinct) == 3, f"the spans come from {distinct}")
     pids = {label: started.pid for label, started in processes.by_label.items()}
-    named = ", ".join(f"{each} (pid {pids.get(each, os.getpid())})" for each in distinct)
+    named = ", ".join(f"{label} (pid {pids.get(label, os.getpid())})" for label in distinct)
     return f"{len(tree.nodes)} spans from {len(distinct)} processes: {named}"
 
 

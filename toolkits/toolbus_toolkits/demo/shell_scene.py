@@ -87,15 +87,15 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
     script = processes.folder / "shell_replies.jsonl"
     script.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies), encoding="utf-8")
     approved: list[str] = []
-    happened: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     results: list[dict[str, Any]] = []
 
     async def approve(question: ApprovalRequest) -> ApprovalDecision:
         name = question.use.name
         approved.append(name)
-        happened.append(("asked and approved", question.assessment.message))
+        rows.append(("asked and approved", question.assessment.message))
         for line in question.assessment.preview.splitlines()[2:]:
-            happened.append(("", line))
+            rows.append(("", line))
         # These tests may run again without a question; each change is looked at.
         return ApprovalDecision.allow("state" if name == "shell.run" else "once")
 
@@ -112,13 +112,13 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
         async for event in agent.run_stream_events(_QUESTION):
             match event:
                 case {"type": "tool_call", "tool": name, "arguments": arguments}:
-                    happened.append((f"tool_call: {name}", json.dumps(arguments)))
+                    rows.append((f"tool_call: {name}", json.dumps(arguments)))
                 case {"type": "tool_result", "state": state, "text": text}:
                     results.append(json.loads(text))
-                    happened.append((f"tool_result: {state}", text))
+                    rows.append((f"tool_result: {state}", text))
                 case {"type": "end", "reason": reason, "text": report}:
-                    happened.append(("end", report))
-    output.print_tables(table("the answer", ("event", "content"), happened, max_chars=72))
+                    rows.append(("end", report))
+    output.print_tables(table("the answer", ("event", "content"), rows, max_chars=72))
     expect(approved == ["shell.run", "files.edit"], f"a person was asked about {approved}")
     exits = [result["exit"] for result in results if "exit" in result]
     expect(exits == [0, 1, 0], f"the commands ended with {exits}")
