@@ -38,7 +38,7 @@ class EncryptedFile:
 
     @property
     def path(self) -> Path:
-        """The encrypted file."""
+        """The encrypted file; it is missing until a credential is stored."""
         return self.home / "credentials.enc"
 
     def get(self, name: CredentialName) -> Credential | None:
@@ -60,7 +60,7 @@ class EncryptedFile:
             return True
 
     def list(self) -> list[Credential]:
-        """Return all credentials."""
+        """Return all credentials, in any order."""
         return list(self._read().values())
 
     def _read(self) -> dict[CredentialName, Credential]:

@@ -24,13 +24,13 @@ class KeyringBackend(Protocol):
     """What is used of a backend of the package `keyring`."""
 
     def get_password(self, service: str, username: str) -> str | None:
-        """Return an entry."""
+        """Return an entry; None if there is none."""
 
     def set_password(self, service: str, username: str, password: str) -> None:
-        """Store an entry."""
+        """Store an entry, or replace it."""
 
     def delete_password(self, service: str, username: str) -> None:
-        """Remove an entry."""
+        """Remove an entry. A missing one raises the backend's own error."""
 
 
 def usable_keyring() -> KeyringBackend | None:

@@ -50,7 +50,7 @@ class CredentialName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CredentialName:
-        """Read the text form. Raises ValueError."""
+        """Read `org/tool/key`. Raises `ValueError` for any other text."""
         parts = text.split("/") if len(text) <= 3 * 64 + 2 else []
         if len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
             raise ValueError(

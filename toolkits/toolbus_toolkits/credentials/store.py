@@ -26,7 +26,7 @@ KEY_FILE_VARIABLE = "TOOLBUS_CREDENTIALS_KEY_FILE"
 
 
 class StoredCredentials(Protocol):
-    """A place where credentials are stored."""
+    """A keyring or an encrypted file. Its methods raise `StoreUnavailable`."""
 
     def get(self, name: CredentialName) -> Credential | None:
         """Return a credential; None if there is none."""
@@ -38,7 +38,7 @@ class StoredCredentials(Protocol):
         """Remove a credential; return whether it was there."""
 
     def list(self) -> list[Credential]:
-        """Return all credentials."""
+        """Return all credentials, in any order."""
 
 
 class CredentialStore:

@@ -54,7 +54,7 @@ _LOG_TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DemoProcess:
-    """A process of the demo."""
+    """A process that the demo started."""
 
     label: str
     """Its name in the output, and `service.instance.id` of its spans."""
@@ -64,11 +64,11 @@ class DemoProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id, also after its end."""
         return self.process.pid
 
     async def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Send SIGKILL and wait for the end. Idempotent."""
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
@@ -259,11 +259,11 @@ class DemoProcesses:
         return found() or []
 
     def visitor_token(self) -> str:
-        """Mint the visitor's token."""
+        """Return a JWT for the participant `visitor`, with `VISITOR_SCOPE`."""
         return self.token("visitor", VISITOR_SCOPE)
 
     def token(self, name: str, api: ApiScope) -> str:
-        """Mint a token for another participant."""
+        """Return a JWT for a participant of the demo's room."""
         token = ParticipantToken(name=name, room=[self._room_name], api=api)
         return token.to_jwt(self._key, ttl_s=_TOKEN_S)
 

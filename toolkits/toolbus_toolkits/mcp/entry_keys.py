@@ -128,7 +128,7 @@ _Pairs: TypeAlias = list[tuple[str, Any]]
 
 
 class EntryFields(NamedTuple):
-    """What an entry says."""
+    """The fields of an entry, and what of it is not understood."""
 
     fields: dict[str, Any]
     """By the names of the fields of `ServerEntry`, and `env_file`."""

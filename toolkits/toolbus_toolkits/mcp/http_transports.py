@@ -506,7 +506,7 @@ class _StreamPosition:
         self.retry_s = 1.0
 
     def move(self, event: httpx2.ServerSentEvent) -> None:
-        """Note an event."""
+        """Take the id and the retry time of an event; an id that no header takes is ignored."""
         if _is_header_value(event.id):
             self.event_id = event.id
         if event.retry is not None:

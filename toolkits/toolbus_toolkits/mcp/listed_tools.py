@@ -38,7 +38,7 @@ _TOO_LARGE = (
 
 @dataclass(slots=True)
 class ListedTools:
-    """What became of a list."""
+    """The tools of a server's list, and those of it that are left out."""
 
     tools: list[McpTool] = field(default_factory=list)
     left_out: list[Omission] = field(default_factory=list)

@@ -50,7 +50,7 @@ class ServerAccess:
 
 @dataclass(slots=True)
 class Link:
-    """One opened way to a server."""
+    """An opened transport to a server; `program` is None for an address."""
 
     transport: AbstractAsyncContextManager[Streams]
     closed: asyncio.Event = field(default_factory=asyncio.Event)

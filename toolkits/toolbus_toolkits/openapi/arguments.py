@@ -72,7 +72,7 @@ class BodyForm:
 
     @property
     def arguments(self) -> set[str]:
-        """The arguments that it takes."""
+        """The names of the arguments that it takes."""
         return {self.argument} if self.argument else set(self.fields)
 
     @property
@@ -97,7 +97,7 @@ class BodyPlan:
 
     @property
     def arguments(self) -> set[str]:
-        """The arguments of all forms."""
+        """The names of the arguments of all forms."""
         return {argument for form in self.forms for argument in form.arguments}
 
     @property

@@ -20,7 +20,7 @@ _MAX_TAGS = 20
 
 
 class TextLimits(NamedTuple):
-    """The most characters of a description."""
+    """The most characters of the description of a tool, and of one in its schema."""
 
     tool: int
     schema: int

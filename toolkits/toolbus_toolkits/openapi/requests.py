@@ -47,7 +47,7 @@ class PreparedRequest:
 
     @property
     def url(self) -> str:
-        """The whole URL."""
+        """The URL with its query."""
         return f"{self.address}?{'&'.join(self.query)}" if self.query else self.address
 
 

@@ -33,7 +33,7 @@ _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 def read_operation(root: Place, method: str, path: str, item: Place, operation: Place) -> Operation:
-    """Read an operation. Raises `SpecError`."""
+    """Read an operation of Swagger 2.0. Raises `SpecError`."""
     places = list(merged_parameters(item, operation))
     consumes = texts(operation.value.get("consumes", root.value.get("consumes")))
     return Operation(
@@ -56,7 +56,7 @@ def read_operation(root: Place, method: str, path: str, item: Place, operation: 
 
 
 def read_schemes(root: Place) -> dict[str, SecurityScheme]:
-    """Read the security schemes."""
+    """Read `securityDefinitions`, by name."""
     schemes = root.get("securityDefinitions")
     return {name: _scheme(name, place) for name, place in schemes.items()}
 

@@ -33,7 +33,7 @@ _IGNORED_HEADERS = PROTOCOL_HEADERS | {"accept", "content-type", "authorization"
 
 
 def read_operation(root: Place, method: str, path: str, item: Place, operation: Place) -> Operation:
-    """Read an operation. Raises `SpecError`."""
+    """Read an operation of OpenAPI 3.0 or 3.1. Raises `SpecError`."""
     parameters = (
         parameter
         for place in merged_parameters(item, operation)
@@ -76,7 +76,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def read_schemes(root: Place) -> dict[str, SecurityScheme]:
-    """Read the security schemes."""
+    """Read `components.securitySchemes`, by name."""
     schemes = root.get("components").get("securitySchemes")
     return {name: _scheme(name, place) for name, place in schemes.items()}
 
