@@ -69,8 +69,8 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
     rows: list[tuple[str, str, str]] = []
     ended: dict[str, Any] = {}
 
-    async def approve(question: ApprovalRequest) -> ApprovalDecision:
-        rows.append(("approved", question.tool.name, question.decision.reason))
+    async def approve(request: ApprovalRequest) -> ApprovalDecision:
+        rows.append(("approved", request.tool.name, request.decision.reason))
         return ApprovalDecision.allow()
 
     async with (

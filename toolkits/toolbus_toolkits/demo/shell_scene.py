@@ -90,11 +90,11 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
     rows: list[tuple[str, str]] = []
     results: list[dict[str, Any]] = []
 
-    async def approve(question: ApprovalRequest) -> ApprovalDecision:
-        name = question.use.name
+    async def approve(request: ApprovalRequest) -> ApprovalDecision:
+        name = request.use.name
         approved.append(name)
-        rows.append(("asked and approved", question.assessment.message))
-        for line in question.assessment.preview.splitlines()[2:]:
+        rows.append(("asked and approved", request.assessment.message))
+        for line in request.assessment.preview.splitlines()[2:]:
             rows.append(("", line))
         # These tests may run again without a question; each change is looked at.
         return ApprovalDecision.allow("state" if name == "shell.run" else "once")
