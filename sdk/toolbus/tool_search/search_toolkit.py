@@ -13,6 +13,7 @@ from toolbus.errors import InvalidArguments, NotFound, ToolFailed, Unavailable
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import TurnDefinitions
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.seen_definitions import SeenDefinitions
 from toolbus.turns.shown_definitions import NamingTool, ShownDefinitions
@@ -123,13 +124,13 @@ class _Search(Tool):
         `more` says how many further tools there are, and `left_out`, if there is one, how many
         toolkits of the room are not searched because there are too many tools.
         """
-        words = _words(context)
+        shown = _shown(context)
         try:
-            found = await self._tools.search(query, limit, words.toolkits)
+            found = await self._tools.search(query, limit, shown.toolkits)
         except Unavailable as error:
             raise ToolFailed(error.message) from None  # with its words, which a model can use
         result: dict[str, Any] = {
-            "tools": [_line(tool, words.trust) for tool in found.tools],
+            "tools": [_line(tool, shown) for tool in found.tools],
             "more": found.more,
         }
         if found.left_out:
@@ -155,7 +156,7 @@ class _Describe(Tool):
         Further keys are there only if they say something: `missing`, `[{name, reason}]`; and
         `left_out`, names whose definitions would have made the result too long.
         """
-        words = _words(context)
+        shown = _shown(context)
         definitions: dict[str, dict[str, Any]] = {}
         missing: list[dict[str, str]] = []
         left_out: list[str] = []
@@ -169,12 +170,12 @@ class _Describe(Tool):
             except (NotFound, Unavailable) as error:
                 missing.append({"name": name[:_MAX_NAME_CHARS], "reason": error.message})
                 continue
-            definition = _definition(tool, words)
+            definition = _definition(tool, shown)
             left -= len(json.dumps(definition))
             if left < 0 and definitions:
                 left_out.append(tool.name)
                 continue
-            words.show(tool)
+            shown.show(tool)
             definitions[tool.name] = definition
             await asyncio.sleep(0)  # a schema that is new here takes 200 ms at most
         result: dict[str, Any] = {"tools": [*definitions.values()]}
@@ -225,26 +226,22 @@ class _Call(NamingTool):
         raise context.refuse(Unavailable("tools are called by name in a turn", retryable=False))
 
 
-def _words(context: ToolContext) -> ShownDefinitions:
-    words = run_of(context).words
-    return (
-        words
-        if isinstance(words, ShownDefinitions)
-        else ShownDefinitions(Trust(), SeenDefinitions())
-    )
+def _shown(context: ToolContext) -> TurnDefinitions:
+    """Return what the turn has shown. Outside of turns only tools of this process are trusted."""
+    return run_of(context).shown_definitions or ShownDefinitions(Trust(), SeenDefinitions())
 
 
-def _line(tool: ToolInfo, trust: Trust) -> dict[str, Any]:
+def _line(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
     text = visible(" ".join(tool.description.split()), _MAX_LINE_CHARS)
-    is_trusted = trust.of_tool(tool)
+    is_trusted = shown.is_trusted(tool)
     line = {"name": tool.name, "description": text if is_trusted else quoted(text, tool)}
     return line if is_trusted else line | _owner(tool)
 
 
-def _definition(tool: ToolInfo, words: ShownDefinitions) -> dict[str, Any]:
-    is_trusted = words.trust.of_tool(tool)
+def _definition(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
+    is_trusted = shown.is_trusted(tool)
     description = visible(tool.description) if is_trusted else quoted(tool.description, tool)
-    if words.has_changed(tool):
+    if shown.has_changed(tool):
         description = f"{_CHANGED}\n\n{description}"
     schema = tool.input_schema if is_trusted else visible_schema(tool.input_schema)
     definition = {"name": tool.name, "description": description, "input_schema": schema}

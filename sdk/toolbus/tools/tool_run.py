@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
@@ -20,6 +20,7 @@ from toolbus.concurrency.loop_thread import LoopEnded, LoopWork
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
+from toolbus.tools.tool_info import ToolInfo
 
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.concurrency.pausable_clock import PausableClock
@@ -35,6 +36,7 @@ __all__ = [
     "Participant",
     "RunSync",
     "ToolRun",
+    "TurnDefinitions",
     "progress_chunk",
 ]
 
@@ -69,6 +71,30 @@ class Participant:
     def full_name(self) -> str:
         """What requests name it by, and people see: `alias/name`, or the name without an alias."""
         return full_name(self.name, self.alias)
+
+
+class TurnDefinitions(Protocol):
+    """Which definitions of tools the model of a turn was shown, and whose it may follow.
+
+    A protocol, because the package of turns is above that of tools: a `ShownDefinitions`.
+    """
+
+    @property
+    def toolkits(self) -> set[str]:
+        """The names of the toolkits that the turn has itself.
+
+        A name means one thing in a turn, and of a required toolkit there may be fewer tools in it
+        than in the room.
+        """
+
+    def is_trusted(self, tool: ToolInfo) -> bool:
+        """Whether the description, the rules and the schema of a tool are instructions."""
+
+    def has_changed(self, tool: ToolInfo) -> bool:
+        """Whether the definition of a tool's toolkit is another one than was shown before."""
+
+    def show(self, tool: ToolInfo) -> None:
+        """Note that the definition of a tool's toolkit is shown."""
 
 
 LOCAL_THREADS = WorkerThreads("local-tools", 256, may_take_long=True)
@@ -118,9 +144,8 @@ class ToolRun(ABC):
     """The patterns of rules that an assessment was asked about."""
     workdirs: tuple[str, ...] = ()
     """The working directories of the permissions that the call was judged by."""
-    words: Any = None
-    """What the turn that makes the call knows of the words of tools: the
-    `ShownDefinitions` of the package `turns`, which is above this one; None outside of turns."""
+    shown_definitions: TurnDefinitions | None = None
+    """What the model of the turn that makes the call was shown; None outside of turns."""
     decision: PermissionDecision | None = None
     """What the policy of the toolkit decided about the call, if it has one."""
     recording: Recording | None = None

@@ -17,6 +17,7 @@ from toolbus.errors import DefinitionChanged, NotFound, Unavailable
 from toolbus.room.room import Room
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import TurnDefinitions
 from toolbus.turns.seen_definitions import SeenDefinitions, definition_key
 from toolbus.turns.tool_origins import Trust
 from toolbus.turns.turn_calls import RemoteDispatch, TurnEntry
@@ -26,15 +27,17 @@ __all__ = ["CallsByName", "NamingTool", "ShownDefinitions"]
 
 @dataclass(frozen=True, slots=True)
 class ShownDefinitions:
-    """What a turn knows of the words of tools: a tool in its process finds it as `run.words`."""
+    """What a turn has shown: a tool in its process finds it as `run.shown_definitions`."""
 
     trust: Trust
     """Whose words are instructions."""
     seen: SeenDefinitions
     """The definitions that were shown with the same state."""
     toolkits: set[str] = field(default_factory=set)
-    """The names of the toolkits that the turn has itself: a name means one thing in a turn, and of
-    a required toolkit there may be fewer tools in it than in the room."""
+
+    def is_trusted(self, tool: ToolInfo) -> bool:
+        """Whether the description, the rules and the schema of a tool are instructions."""
+        return self.trust.of_tool(tool)
 
     def has_changed(self, tool: ToolInfo) -> bool:
         """Whether the definition of a tool's toolkit is another one than was shown before."""
@@ -69,13 +72,13 @@ class CallsByName:
     Args:
         tool: The tool.
         room: Makes the calls, for the turn's principal; None in a turn without a room.
-        words: What was shown.
+        shown: The definitions that were shown, and the toolkits of the turn.
     """
 
-    def __init__(self, tool: NamingTool, room: Room | None, words: ShownDefinitions) -> None:
+    def __init__(self, tool: NamingTool, room: Room | None, shown: TurnDefinitions) -> None:
         self._tool = tool
         self._room = room
-        self._words = words
+        self._shown = shown
 
     def read(self, arguments: dict[str, Any]) -> tuple[str, Any]:
         """Return the named tool and its arguments. Raises `InvalidArguments`."""
@@ -97,10 +100,10 @@ class CallsByName:
             text = "a turn without a room has no further tools"
             raise Unavailable(text, executed="no", retryable=False)
         info = self._tool.find(name)
-        if info.toolkit in self._words.toolkits:
+        if info.toolkit in self._shown.toolkits:
             text = f"{info.toolkit} is a toolkit of this turn itself, without {info.name}"
             raise NotFound(text)
-        if self._words.has_changed(info):
+        if self._shown.has_changed(info):
             raise DefinitionChanged(
                 f"the definition of {info.toolkit} has changed since it was described: describe"
                 f" {info.name} again",

@@ -255,8 +255,8 @@ class Turn:
                 scope.view,
                 self._groups.check,
                 scope.wants_error_text,
-                scope.builders or (),
                 ShownDefinitions(trust, options.state.definitions),
+                scope.builders or (),
             )
             judge = None
             if options.permissions is not None:

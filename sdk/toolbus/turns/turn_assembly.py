@@ -96,7 +96,7 @@ class TurnAssembly:
         self._names.add_built(built, wanted)
         self._groups.add_built(built, wanted)
         present = {proxy.info.name for proxy in proxies if proxy.info.public}
-        facts.words.toolkits.update(self._names.all, present)
+        facts.shown_definitions.toolkits.update(self._names.all, present)
         # A newer token may have come meanwhile.
         rights = None if client is None else ToolRights(client.grants.agents)
         found: list[ToolkitProxy] = []
@@ -138,7 +138,7 @@ class TurnAssembly:
         await stack.enter_async_context(here.started(scope.client if is_own else scope.view()))
         state = partial(self._options.state.of, local.name)
         naming = {
-            tool.name: CallsByName(tool, scope.view(), facts.words)
+            tool.name: CallsByName(tool, scope.view(), facts.shown_definitions)
             for tool in toolkit.tools
             if isinstance(tool, NamingTool)
         }

@@ -32,7 +32,7 @@ from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
+from toolbus.tools.tool_run import OnChunk, Participant, ToolRun, TurnDefinitions
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
 from toolbus.turns.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
 
@@ -70,10 +70,10 @@ class TurnFacts:
     """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
     wants_error_text: Callable[[], bool]
     """Whether the room's server asks for the texts of exceptions."""
+    shown_definitions: TurnDefinitions
+    """What tools in this process find as `run.shown_definitions`."""
     builders: tuple[tuple[str, ...], ...] = ()
     """What tools in this process find as `context.builders`."""
-    words: Any = None
-    """What tools in this process find as `run.words`: a `ShownDefinitions`."""
 
 
 class Judge(Protocol):
@@ -300,7 +300,7 @@ class LocalDispatch:
             wants_error_text=facts.wants_error_text,
             builders=facts.builders,
         )
-        inner.words = facts.words
+        inner.shown_definitions = facts.shown_definitions
         if call.judge is not None:
             inner.left_s = call.left_s
             inner.workdirs = call.judge.workdirs

@@ -39,6 +39,9 @@ from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.middlewares import TimeLimit
 from toolbus.tools.tool_run import Participant
 from toolbus.turns.approval_queue import ApprovalQueue
+from toolbus.turns.seen_definitions import SeenDefinitions
+from toolbus.turns.shown_definitions import ShownDefinitions
+from toolbus.turns.tool_origins import Trust
 from toolbus.turns.turn_assembly import tool_infos
 from toolbus.turns.turn_calls import LocalDispatch, TurnCall, TurnEntry, TurnFacts
 from toolbus.turns.turn_chunks import CollectedChunks
@@ -124,7 +127,8 @@ class Desk:
         RAN.clear()
         kit = Toolkit("shell", [run])
         view: Any = lambda _: None  # noqa: E731
-        facts = TurnFacts(AGENT, self.sender, view, lambda *_: None, lambda: False)
+        shown = ShownDefinitions(Trust(), SeenDefinitions())
+        facts = TurnFacts(AGENT, self.sender, view, lambda *_: None, lambda: False, shown)
         (info,) = tool_infos(kit.manifest(), kit.manifest().tools, "shell")
         dispatch = LocalDispatch(InProcessToolkit.of(kit), "run", facts, dict)
         self.entry = TurnEntry(info, dispatch, "")
