@@ -7,9 +7,9 @@ this host, the reason of its cancel frame tells what it answered.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from toolbus.errors import RoomException
+from toolbus.errors import Executed, RoomException
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.telemetry.propagation import current_trace_id, trace_id_of
 from toolbus.wire import Failed, Frame
@@ -69,7 +69,7 @@ def end_recording(call: HostedCall, reply: Frame | None) -> None:
     elif reply is None:
         recording.end_with("host_lost", call.executed_now)
     elif isinstance(reply, Failed):
-        recording.end_with(reply.code, reply.executed)
+        recording.end_with(reply.code, cast(Executed, reply.executed))  # of this host
     else:
         recording.end_with("ok", call.executed_now)
 

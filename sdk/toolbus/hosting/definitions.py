@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from math import inf
-from typing import Any
 
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer
 from toolbus.tools.toolkit import Toolkit
@@ -30,11 +29,11 @@ class Definitions:
     def __init__(self) -> None:
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._numbers = count(1)
-        self._latest: tuple[float, Any] = (0, None)
+        self._latest: tuple[float, object | None] = (0, None)
         self.get: Callable[[tuple[str, bool]], HostedToolkit | None] = self._hosted.get
         """Find what is hosted by its key."""
 
-    def add_connection(self, connection: Any) -> float:
+    def add_connection(self, connection: object | None) -> float:
         """Return the number of a new connection: higher than those of all before it."""
         self._latest = next(self._numbers), connection
         return self._latest[0]
@@ -61,7 +60,7 @@ class Definitions:
         """
         old.limit_to(old.first_connection, min(old.last_connection, self._latest[0]))
 
-    def accept(self, old: HostedToolkit, new: HostedToolkit, connection: Any) -> bool:
+    def accept(self, old: HostedToolkit, new: HostedToolkit, connection: object | None) -> bool:
         """Switch to the new definition as the reply is read.
 
         Returns False if there is a newer connection: the old definition was registered there, and
@@ -79,7 +78,7 @@ class Definitions:
         """Refuse calls until `confirm`: it is unknown which definition the server has."""
         hosted.limit_to(hosted.first_connection, _NEVER)
 
-    def confirm(self, hosted: HostedToolkit, connection: Any = None) -> None:
+    def confirm(self, hosted: HostedToolkit, connection: object | None = None) -> None:
         """Serve a definition that the server has: by its reply on a connection, or as before."""
         if connection is None or connection is self._latest[1]:
             hosted.limit_to(hosted.first_connection, inf)

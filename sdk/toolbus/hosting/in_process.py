@@ -62,7 +62,9 @@ class InProcessCall(Execution, LocalRun):
     left_s: float | None = None
     """What is left of `timeout_s`, where some of it has passed already."""
 
-    def begin(self, runner: InProcessToolkit, room_until: Callable[[float], Any]) -> None:
+    def begin(
+        self, runner: InProcessToolkit, room_until: Callable[[float], CallRoom | None]
+    ) -> None:
         """Take what the runner provides, and the room for a call that ends at a time."""
         self._runner = runner
         self.toolkit: Toolkit = runner.toolkit
@@ -175,8 +177,8 @@ class InProcessToolkit:
     @classmethod
     def of(cls, toolkit: Toolkit) -> InProcessToolkit:
         """Return the instance that all users of this toolkit in this event loop share."""
-        shared: InProcessToolkit | None = toolkit.in_process
-        if shared is None or shared._loop is not asyncio.get_running_loop():
+        shared = toolkit.in_process
+        if not isinstance(shared, cls) or shared._loop is not asyncio.get_running_loop():
             # The locks belong to the event loop that they were made in.
             shared = toolkit.in_process = cls(toolkit)
         return shared
@@ -193,7 +195,7 @@ class InProcessToolkit:
         return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @asynccontextmanager
-    async def started(self, room: Any) -> AsyncIterator[None]:
+    async def started(self, room: CallRoom | None) -> AsyncIterator[None]:
         """Keep the tools started while the block runs. Raises what a tool's `start` raises."""
         self._users += 1
         try:
@@ -238,7 +240,9 @@ class InProcessToolkit:
         return await self.toolkit.assess(context, tool, arguments, patterns)
 
     @runs_call
-    async def run(self, call: InProcessCall, room_until: Callable[[float], Any]) -> Chunk:
+    async def run(
+        self, call: InProcessCall, room_until: Callable[[float], CallRoom | None]
+    ) -> Chunk:
         """Run a call within the tool's limits and its own time, waiting for a free slot.
 
         The chunks of a streaming tool go to the call's `on_chunk`, and the result is empty.
@@ -258,7 +262,7 @@ class InProcessToolkit:
 
 
 @asynccontextmanager
-async def started_tools(tools: Iterable[Tool], room: Any) -> AsyncIterator[None]:
+async def started_tools(tools: Iterable[Tool], room: CallRoom | None) -> AsyncIterator[None]:
     """Start tools, and stop them in reverse order after the block or if one cannot start.
 
     The error of a `start` has a note with the tool's name.

@@ -67,6 +67,7 @@ from toolbus.telemetry.tracing import (
     is_unsampled,
     read_trace_context,
 )
+from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
 from toolbus.tools.toolkit import (
     MAX_RESULT_BYTES,
@@ -142,7 +143,7 @@ class Runner:
     def __init__(  # noqa: PLR0913 - each is one fact of a host, by keyword
         self,
         *,
-        room_of: Callable[[int, float | None], Any],
+        room_of: Callable[[int, float | None], CallRoom],
         room_name: str,
         tracing: Tracing,
         connection: OutgoingConnection | None = None,
@@ -155,7 +156,7 @@ class Runner:
         """The connection that frames are sent on."""
         self.input_budget: BufferBudget = BufferBudget()
         """Buffer memory for the inputs of all calls."""
-        self.room_of: Callable[[int, float | None], Any] = room_of
+        self.room_of: Callable[[int, float | None], CallRoom] = room_of
         self._room_name = room_name
         self._tracing = tracing
         self._places = FairSlots.of(max_in_flight)
@@ -185,7 +186,7 @@ class Runner:
     def for_connection(
         self,
         connection: OutgoingConnection | None,
-        room_of: Callable[[int, float | None], Any],
+        room_of: Callable[[int, float | None], CallRoom],
         *,
         sends_parts: bool,
     ) -> Runner:

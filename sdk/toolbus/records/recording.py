@@ -141,14 +141,15 @@ class Recording:
         if isinstance(error, RoomException):
             self.end_with(error.code, error.executed)
             return
+        usual: Executed = "maybe"
         if error is None:
             outcome, usual = OK, "yes"
         else:
             is_cancelled = isinstance(error, asyncio.CancelledError)
-            outcome, usual = "cancelled" if is_cancelled else "tool_failed", "maybe"
+            outcome = "cancelled" if is_cancelled else "tool_failed"
         self.end_with(outcome, usual if self.executed is None else self.executed())
 
-    def end_with(self, outcome: str, executed: Any) -> None:
+    def end_with(self, outcome: str, executed: Executed) -> None:
         """Record that the call has ended, by its outcome and whether the function ran."""
         if self.ended:
             return

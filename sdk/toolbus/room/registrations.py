@@ -168,7 +168,7 @@ class _Exchange:
         self._definitions.request(self.old.hosted)
         return Register(*fields)
 
-    def on_result(self, connection: Any) -> None:
+    def on_result(self, connection: object | None) -> None:
         """Switch to the new definition."""
         if self._definitions.accept(self.old.hosted, self.new.hosted, connection):
             self._active[self._active.index(self.old)] = self.new

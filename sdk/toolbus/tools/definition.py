@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -18,6 +18,9 @@ from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.tools.error_text import SentErrors, checked_errors
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
+
+if TYPE_CHECKING:
+    from toolbus.tools.middleware import Middleware
 
 __all__ = ["CompiledDefinition", "ToolDefinition", "rules_of"]
 
@@ -95,7 +98,7 @@ class ToolDefinition:
         cache_ttl_s: float | None = None,
         annotations: Mapping[str, Any] | None = None,
         errors: SentErrors | None = None,
-        middlewares: Sequence[Any] | None = None,
+        middlewares: Sequence[Middleware] | None = None,
     ) -> None:
         given = {key: value for key, value in locals().items() if value is not None}
         del given["self"]

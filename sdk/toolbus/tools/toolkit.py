@@ -171,7 +171,7 @@ class Toolkit:
         self._operator_policy: Permissions | None = None
         self._chains = self._checked_chains()
         self._wrap()
-        self.in_process: Any = None
+        self.in_process: object | None = None
         """The runner of its tools for callers in this process; made on first use."""
 
     @property
@@ -290,7 +290,7 @@ class Toolkit:
         other.in_process = None
         return other
 
-    async def make(self, room: Any, model: Any, config: Any) -> Toolkit:
+    async def make(self, room: object, model: object, config: object) -> Toolkit:
         """Return the toolkit itself: a toolkit is its own builder."""
         return self
 
