@@ -92,7 +92,7 @@ class Hosting:
             stack.push_async_callback(self._stop_all)
             toolkit = self._registration.hosted.toolkit
             if toolkit.policies:
-                warn_of_asks(toolkit)
+                warn_of_asks(toolkit.manifest(), toolkit.tools, toolkit.policies)
             await self._start(toolkit.tools)
             # Also after a failure: the server may have registered it although its reply was lost.
             stack.push_async_callback(self._end)

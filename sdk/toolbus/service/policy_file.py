@@ -67,7 +67,7 @@ class PolicyFile:
                 toolkit.operator_policy = policy
             _logger.warning("the policy was read again: %s", self._path)
             for toolkit in tuple(self._bound):
-                warn_of_asks(toolkit)
+                warn_of_asks(toolkit.manifest(), toolkit.tools, toolkit.policies)
 
     def _changed(self) -> Permissions | None:
         version = _version_of(self._path)

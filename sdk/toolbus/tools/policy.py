@@ -27,11 +27,11 @@ from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import printable
+from toolbus.wire.manifest import ToolkitManifest
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
-    from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["Inquiry", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
 
@@ -77,8 +77,8 @@ class Inquiry:
             if len(asked) > MAX_MATCHES or size > MAX_MATCHES_BYTES:
                 asked = tuple(patterns)
             call = self.call
-            said = await assessed(self._tool, call.tool.name, call.context, self._checked, asked)
-            self._answer = of_same_reach(said, self._answer)
+            found = await assessed(self._tool, call.tool.name, call.context, self._checked, asked)
+            self._answer = of_same_reach(found, self._answer)
             self._asked = frozenset(asked)
         return self._answer
 
@@ -139,21 +139,23 @@ def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:
     return next((policy.workdirs for policy in reversed(policies) if policy.workdirs), ())
 
 
-def warn_of_asks(toolkit: Toolkit) -> None:
+def warn_of_asks(
+    toolkit: ToolkitManifest, tools: Iterable[Tool], policies: Iterable[Permissions]
+) -> None:
     """Log the tools of which the policies of a toolkit refuse every call, as nobody can be asked.
 
-    That is what they would ask about whatever the input, and whoever calls.
+    That is what they would ask about whatever the input and the caller are.
     """
-    policies = [_without_conditions(policy) for policy in toolkit.policies]
+    policies = [_without_conditions(policy) for policy in policies]
     asked = []
-    for tool in toolkit.tools:
-        said = assessment_of_flags(tool.manifest())
+    for tool in tools:
+        assessment = assessment_of_flags(tool.manifest())
         if tool.has_assess or type(tool).reached is not Tool.reached:
             # It may allow some input, and reach another tool with it; flags are about all inputs.
-            said = Assessment("allow", read_only=True, within_workdir=True)
-        info = ToolInfo.of(toolkit.manifest(), tool.manifest())
+            assessment = Assessment("allow", read_only=True, within_workdir=True)
+        info = ToolInfo.of(toolkit, tool.manifest())
         call = ToolCall(info, {}, ToolContext())
-        if any(policy.decide(call, said).behavior == "ask" for policy in policies):
+        if any(policy.decide(call, assessment).behavior == "ask" for policy in policies):
             asked.append(tool.name)
     if asked:
         _logger.warning(
