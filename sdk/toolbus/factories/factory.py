@@ -80,7 +80,7 @@ class ConfigField:
         kind: FieldKind = "switch" if item is bool else "text"
         origin = typing.get_origin(item) or item
         if origin in _LISTS:
-            arguments = [each for each in typing.get_args(item) if each is not Ellipsis]
+            arguments = [argument for argument in typing.get_args(item) if argument is not Ellipsis]
             item = _without_none(arguments[0]) if arguments else str
             kind = "list"
         elif _is_structure(item):
@@ -106,9 +106,9 @@ class ConfigField:
     def choices(self) -> dict[str, Any]:
         """The values that it may have, by their text; empty if there are others."""
         if typing.get_origin(self.item) is Literal:
-            return {str(each): each for each in typing.get_args(self.item)}
+            return {str(value): value for value in typing.get_args(self.item)}
         if inspect.isclass(self.item) and issubclass(self.item, Enum):
-            return {str(each.value): each.value for each in self.item}
+            return {str(member.value): member.value for member in self.item}
         return {}
 
     @property
@@ -142,11 +142,11 @@ class ConfigField:
             return self._item_from(text)
         if text.lstrip().startswith("["):
             return _from_json(text)
-        return [self._item_from(each.strip()) for each in text.split(",")]
+        return [self._item_from(item.strip()) for item in text.split(",")]
 
     def from_texts(self, texts: list[str]) -> list[Any]:
         """Return the value of a list whose items were given one by one. Raises ValueError."""
-        return [self._item_from(each) for each in texts]
+        return [self._item_from(text) for text in texts]
 
     def _item_from(self, text: str) -> Any:
         if _is_structure(self.item):
@@ -166,7 +166,7 @@ class ToolkitFactory:
         self.function: Callable[[Any], Toolkit] = function
         self.config: type[BaseModel] = config
         self.fields: list[ConfigField] = [
-            ConfigField.of(*each) for each in config.model_fields.items()
+            ConfigField.of(*entry) for entry in config.model_fields.items()
         ]
         """The fields of its config, in their order."""
 
@@ -181,16 +181,20 @@ class ToolkitFactory:
 
     def read(self, values: Mapping[str, Any]) -> BaseModel:
         """Make the config. Raises ValidationError."""
-        keys = {each.name: each.key for each in self.fields}
-        return self.config.model_validate({keys[name]: each for name, each in values.items()})
+        keys = {field.name: field.key for field in self.fields}
+        return self.config.model_validate({keys[name]: value for name, value in values.items()})
 
     def problems(
         self, error: ValidationError, values: Mapping[str, Any]
     ) -> Iterator[ConfigProblem]:
         """Explain why a config of some values is refused."""
-        by_key = {key: each for each in self.fields for key in (each.key, each.name)}
-        for each in error.errors(include_url=False, include_context=False, include_input=False):
-            path, message = each["loc"], cut(each["msg"].removeprefix("Value error, "))
+        by_key = {
+            key: config_field
+            for config_field in self.fields
+            for key in (config_field.key, config_field.name)
+        }
+        for fault in error.errors(include_url=False, include_context=False, include_input=False):
+            path, message = fault["loc"], cut(fault["msg"].removeprefix("Value error, "))
             field = by_key.get(str(path[0])) if path else None
             if _shows_a_secret(message, self.fields, values):
                 message = "is not valid"
@@ -198,9 +202,9 @@ class ToolkitFactory:
 
 
 def _shows_a_secret(message: str, fields: list[ConfigField], values: Mapping[str, Any]) -> bool:
-    secrets = (values.get(each.name) for each in fields if each.is_secret)
+    secrets = (values.get(field.name) for field in fields if field.is_secret)
     items = (
-        each for secret in secrets for each in (secret if isinstance(secret, list) else [secret])
+        item for secret in secrets for item in (secret if isinstance(secret, list) else [secret])
     )
     return any(text in message for text in map(unmasked, items) if text)
 
@@ -241,14 +245,14 @@ def _without_none(annotation: Any) -> Any:
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        kinds = [each for each in typing.get_args(annotation) if each is not type(None)]
+        kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
         if len(kinds) == 1:
             return _without_none(kinds[0])
     return annotation
 
 
 def _has_mark(metadata: Iterable[Any]) -> bool:
-    return any(each is OperatorOnly or isinstance(each, OperatorOnly) for each in metadata)
+    return any(mark is OperatorOnly or isinstance(mark, OperatorOnly) for mark in metadata)
 
 
 def _is_marked_within(kind: Any, seen: set[Any]) -> bool:
@@ -260,12 +264,12 @@ def _is_marked_within(kind: Any, seen: set[Any]) -> bool:
         seen.add(kind)
         if issubclass(kind, BaseModel):
             fields = kind.model_fields.values()
-            parts += [each.annotation for each in fields]
-            if any(_has_mark(each.metadata) for each in fields):
+            parts += [field.annotation for field in fields]
+            if any(_has_mark(field.metadata) for field in fields):
                 return True
         elif not _RECORD_MARKS.isdisjoint(vars(kind)):
             parts += typing.get_type_hints(kind, include_extras=True).values()
-    return any(_is_marked_within(each, seen) for each in parts)
+    return any(_is_marked_within(part, seen) for part in parts)
 
 
 def _is_structure(kind: Any) -> bool:

@@ -74,8 +74,8 @@ class OutputLimit:
 
     def _cut_text(self, chunk: TextChunk, left: int | None) -> TextChunk:
         """Return the start of a text, in whole characters, and the note."""
-        kept = chunk.text.encode()[:left].decode(errors="ignore")
-        return TextChunk(f"{kept}\n[cut here: a result has at most {self._limits}]")
+        start = chunk.text.encode()[:left].decode(errors="ignore")
+        return TextChunk(f"{start}\n[cut here: a result has at most {self._limits}]")
 
     def _counted(self, call: ToolCall, chunk: Chunk, used: _Used) -> Chunk:
         """Return a file that is not in memory, with its bytes counted as they are read."""

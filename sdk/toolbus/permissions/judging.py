@@ -29,29 +29,30 @@ async def judge(
         call: The call.
         ask: Asks its tool. What it raises is raised.
 
-    Returns the decision, and what the tool said; "pass" where it was not asked.
+    Returns the decision, and the tool's assessment; "pass" where it was not asked.
     """
     settled = in_force("").settles(call)
     if settled is not None:
         return settled, Assessment("pass")
     asked = in_force("").patterns(call)
-    said = await ask(asked)
-    if said.reaches:
+    assessment = await ask(asked)
+    if assessment.reaches:
         # Only now it is known which tool the call reaches, and so which rules concern it.
-        further = in_force(said.reaches).patterns(call, said.reaches)
+        further = in_force(assessment.reaches).patterns(call, assessment.reaches)
         if not set(further) <= set(asked):
-            said = of_same_reach(await ask(further), said)
-    return in_force(said.reaches).decide(call, said), said
+            assessment = of_same_reach(await ask(further), assessment)
+    return in_force(assessment.reaches).decide(call, assessment), assessment
 
 
-def of_same_reach(said: Assessment, former: Assessment | None) -> Assessment:
-    """Return an answer that says of the call what the former one said that it reaches.
+def of_same_reach(assessment: Assessment, former: Assessment | None) -> Assessment:
+    """Return an assessment with the tool that the call reaches by the former one.
 
     Else the rules about one of the two would be passed by.
     """
-    if former is None or not former.reaches or said.reaches == former.reaches:
-        return said
-    if said.source == "manifest" and not said.reaches:  # this time it could not be asked
-        return replace(said, reaches=former.reaches)
-    told = "it gave two answers about what this call reaches"
-    return Assessment("deny", message=told, reaches=former.reaches)
+    if former is None or not former.reaches or assessment.reaches == former.reaches:
+        return assessment
+    if assessment.source == "manifest" and not assessment.reaches:
+        # This time it could not be asked.
+        return replace(assessment, reaches=former.reaches)
+    message = "it gave two answers about what this call reaches"
+    return Assessment("deny", message=message, reaches=former.reaches)

@@ -220,20 +220,22 @@ class Permissions:
 
     def _findings(self, judged: _Judged, people: People) -> Iterator[_Finding]:
         """Return the steps that apply, in the order of the table."""
-        tool, said = judged.tool, judged.assessment
+        tool, assessment = judged.tool, judged.assessment
         denied = judged.strict_rule("deny")
         if denied is not None:
             yield denied
-        if said.behavior == "deny":
+        if assessment.behavior == "deny":
             words = judged.with_message(f"{_name(tool)} denies {judged.call}")
             yield _Finding("deny", words, "tool")
-        if said.refusal:
-            words = f"The policy of the host would refuse {judged.call}: {_quoted(said.refusal)}"
+        if assessment.refusal:
+            words = (
+                f"The policy of the host would refuse {judged.call}: {_quoted(assessment.refusal)}"
+            )
             yield _Finding("deny", words, "policy")
         asked = judged.strict_rule("ask")
         if asked is not None:
             yield asked
-        if said.behavior == "ask" and said.immune:
+        if assessment.behavior == "ask" and assessment.immune:
             words = judged.with_message(
                 f"{_name(tool)} wants a person to decide about {judged.call}"
             )
@@ -247,14 +249,14 @@ class Permissions:
         yield _Finding("undecided", "", "mode")
 
     def _loosened_by_tool(self, judged: _Judged) -> Iterator[_Finding]:
-        tool, said = judged.tool, judged.assessment
-        if said.read_only:
+        tool, assessment = judged.tool, judged.assessment
+        if assessment.read_only:
             words = f"{_name(tool)} changes nothing with this input"
             yield _Finding("read-only", words, "tool")
-        if said.behavior == "allow":
+        if assessment.behavior == "allow":
             words = judged.with_message(f"{_name(tool)} allows {judged.what} itself")
             yield _Finding("own allow", words, "tool")
-        elif said.within_workdir and self.mode == "accept_edits":
+        elif assessment.within_workdir and self.mode == "accept_edits":
             words = f"All that {judged.what} changes is within a working directory"
             yield _Finding("own allow", words, "mode")
 
@@ -289,9 +291,9 @@ class Permissions:
 
     def _undecided(self, judged: _Judged) -> str:
         """Return why the mode decides what nothing else decided."""
-        said = judged.assessment
+        assessment = judged.assessment
         lacks = f"No rule allows this call{judged.reach}"
-        if len(said.parts) > 1 and judged.concerning.allow:
+        if len(assessment.parts) > 1 and judged.concerning.allow:
             lacks = f"Not each part of {judged.what} has a rule that allows it"
         if self.mode == "bypass":
             return "The mode bypass allows what no rule forbids."
@@ -301,7 +303,12 @@ class Permissions:
             words = f"{lacks}; the mode {self.mode} {_NO_QUESTIONS}"
         else:
             words = f"{lacks}, and the mode {self.mode} asks about it"
-        loosens = said.read_only or said.within_workdir or said.behavior == "allow" or said.matches
+        loosens = (
+            assessment.read_only
+            or assessment.within_workdir
+            or assessment.behavior == "allow"
+            or assessment.matches
+        )
         if loosens and not judged.is_trusted:
             words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"
         return f"{judged.with_message(words)}."
@@ -357,16 +364,16 @@ class _Judged(NamedTuple):
 
     def _strict_pattern(self, groups: Sequence[RuleGroup]) -> tuple[Rule | None, str]:
         """Return a rule whose pattern counts, and why that is uncertain; empty where it matches."""
-        said = self.assessment
+        assessment = self.assessment
         asked: frozenset[str] | None = frozenset()
         doubt = _NOT_JUDGED
         if not self.is_trusted:
             doubt = f"{_owner(self.tool)} is not in trusted_owners"
-        elif said.source == "tool":
-            certain = [match for match in said.matches if match not in said.uncertain]
+        elif assessment.source == "tool":
+            certain = [match for match in assessment.matches if match not in assessment.uncertain]
             if found := self._matching(groups, certain):
                 return found, ""
-            if found := self._matching(groups, said.uncertain):
+            if found := self._matching(groups, assessment.uncertain):
                 return found, doubt
             asked = self.concerning.limited()
             doubt = _NOT_COMPARED
@@ -400,10 +407,10 @@ class _Judged(NamedTuple):
             return (found,)
         if not self.is_trusted or self.assessment.source != "tool":
             return ()
-        said, limited = self.assessment, self.concerning.limited()
+        assessment, limited = self.assessment, self.concerning.limited()
         allowing: dict[Rule, None] = {}
-        for matches in said.parts or (said.matches,):
-            certain = [match for match in matches if match not in said.uncertain]
+        for matches in assessment.parts or (assessment.matches,):
+            certain = [match for match in matches if match not in assessment.uncertain]
             found = self._matching(groups, certain, limited)
             if found is None:  # one part that no rule allows is enough
                 return ()
@@ -431,8 +438,8 @@ class _Judged(NamedTuple):
 
         Those that allow this tool, or the one that it reaches, and nothing else. They get the name
         of the tool in the turn, and its owner, so that they cover no other toolkit of that name;
-        for whom they hold is for whoever grants them. A pattern of an owner that is not trusted
-        never matches, so that it is of no use; nor is one that a rule for another part has.
+        for whom they hold is for the person who grants them. A pattern of an owner that is not
+        trusted never matches, so that it is of no use; nor is one that a rule for another part has.
         """
         tool = self.tool
         name = {tool.name: tool.name, self.assessment.reaches: self.assessment.reaches}

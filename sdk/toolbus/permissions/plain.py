@@ -1,7 +1,7 @@
 """Rules and assessments as plain maps: on the wire, and in stored states of agents.
 
-What is at its default is left out. Reading is bounded, and raises `ValueError` for what is no
-assessment or no rule: whoever asked then knows nothing about the input, which is an ask.
+What is at its default is left out. Reading is bounded, and raises `ValueError` for what is not
+an assessment or a rule: who asked then knows nothing about the input, which is an ask.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
             [places[pattern] for pattern in part if pattern in places] for part in assessment.parts
         ]
     if uncertain := frozenset(assessment.uncertain):
-        at = [place for place, each in enumerate(assessment.matches) if each in uncertain]
+        at = [place for place, match in enumerate(assessment.matches) if match in uncertain]
         plain["uncertain"] = at
     return plain
 

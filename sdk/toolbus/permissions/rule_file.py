@@ -50,7 +50,7 @@ def _text(**limits: Any) -> dict[str, Any]:
     return {"type": "string", **limits}
 
 
-# What a pattern of ECMA 262 can say of `name_fault_in_rules`. The rest is said when a file is read.
+# What a pattern of ECMA 262 can check of `name_fault_in_rules`; reading a file checks the rest.
 _NAME = _text(
     minLength=1,
     maxLength=MAX_NAME_CHARS + 33,

@@ -34,7 +34,7 @@ _NO_NAMES = (None,)
 # forwards chooses names freely, so that there has to be a limit. At it all is forgotten.
 _MAX_NAMES = 1_024
 _MAX_REMEMBERED_RULES = 200_000
-# `ToolContext` has this caller where no server told who calls, as in `Turn(None)`.
+# `ToolContext` has this caller where no server names one, as in `Turn(None)`.
 _LOCAL_NAME = "local"
 
 
@@ -50,7 +50,7 @@ class People:
     """The participants of one call that rules may name.
 
     Who writes a rule that denies or asks means everybody whom the text may name; who allows, only
-    whom it certainly names. A bare name certainly names one of the issuer of whoever has these
+    whom it certainly names. A bare name certainly names one of the issuer of the owner of these
     rules: the caller in a turn. A host does not know its own, so that an allow rule has to say
     `alias/name` there, if the server has several issuers.
     """

@@ -159,7 +159,7 @@ class TomlFile:
                 raise self.error((*at, name, most), fault)
         for name, key in keys.items():
             if key.is_required and name not in values:
-                *others, last = (f'"{each}"' for each in key.schema.get("enum", ["..."]))
+                *others, last = (f'"{choice}"' for choice in key.schema.get("enum", ["..."]))
                 wanted = f"{', '.join(others)} or {last}" if others else last
                 raise self.error(at, f"a {table} must have {name} = {wanted}")
 

@@ -214,7 +214,8 @@ def _is_cut(value: Any) -> bool:
     """Whether `_cut_value` may have left something out; it has bounded the depth."""
     if isinstance(value, dict):
         return any(
-            name == "…" or len(name) >= _MAX_STRING or _is_cut(each) for name, each in value.items()
+            name == "…" or len(name) >= _MAX_STRING or _is_cut(member)
+            for name, member in value.items()
         )
     if isinstance(value, list):
         return any(map(_is_cut, value))
@@ -236,18 +237,18 @@ def _cut_value(value: Any, left: list[int]) -> Any:
         return f"<{type(value).__name__}>"
     if isinstance(value, Mapping):
         members: dict[str, Any] = {}
-        for name, each in value.items():
+        for name, member in value.items():
             if left[0] == 0:
                 members["…"] = len(value)
                 break
             left[0] -= 1
-            members[str(name)[:_MAX_STRING]] = _cut_value(each, left)
+            members[str(name)[:_MAX_STRING]] = _cut_value(member, left)
         return members
     items: list[Any] = []
-    for each in value:
+    for item in value:
         if left[0] == 0:
             items.append("…")
             break
         left[0] -= 1
-        items.append(_cut_value(each, left))
+        items.append(_cut_value(item, left))
     return items

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _MAX_LIMIT = 2**63 - 1
-_COLUMNS = tuple(each.name for each in fields(CallRecord))
+_COLUMNS = tuple(column.name for column in fields(CallRecord))
 _KINDS = {"started_at": "REAL", "duration_s": "REAL"}
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, "

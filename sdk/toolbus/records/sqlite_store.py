@@ -171,9 +171,9 @@ class SqliteStore:
 
     def _write_singly(self, batch: list[CallRecord]) -> None:
         """Write a batch with a value that no column can hold: that record is lost."""
-        for each in batch:
+        for record in batch:
             try:
-                write(self._file, [each])
+                write(self._file, [record])
             except (sqlite3.InterfaceError, sqlite3.ProgrammingError, UnicodeError, OverflowError):
                 self._losses.count += 1
 

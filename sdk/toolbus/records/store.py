@@ -42,9 +42,9 @@ class MemoryStore:
 
     def select(self, chosen: CallFilter, limit: int) -> list[CallRecord]:
         """Return the chosen records, the newest first."""
-        found = [each for each in self._records.copy() if chosen.matches(each)]
+        found = [record for record in self._records.copy() if chosen.matches(record)]
         found.reverse()
-        found.sort(key=lambda each: each.started_at, reverse=True)
+        found.sort(key=lambda record: record.started_at, reverse=True)
         return found[:limit]
 
     def flush(self, timeout_s: float) -> bool:

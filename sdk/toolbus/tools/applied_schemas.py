@@ -84,16 +84,16 @@ class _Counter:
         patterns = schema.get("patternProperties")
         others = [*patterns.values()] if isinstance(patterns, dict) else []
         others += [schema.get("additionalProperties"), schema.get("propertyNames")]
-        for each in others:
-            for item in value.values() if isinstance(each, dict) else ():
-                self.count(each, item)
+        for subschema in others:
+            for item in value.values() if isinstance(subschema, dict) else ():
+                self.count(subschema, item)
 
     def _count_items(self, schema: dict[str, Any], value: list[Any]) -> None:
         for keyword in ("prefixItems", "items", "additionalItems", "contains"):
             held = schema.get(keyword)
             if isinstance(held, list):  # `items` too, in older drafts
-                for each, item in zip(held, value, strict=False):
-                    self.count(each, item)
+                for subschema, item in zip(held, value, strict=False):
+                    self.count(subschema, item)
             elif isinstance(held, dict):
                 for item in value:
                     self.count(held, item)

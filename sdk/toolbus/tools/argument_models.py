@@ -89,7 +89,7 @@ def _is_json(value: Any) -> bool:
     if type(value) is list:
         return all(map(_is_json, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_json(each) for key, each in value.items())
+        return all(type(key) is str and _is_json(item) for key, item in value.items())
     if type(value) is float:
         return isfinite(value)
     return value is None or type(value) in (str, int, bool)
@@ -232,14 +232,14 @@ class ExtendedModel:
     def removed_from(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema that `added_to` returned, without the fields."""
         own = self.properties
-        kept = {
+        remaining = {
             "properties": {k: v for k, v in schema.get("properties", {}).items() if k not in own},
-            "required": [each for each in schema.get("required", ()) if each not in own],
+            "required": [name for name in schema.get("required", ()) if name not in own],
             "$defs": {
                 k: v for k, v in schema.get("$defs", {}).items() if k not in self._added_defs
             },
         }
-        merged = {**schema, **kept}
+        merged = {**schema, **remaining}
         for keyword in ("required", "$defs"):
             if not merged[keyword]:
                 del merged[keyword]
@@ -356,6 +356,6 @@ def _hide(schema: dict[str, Any], names: frozenset[str]) -> None:
     for name in names:
         schema.get("properties", {}).pop(name, None)
     if "required" in schema:
-        schema["required"] = [each for each in schema["required"] if each not in names]
+        schema["required"] = [name for name in schema["required"] if name not in names]
         if not schema["required"]:
             del schema["required"]

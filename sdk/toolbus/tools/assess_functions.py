@@ -18,7 +18,7 @@ class InputFunction(NamedTuple):
 
     function: Callable[..., Any]
     names: frozenset[str] | None
-    """The arguments that it takes; None is all of them."""
+    """The arguments that it takes; None means all of them."""
     context: str | None
     """The parameter that gets the `ToolContext`."""
     is_async: bool
@@ -40,7 +40,7 @@ class InputFunction(NamedTuple):
         Args:
             function: The function.
             tool: The tool's function.
-            known: The names that the tool's arguments may have; None is any.
+            known: The names that the tool's arguments may have; None means any.
             label: The option, for errors.
             takes_pattern: Whether it gets the pattern of a rule by position, before the arguments.
 

@@ -69,10 +69,10 @@ async def assessed(
         return flags
     try:
         reaches = _reached(tool, arguments)
-        said = flags
+        answer = flags
         if _has_own(tool):
-            said = await _before(ends_at, partial(tool.assess, context, arguments))
-        found = _bounded(said, name, reaches, patterns)
+            answer = await _before(ends_at, partial(tool.assess, context, arguments))
+        found = _bounded(answer, name, reaches, patterns)
         if patterns and tool.has_patterns:
             ask = partial(_matching, tool, patterns, arguments)
             certain = await _before(ends_at, partial(on_assess_thread, run, ask))
@@ -192,72 +192,73 @@ class _NoAssessment(TypeError):
     """What `assess` returned is none."""
 
 
-def _bounded(said: Any, name: str, reaches: str, patterns: Sequence[str]) -> Assessment:
+def _bounded(answer: Any, name: str, reaches: str, patterns: Sequence[str]) -> Assessment:
     """Return the answer of `assess` within the limits. Raises `_NoAssessment` for nonsense."""
-    if isinstance(said, str) and said in _BEHAVIORS:
-        said = Assessment(cast(AssessedBehavior, said))
-    if not isinstance(said, Assessment) or said.behavior not in _BEHAVIORS:
-        raise _NoAssessment(f"assess returned {type(said).__name__}")
-    flags = (said.read_only, said.within_workdir, said.immune)
-    texts = (said.message, said.preview, said.hint, said.reaches, said.refusal)
+    if isinstance(answer, str) and answer in _BEHAVIORS:
+        answer = Assessment(cast(AssessedBehavior, answer))
+    if not isinstance(answer, Assessment) or answer.behavior not in _BEHAVIORS:
+        raise _NoAssessment(f"assess returned {type(answer).__name__}")
+    flags = (answer.read_only, answer.within_workdir, answer.immune)
+    texts = (answer.message, answer.preview, answer.hint, answer.reaches, answer.refusal)
     if not all(isinstance(flag, bool) for flag in flags):
         raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
     if not all(isinstance(text, str) for text in texts):
         raise _NoAssessment("assess returned an Assessment whose texts are not text")
-    lists = (said.suggestions, said.matches, said.uncertain)
+    lists = (answer.suggestions, answer.matches, answer.uncertain)
     if not all(isinstance(listed, (tuple, list)) for listed in lists):
         raise _NoAssessment(
             "assess returned an Assessment whose suggestions, matches or uncertain are no list"
         )
-    if not isinstance(said.parts, (tuple, list)) or not all(
-        isinstance(part, (tuple, list)) for part in said.parts
+    if not isinstance(answer.parts, (tuple, list)) or not all(
+        isinstance(part, (tuple, list)) for part in answer.parts
     ):
         raise _NoAssessment("assess returned an Assessment whose parts are no lists")
-    if said.source not in ("tool", "manifest"):
+    if answer.source not in ("tool", "manifest"):
         raise _NoAssessment("assess returned an Assessment with another source")
     # What it reaches may forward too, and then said itself whom: that is the last of them.
-    reaches = said.reaches[:MAX_REACHES_CHARS] or reaches
+    reaches = answer.reaches[:MAX_REACHES_CHARS] or reaches
     # What matches a part matches the input, so that no denial misses it.
-    matches = dict.fromkeys(chain(said.matches, said.uncertain, *said.parts))
+    matches = dict.fromkeys(chain(answer.matches, answer.uncertain, *answer.parts))
     bounded = Assessment(
-        said.behavior,
-        read_only=said.read_only,
-        within_workdir=said.within_workdir,
-        immune=said.immune,
-        message=shortened(printable(said.message), MAX_MESSAGE_CHARS),
-        preview=_shortened_preview(said.preview),
-        suggestions=_usable(said.suggestions, name, reaches),
+        answer.behavior,
+        read_only=answer.read_only,
+        within_workdir=answer.within_workdir,
+        immune=answer.immune,
+        message=shortened(printable(answer.message), MAX_MESSAGE_CHARS),
+        preview=_shortened_preview(answer.preview),
+        suggestions=_usable(answer.suggestions, name, reaches),
         matches=tuple(matches),
         parts=tuple(
-            tuple(match for match in part if match not in said.uncertain) for part in said.parts
+            tuple(match for match in part if match not in answer.uncertain) for part in answer.parts
         ),
-        uncertain=tuple(said.uncertain),
-        hint=shortened(printable(said.hint), MAX_MESSAGE_CHARS),
-        source=said.source,
+        uncertain=tuple(answer.uncertain),
+        hint=shortened(printable(answer.hint), MAX_MESSAGE_CHARS),
+        source=answer.source,
         reaches=reaches,
-        refusal=printable(said.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
+        refusal=printable(answer.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
     )
     return of_patterns(bounded, patterns)
 
 
-def of_patterns(said: Assessment, patterns: Sequence[str]) -> Assessment:
+def of_patterns(assessment: Assessment, patterns: Sequence[str]) -> Assessment:
     """Return an assessment with no other patterns than these, and with each of its parts.
 
     Parts with the same patterns need the same rules, and are one. Of more than are allowed none
     is left out, which would allow more: then no pattern allows the call.
     """
     asked = frozenset(patterns)
-    matches = tuple(match for match in said.matches if match in asked)
+    matches = tuple(match for match in assessment.matches if match in asked)
     parts = tuple(
         dict.fromkeys(
-            tuple(match for match in dict.fromkeys(part) if match in asked) for part in said.parts
+            tuple(match for match in dict.fromkeys(part) if match in asked)
+            for part in assessment.parts
         )
     )
     return replace(
-        said,
+        assessment,
         matches=matches,
         parts=((),) if len(parts) > MAX_PARTS else parts,
-        uncertain=tuple(match for match in dict.fromkeys(said.uncertain) if match in asked),
+        uncertain=tuple(match for match in dict.fromkeys(assessment.uncertain) if match in asked),
     )
 
 

@@ -202,7 +202,7 @@ def _check_affinity(affinity: object, schema: dict[str, Any], label: str) -> Non
         raise ValueError(f"{label}: {text} ({there}), not {shown(affinity)}")
 
 
-def _kept(tool: ToolDefinition, schema: _Schema) -> _Schema:
+def _fixed_schema(tool: ToolDefinition, schema: _Schema) -> _Schema:
     return schema if tool.schemas_are_checked else deepcopy(schema)
 
 
@@ -211,8 +211,8 @@ def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
         name=tool.name,
         title=tool.title or tool.name,
         description=tool.description,
-        input_schema=_kept(tool, schema),
-        output_schema=_kept(tool, tool.output_schema),
+        input_schema=_fixed_schema(tool, schema),
+        output_schema=_fixed_schema(tool, tool.output_schema),
         rules=rules_of(tool.rules, tool._label),
         thumbnail_url=tool.thumbnail_url,
         supports_context=tool.supports_context,

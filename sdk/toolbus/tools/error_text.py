@@ -57,7 +57,7 @@ def _text_of(error: BaseException) -> str:
         if isinstance(error, BaseExceptionGroup):
             # What a `TaskGroup` raises says nothing by itself.
             leaves = islice(_leaves(error), _MAX_MEMBERS)
-            described_ones = (described(each, with_text=_may_be_sent(each)) for each in leaves)
+            described_ones = (described(leaf, with_text=_may_be_sent(leaf)) for leaf in leaves)
             text = "; ".join([text, *(message for message, _ in described_ones)])
         return text
     except KeyboardInterrupt:  # somebody wants the program to end
@@ -72,11 +72,11 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
     for _ in range(_MAX_GROUPS):
         if not pending:
             return
-        each = pending.pop()
-        if isinstance(each, BaseExceptionGroup):
-            pending += each.exceptions[:_MAX_GROUPS][::-1]
+        error = pending.pop()
+        if isinstance(error, BaseExceptionGroup):
+            pending += error.exceptions[:_MAX_GROUPS][::-1]
         else:
-            yield each
+            yield error
 
 
 def _may_be_sent(error: BaseException) -> bool:

@@ -204,7 +204,7 @@ class _Reader:
         self._parts_left -= len(items)
         held: dict[str | None, Part | bool] = {}
         for name, item in items:
-            if SUBSCHEMAS[keyword] is Holds.NAMED and not self._is_kept(part, keyword, name):
+            if SUBSCHEMAS[keyword] is Holds.NAMED and not self._is_usable(part, keyword, name):
                 continue
             if not isinstance(item, dict | bool):
                 steps = [keyword] if name is None else [keyword, name]
@@ -228,7 +228,7 @@ class _Reader:
             Holds.NAMED: held,
         }[SUBSCHEMAS[keyword]]
 
-    def _is_kept(self, part: Part, keyword: str, name: Any) -> bool:
+    def _is_usable(self, part: Part, keyword: str, name: Any) -> bool:
         """Whether a name, or a pattern of names, can be used."""
         refusal = "" if is_plain({name: None}) else "a name that is not text"
         if not refusal and keyword == "patternProperties":

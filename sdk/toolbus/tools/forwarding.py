@@ -90,7 +90,7 @@ async def forward_assess(
     try:
         if run.is_hosted:
             room = room.forwarding()
-        said = await room.assess(
+        assessment = await room.assess(
             tool,
             arguments,
             patterns=run.patterns,
@@ -103,14 +103,14 @@ async def forward_assess(
         # Rules about the reached tool have to hold although it cannot be asked.
         message = f"{one_line(tool, 140)} cannot be asked about this call: {error.message}"
         return Assessment("ask", immune=True, message=message, source="manifest", reaches=tool)
-    if not said.reaches:
-        return replace(said, reaches=tool)
+    if not assessment.reaches:
+        return replace(assessment, reaches=tool)
     if tool == run.method:  # a forwarding tool that calls itself: the last of them decides
-        return said
+        return assessment
     # There is a place for one reached name. Of two, rules about the other one would be passed by.
     name = one_line(tool, 140)
-    message = f"{name} forwards too, to {one_line(said.reaches, 140)}: call {name} itself"
-    return Assessment("deny", message=message, reaches=said.reaches)
+    message = f"{name} forwards too, to {one_line(assessment.reaches, 140)}: call {name} itself"
+    return Assessment("deny", message=message, reaches=assessment.reaches)
 
 
 def _seconds_to_ask(run: ToolRun) -> float:

@@ -309,6 +309,6 @@ def _bare(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        members = [each for each in get_args(annotation) if each is not types.NoneType]
+        members = [member for member in get_args(annotation) if member is not types.NoneType]
         return _bare(members[0]) if len(members) == 1 else annotation
     return annotation

@@ -99,19 +99,23 @@ def checked_generators(values: Iterable[_M], label: str, form: str) -> tuple[_M,
     if callable(values) or not isinstance(values, Iterable):
         raise TypeError(f"{label}: middlewares must be a list, not {shown(values)}")
     found = tuple(values)
-    for each in found:
-        if isinstance(each, type):
-            raise TypeError(f"{label}: {middleware_name(each)} is a class: pass an instance of it")
-        is_generator = any(map(inspect.isasyncgenfunction, _functions_of(each)))
-        if not is_generator or not takes_positional(each, 2):
-            raise TypeError(f"{label}: {middleware_name(each)} is not a middleware: write {form}")
+    for middleware in found:
+        if isinstance(middleware, type):
+            raise TypeError(
+                f"{label}: {middleware_name(middleware)} is a class: pass an instance of it"
+            )
+        is_generator = any(map(inspect.isasyncgenfunction, _functions_of(middleware)))
+        if not is_generator or not takes_positional(middleware, 2):
+            raise TypeError(
+                f"{label}: {middleware_name(middleware)} is not a middleware: write {form}"
+            )
     return found
 
 
 def check_tool(tool: ToolInfo, middlewares: Iterable[Middleware], *, own: bool) -> None:
     """Let middlewares that have a `check_tool` refuse a tool. Raises what they raise."""
-    for each in middlewares:
-        check = getattr(each, "check_tool", None)
+    for middleware in middlewares:
+        check = getattr(middleware, "check_tool", None)
         if check is not None:
             check(tool, own)
 
@@ -198,9 +202,9 @@ class _Next:
 
     async def _run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         if self._state or self._chain.has_ended:
-            told = f"again after {self._state}" if self._state else "after the end of the call"
+            when = f"again after {self._state}" if self._state else "after the end of the call"
             raise ToolFailed(
-                f"middleware {self._name} called next {told}",
+                f"middleware {self._name} called next {when}",
                 executed=run_of(call.context).executed,
             )
         self._state = "it began"

@@ -49,15 +49,15 @@ def fit_tools(tools: Iterable[Tool]) -> tuple[list[Tool], list[Omission]]:
 
     It takes as long as packing them. A tool whose definition is invalid is left out too.
     """
-    kept: list[Tool] = []
+    fitting: list[Tool] = []
     left_out: list[Omission] = []
     for tool in tools:
         reason = _refusal(tool)
         if reason:
             left_out.append(Omission(str(tool.name), reason))
         else:
-            kept.append(tool)
-    return kept, left_out
+            fitting.append(tool)
+    return fitting, left_out
 
 
 def _refusal(tool: Tool) -> str:

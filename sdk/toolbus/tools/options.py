@@ -179,7 +179,7 @@ def merged_options(options: ToolOptions | None, given: ToolFields, label: str) -
 
     Raises `TypeError` for an unknown option; the message names the nearest one.
     """
-    known = [each.name for each in fields(ToolOptions)]
+    known = [option.name for option in fields(ToolOptions)]
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)

@@ -75,11 +75,11 @@ def invalid_arguments(violations: Iterable[Violation]) -> InvalidArguments:
     first = different[0]
     left = _MAX_VIOLATIONS_BYTES
     named: list[dict[str, Any]] = []
-    for each in different:
-        left -= len(f"{each.path}{each.message}".encode(errors="replace"))
+    for violation in different:
+        left -= len(f"{violation.path}{violation.message}".encode(errors="replace"))
         if left < 0:
             break
-        named.append(each.details)
+        named.append(violation.details)
     message = f"{first.path}: {first.message}" if first.path else first.message
     details = first.details
     if len(named) > 1:
@@ -90,7 +90,7 @@ def invalid_arguments(violations: Iterable[Violation]) -> InvalidArguments:
 def violations_in(error: InvalidArguments) -> list[Violation]:
     """Return what `invalid_arguments` made an error of."""
     details = error.details
-    return [Violation(each["path"], each["message"]) for each in details.get("all", [details])]
+    return [Violation(entry["path"], entry["message"]) for entry in details.get("all", [details])]
 
 
 def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_pointer) -> T:
@@ -108,8 +108,8 @@ def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_p
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid_arguments(
-            Violation(place(_existing(each["loc"], arguments)), cut(each["msg"]))
-            for each in problems
+            Violation(place(_existing(problem["loc"], arguments)), cut(problem["msg"]))
+            for problem in problems
         ) from None
     except UnknownArgument as error:
         unknown = Violation(place([str(error)]), cut(f'"{error}" is not known'))
@@ -301,7 +301,7 @@ _OF_CONTENT = (
     _Kind.UnevaluatedProperties,
     _Kind.UniqueItems,
 )
-"""What is said of an object or a list because of the values in it."""
+"""Errors about an object or a list because of the values in it."""
 
 
 def _is_due_to(error: jsonschema_rs.ValidationError, places: frozenset[str]) -> bool:
@@ -357,8 +357,8 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
 
 def _types_of(branches: list[Any]) -> str:
     """Name the types of branches that have one each, so that a model finds a value that fits."""
-    types = [each.get("type") if isinstance(each, dict) else None for each in branches]
-    if not all(isinstance(each, str) for each in types):
+    types = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
+    if not all(isinstance(kind, str) for kind in types):
         return ""
     return f" (their types: {', '.join(dict.fromkeys(map(str, types)))})"
 

@@ -194,7 +194,7 @@ def read_signature(
     else:
         found = read_given(args_schema, hidden, label, takes_any=bool(split.var_keyword))
         _check_names(found, split, reserved, label)
-    names = frozenset(each.name for each in split.parameters)
+    names = frozenset(parameter.name for parameter in split.parameters)
     passes_all = args_schema is None or isinstance(args_schema, type) or bool(split.var_keyword)
     is_generator = yields(function)
     returns = _item_of(split.returns) if is_generator else split.returns
@@ -242,8 +242,8 @@ def with_preset(
         text = "must be a dict of values by parameter"
         raise TypeError(f"{label}: preset {text}, not {type(preset).__name__}")
     parameters = _signature(function, label).parameters.values()
-    known = [each.name for each in parameters if each.kind in _BY_NAME]
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    known = [parameter.name for parameter in parameters if parameter.kind in _BY_NAME]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     bound = _bound(function)
     for name in preset:
         if name in known or (takes_any and isinstance(name, str) and name not in bound):
@@ -318,10 +318,10 @@ def _docstring(function: Callable[..., Any]) -> str | None:
 
 
 def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
-    for each in parameters:
-        if each.annotation not in _PLAIN or isinstance(each.default, FieldInfo):
+    for parameter in parameters:
+        if parameter.annotation not in _PLAIN or isinstance(parameter.default, FieldInfo):
             return None
-    return PlainArguments({each.name: each.annotation for each in parameters})
+    return PlainArguments({parameter.name: parameter.annotation for parameter in parameters})
 
 
 def _split(function: Callable[..., Any], label: str) -> _Split:
@@ -379,7 +379,8 @@ def _bound(function: Callable[..., Any]) -> frozenset[str]:
     except (ValueError, TypeError):
         return frozenset()
     outer = inspect.signature(function).parameters
-    return frozenset(each.name for each in inner if each.kind in _BY_NAME) - outer.keys()
+    names = frozenset(parameter.name for parameter in inner if parameter.kind in _BY_NAME)
+    return names - outer.keys()
 
 
 def _filled_by_run(split: _Split) -> frozenset[str]:
@@ -393,9 +394,9 @@ def _filled_by_run(split: _Split) -> frozenset[str]:
 def _required(parameters: list[_Parameter]) -> frozenset[str]:
     """Return the parameters that every call has to fill; a `Field(...)` is no default in Python."""
     return frozenset(
-        each.name
-        for each in parameters
-        if each.default is _UNSET or isinstance(each.default, FieldInfo)
+        parameter.name
+        for parameter in parameters
+        if parameter.default is _UNSET or isinstance(parameter.default, FieldInfo)
     )
 
 
@@ -403,7 +404,7 @@ def _check_names(
     found: GivenArguments, split: _Split, reserved: frozenset[str], label: str
 ) -> None:
     """Raise `TypeError` if an `args_schema` gives what the function does not take."""
-    names = [each.name for each in split.parameters]
+    names = [parameter.name for parameter in split.parameters]
     for name in sorted(found.keywords):
         if name in reserved:
             raise TypeError(f"{label}: args_schema has {name!r}, which the run fills: rename it")
@@ -516,28 +517,30 @@ def _of_parameters(
     """Make the schema of parameters, and their conversion, from their types."""
     adapter, schema = _arguments(label, parameters, docs)
     check_defaults(schema, dict(_doubtful_defaults(parameters)), label)
-    names = frozenset(each.name for each in parameters)
-    unconverted = frozenset(each.name for each in parameters if each.annotation is Any)
+    names = frozenset(parameter.name for parameter in parameters)
+    unconverted = frozenset(
+        parameter.name for parameter in parameters if parameter.annotation is Any
+    )
     convert = adapter.validator.validate_python
     return GivenArguments(schema, convert, names, names, unconverted, takes_any=False)
 
 
 def _doubtful_defaults(parameters: list[_Parameter]) -> Iterator[tuple[str, Any]]:
     """Yield the defaults that may not fit their types, those of `Field(...)` too."""
-    for each in parameters:
-        default = each.default
+    for parameter in parameters:
+        default = parameter.default
         if isinstance(default, FieldInfo):
-            yield each.name, default.default
-        elif default is not _UNSET and type(default) is not each.annotation:
-            yield each.name, default
+            yield parameter.name, default.default
+        elif default is not _UNSET and type(default) is not parameter.annotation:
+            yield parameter.name, default
 
 
 def _collections(parameters: list[_Parameter]) -> dict[str, Any]:
     return {
-        each.name: each.annotation
-        for each in parameters
-        if (get_origin(each.annotation) or each.annotation) in (list, dict)
-        and not isinstance(each.default, FieldInfo)
+        parameter.name: parameter.annotation
+        for parameter in parameters
+        if (get_origin(parameter.annotation) or parameter.annotation) in (list, dict)
+        and not isinstance(parameter.default, FieldInfo)
     }
 
 
@@ -545,7 +548,9 @@ def _arguments(
     label: str, parameters: list[_Parameter], docs: dict[str, str]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
     """Make the pydantic type of the arguments: a TypedDict, whose fields may have any name."""
-    fields = {each.name: _field(each, docs.get(each.name)) for each in parameters}
+    fields = {
+        parameter.name: _field(parameter, docs.get(parameter.name)) for parameter in parameters
+    }
     make: Any = TypedDict  # type checkers accept the functional form with a literal dict only
     arguments = make("arguments", fields)
     arguments.__pydantic_config__ = ARGUMENTS_CONFIG
@@ -553,8 +558,8 @@ def _arguments(
         adapter = TypeAdapter(arguments)
         schema = adapter.json_schema(schema_generator=SchemaWriter)
     except Exception as error:
-        for each in parameters:
-            _adapted(each.annotation, "validation", f"{label}: parameter {each.name!r}")
+        for parameter in parameters:
+            _adapted(parameter.annotation, "validation", f"{label}: parameter {parameter.name!r}")
         raise TypeError(f"{label}: its arguments have no JSON Schema: {error}") from error
     del schema["title"]
     return adapter, schema
@@ -566,8 +571,8 @@ def _field(parameter: _Parameter, docs: str | None) -> Any:
     if isinstance(default, FieldInfo):  # def f(days: int = Field(3, ge=1))
         annotation, default = Annotated[annotation, default], _UNSET
     metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    infos = [each for each in metadata if isinstance(each, FieldInfo)]
-    docs = next((each for each in metadata if isinstance(each, str)), docs)
+    infos = [entry for entry in metadata if isinstance(entry, FieldInfo)]
+    docs = next((entry for entry in metadata if isinstance(entry, str)), docs)
     if docs and not any(info.description for info in infos):
         annotation = Annotated[annotation, Field(description=docs)]
     if default is not _UNSET:

@@ -243,7 +243,7 @@ class Tool(ToolDefinition, ABC):
         raise TypeError(f"{self._label}: execute must be async")
 
     def _declares_streaming(self) -> bool:
-        declaring = (each for each in type(self).__mro__ if "streaming" in vars(each))
+        declaring = (kind for kind in type(self).__mro__ if "streaming" in vars(kind))
         return "streaming" in vars(self) or next(declaring) is not ToolDefinition
 
     def _input_parameter(self, settled: CompiledDefinition) -> InputParameter | None:

@@ -86,7 +86,7 @@ class ToolSlots:
         """Return the waiting caller that holds the fewest slots, the first of equals."""
         if len(self._waiting) == 1:
             return next(iter(self._waiting))
-        held = Counter(each.identity for each in self._users)
+        held = Counter(user.identity for user in self._users)
         return min(self._waiting, key=held.__getitem__)
 
     def _remove(self, user: SlotUser) -> None:
@@ -97,7 +97,7 @@ class ToolSlots:
 
 
 class ToolLimits(NamedTuple):
-    """Limits of a tool: concurrent calls and seconds per call; None is no limit."""
+    """Limits of a tool: concurrent calls and seconds per call; None means unlimited."""
 
     slots: ToolSlots | None
     timeout_s: float | None

@@ -149,7 +149,7 @@ class Toolkit:
                 **entries_of("unchecked", self.unchecked),
             },
             version=version,
-            tools=tuple(each.manifest() for each in self._tools.values()),
+            tools=tuple(tool.manifest() for tool in self._tools.values()),
         )
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
@@ -253,13 +253,13 @@ class Toolkit:
         """
         for name in names:
             self._check_has(name)
-        kept = {name: tool for name, tool in self._tools.items() if name not in names}
-        return self._redefined(kept)
+        remaining = {name: tool for name, tool in self._tools.items() if name not in names}
+        return self._redefined(remaining)
 
     def _further(self, tools: Iterable[Any]) -> dict[str, Tool]:
         further: dict[str, Tool] = {}
-        for each in tools:
-            made = _as_tool(self.name, each)
+        for value in tools:
+            made = _as_tool(self.name, value)
             other = further.get(made.name) or self._tools.get(made.name)
             if other is not None:
                 raise ValueError(
@@ -283,7 +283,7 @@ class Toolkit:
         other = copy(self)
         other.annotations = deepcopy(self.annotations)
         other._tools = tools
-        manifests = tuple(each.manifest() for each in tools.values())
+        manifests = tuple(tool.manifest() for tool in tools.values())
         other._manifest = self._manifest.model_copy(update={"tools": manifests})
         other._chains = other._checked_chains()
         other._wrap()
@@ -386,9 +386,9 @@ class Toolkit:
         info = ToolInfo.of(self._manifest, chosen.manifest())
         call = ToolCall(info, arguments, context, run.call_id)
         inquiry = Inquiry(chosen, call, checked, policies)
-        said = await inquiry.ask(patterns)
+        assessment = await inquiry.ask(patterns)
         refusal = await refusal_of(policies, inquiry)
-        return replace(of_patterns(said, patterns), refusal=refusal)
+        return replace(of_patterns(assessment, patterns), refusal=refusal)
 
     async def _recorded(
         self,
@@ -595,8 +595,8 @@ def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[s
         form = f'did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
         hint = form if is_tool else _right_form(tools)
         raise TypeError(f"toolkit {toolkit!r}: tools must be a list of tools; {hint}")
-    for each in tools:
-        made = _as_tool(toolkit, each)
+    for value in tools:
+        made = _as_tool(toolkit, value)
         if made.name in found:
             raise ValueError(f"toolkit {toolkit!r} has two tools named {made.name!r}")
         found[made.name] = made
