@@ -32,12 +32,12 @@ DATA = b"first second third"
 
 
 async def brought(*pieces: Any) -> AsyncIterator[Any]:
-    for each in pieces:
-        yield each
+    for item in pieces:
+        yield item
 
 
 async def sizes(file: FileChunk) -> list[int]:
-    return [len(each) async for each in file.pieces()]
+    return [len(data) async for data in file.pieces()]
 
 
 # Local files
@@ -212,10 +212,10 @@ async def test_returning_bytes_reads_a_file_whole() -> None:
         await scripted.chunk(piece(b"first ", more=True))
         await scripted.end(piece(b"second third", more=False))
         assert await invoked == DATA
-        kept = asyncio.create_task(scripted.room.invoke("files.get", returns=FileChunk))
+        returned = asyncio.create_task(scripted.room.invoke("files.get", returns=FileChunk))
         await scripted.call()
         await scripted.chunk(piece(b"first ", more=True))
-        assert not (await kept).is_whole
+        assert not (await returned).is_whole
 
 
 @pytest.mark.parametrize(

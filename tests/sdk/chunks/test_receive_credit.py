@@ -42,8 +42,8 @@ def test_streams_get_full_windows_until_the_budget_is_used_up() -> None:
     given = [budget.resize(0, 0, WINDOW_BYTES) for _ in range(20)]
     assert given == [WINDOW_BYTES] * 16 + [MIN_SHARE_BYTES] * 4
     assert sum(given) == BUDGET_BYTES - budget.free_bytes
-    for each in given:
-        budget.release(each)
+    for share in given:
+        budget.release(share)
     assert budget.free_bytes == BUDGET_BYTES
     assert budget.resize(0, 0, WINDOW_BYTES) == WINDOW_BYTES
 

@@ -129,7 +129,7 @@ async def test_a_result_cannot_be_changed_by_who_got_it_and_ends_with_its_time()
     assert (await execute(brief)).values == [[5]]
 
 
-async def test_a_stream_is_kept_when_it_is_whole() -> None:
+async def test_a_stream_is_cached_when_it_is_whole() -> None:
     counter, cache = Counter(), Cache()
     kit = counter.kit(counter.items, cache)
     assert (await execute(kit, {"fails": True})).values == [1]
@@ -145,7 +145,7 @@ async def test_a_stream_is_kept_when_it_is_whole() -> None:
     assert (await execute(kit)).values == (await execute(kit)).values == [3, 0]
 
 
-async def test_failures_and_files_in_pieces_are_not_kept() -> None:
+async def test_failures_and_files_in_pieces_are_not_cached() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x"
 

@@ -99,7 +99,9 @@ async def test_a_remote_call_has_the_outcome_that_its_caller_gets(
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     data = reader.get_metrics_data()
     assert data is not None
-    [metrics] = [scope.metrics for each in data.resource_metrics for scope in each.scope_metrics]
+    [metrics] = [
+        scope.metrics for resource in data.resource_metrics for scope in resource.scope_metrics
+    ]
     return {metric.name: list(metric.data.data_points) for metric in metrics}
 
 
@@ -115,7 +117,11 @@ async def test_metrics_count_and_time_calls_by_tool_and_outcome(
 ) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    await run([each or Metrics(provider) for each in middlewares], secret, caller=person("ada"))
+    await run(
+        [middleware or Metrics(provider) for middleware in middlewares],
+        secret,
+        caller=person("ada"),
+    )
     found = points(reader)
     [calls], [duration], [active] = (
         found[name]

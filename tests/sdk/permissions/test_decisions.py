@@ -50,7 +50,7 @@ def who(name: str, alias: str = "") -> Participant:
 
 AGENT, ANN, BOB, HUB = who("agent"), who("ann"), who("bob"), who("hub")
 A_AGENT, A_ANN, B_ANN, B_BOB = (
-    who(*each) for each in (("agent", "a"), ("ann", "a"), ("ann", "b"), ("bob", "b"))
+    who(*identity) for identity in (("agent", "a"), ("ann", "a"), ("ann", "b"), ("bob", "b"))
 )
 NO_ALIAS = replace(who("ann", "c"), alias="?")
 LOCAL = ToolContext().caller
@@ -331,7 +331,7 @@ def test_a_reason_names_what_decided_and_quotes_what_others_say(
 ) -> None:
     decision = permissions.decide(judged, assessment)
     assert decision.by == by
-    assert all(each in decision.reason for each in words), decision.reason
+    assert all(word in decision.reason for word in words), decision.reason
     assert decision.reason.isprintable()
     assert len(decision.reason) < 1_000
 
@@ -339,8 +339,8 @@ def test_a_reason_names_what_decided_and_quotes_what_others_say(
 def test_what_stands_at_the_end_of_a_long_message_or_rule_is_in_the_reason() -> None:
     match = "rm " + "x" * 1_000 + " end"
     long = Rule(behavior="deny", tool="shell.run", match=match, origin="/a" * 500 + "/rules.toml:4")
-    said = Assessment("pass", hint="y" * 1_000 + " narrows it", matches=(match,))
-    reason = Permissions("bypass", [long]).decide(call(), said).reason
+    assessment = Assessment("pass", hint="y" * 1_000 + " narrows it", matches=(match,))
+    reason = Permissions("bypass", [long]).decide(call(), assessment).reason
     for words in (' end" (', "/rules.toml:4) denies", ' narrows it".', "characters ...]"):
         assert words in reason
     assert match in long.shown()
@@ -350,22 +350,26 @@ def test_what_stands_at_the_end_of_a_long_message_or_rule_is_in_the_reason() -> 
 def test_suggestions_come_with_what_is_asked_and_cover_this_tool_of_this_owner_only() -> None:
     exact, whole = rule("allow shell.run git status:*"), rule("allow shell.run")
     wrong = [rule("allow *"), rule("allow shell"), rule("deny shell.run"), rule("allow files.read")]
-    said = Assessment("ask", suggestions=(replace(exact, origin="no", caller="x"), whole, *wrong))
+    assessment = Assessment(
+        "ask", suggestions=(replace(exact, origin="no", caller="x"), whole, *wrong)
+    )
     trusted = Permissions(trusted_owners=["b/ops"])
     for mode, expected in zip(MODES, (True, True, False, False, True), strict=True):
-        decision = replace(trusted, mode=mode).decide(call(), said)
+        decision = replace(trusted, mode=mode).decide(call(), assessment)
         assert decision.suggestions == ((exact, whole) if expected else ()), mode
-        assert not any(each.origin for each in decision.suggestions)
-    granted = trusted.decide(call(of(who("ops", "b"), "sh.run", "shell.run"), A_AGENT), said)
+        assert not any(suggestion.origin for suggestion in decision.suggestions)
+    granted = trusted.decide(call(of(who("ops", "b"), "sh.run", "shell.run"), A_AGENT), assessment)
     assert granted.suggestions == tuple(
-        replace(each, tool="sh.run", owner="b/ops") for each in [exact, whole]
+        replace(allowed, tool="sh.run", owner="b/ops") for allowed in [exact, whole]
     )
     # A pattern of an owner that is not trusted would never match.
-    assert Permissions().decide(call(EVIL), said).suggestions == (replace(whole, owner="evil"),)
+    assert Permissions().decide(call(EVIL), assessment).suggestions == (
+        replace(whole, owner="evil"),
+    )
     # Nor is one of use that allows one part already.
     parts = replace(PARTS, suggestions=(GIT, rule("allow shell.run npm:*")))
     assert Permissions(rules=[GIT]).decide(call(), parts).suggestions == parts.suggestions[1:]
-    denied = Permissions("dont_ask", [rule("deny *")]).decide(call(), said)
+    denied = Permissions("dont_ask", [rule("deny *")]).decide(call(), assessment)
     assert denied.suggestions == ()
 
 
@@ -378,7 +382,7 @@ def test_patterns_are_asked_about_within_a_limit_and_count_strictly_beyond_it() 
     shuffled = [*asks, *allows, rule("deny shell.run d"), rule("deny other.tool x")]
     Random(1).shuffle(shuffled)
     some = Permissions(rules=shuffled)
-    assert some.patterns(call()) == ("d", *(each.match for each in asks[:63]))
+    assert some.patterns(call()) == ("d", *(ask.match for ask in asks[:63]))
     decision = some.decide(call(), PASS)
     assert decision.behavior == "ask"
     assert decision.rule == asks[63]
@@ -388,7 +392,7 @@ def test_patterns_are_asked_about_within_a_limit_and_count_strictly_beyond_it() 
     assert Permissions(rules=allows).decide(call(), late).behavior == "ask"
     long = [rule(f"deny shell.run {letter * 4_000}") for letter in "\u00e9\u00e8\u00e0"]
     asked = Permissions(rules=long).patterns(call())
-    assert [len(each.encode()) for each in asked] == [8_000, 8_000]
+    assert [len(pattern.encode()) for pattern in asked] == [8_000, 8_000]
     assert Permissions(rules=long).decide(call(), PASS).rule == long[0]
     assert Permissions(rules=[rule("deny github x")]).patterns(call(FORWARD), "github.a") == ("x",)
 
@@ -481,29 +485,34 @@ STRICT = {"allow": 0, "ask": 1, "deny": 2}
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(MODES), st.lists(RULES, max_size=6), RULES, CALLS, ASSESSMENTS, st.randoms())
 def test_more_denials_never_loosen_nor_allow_rules_tighten_and_order_means_nothing(
-    mode: Mode, rules: list[Rule], more: Rule, judged: JudgedCall, said: Assessment, random: Random
+    mode: Mode,
+    rules: list[Rule],
+    more: Rule,
+    judged: JudgedCall,
+    assessment: Assessment,
+    random: Random,
 ) -> None:
     permissions = Permissions(mode, rules, trusted_owners=["evil"])
-    before = permissions.decide(judged, said)
-    after = permissions.with_rules([more]).decide(judged, said)
+    before = permissions.decide(judged, assessment)
+    after = permissions.with_rules([more]).decide(judged, assessment)
     change = STRICT[after.behavior] - STRICT[before.behavior]
     assert change <= 0 if more.behavior == "allow" else change >= 0
     settled = permissions.settles(judged)
     assert settled is None or settled.behavior == before.behavior == "deny"
     random.shuffle(rules)
-    assert replace(permissions, rules=tuple(rules)).decide(judged, said) == before
+    assert replace(permissions, rules=tuple(rules)).decide(judged, assessment) == before
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(MODES), st.lists(RULES, max_size=6), PEOPLE, ASSESSMENTS)
 def test_what_an_owner_says_that_is_not_trusted_never_loosens(
-    mode: Mode, rules: list[Rule], caller: Participant, said: Assessment
+    mode: Mode, rules: list[Rule], caller: Participant, assessment: Assessment
 ) -> None:
     permissions = Permissions(mode, rules, trusted_owners=["files"])
     judged = call(of(who("evil", caller.alias), "mcp.call"), caller)
     silent = permissions.decide(judged, PASS)
-    told = permissions.decide(judged, said)
-    assert STRICT[told.behavior] >= STRICT[silent.behavior]
+    answered = permissions.decide(judged, assessment)
+    assert STRICT[answered.behavior] >= STRICT[silent.behavior]
 
 
 # What is refused

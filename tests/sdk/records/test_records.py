@@ -151,7 +151,7 @@ def test_recording_around_any_call_takes_its_end_and_the_first_decision_counts(
     assert record.trace_id == f"{0xAB:032x}"
 
 
-async def test_arguments_are_kept_where_asked_for_and_cut() -> None:
+async def test_arguments_are_recorded_where_asked_for_and_cut() -> None:
     records = Records.memory(arguments=True)
     deep: Any = []
     for _ in range(5_000):
@@ -167,11 +167,11 @@ async def test_arguments_are_kept_where_asked_for_and_cut() -> None:
     ):
         with records.recording("kit.work", arguments=arguments):
             pass
-    kept = [each.arguments or "" for each in records.calls()]
-    assert kept[:2] == ["<not readable>", '{"huge": "<int>", "n": -9223372036854775808}']
-    assert kept[4].endswith(', "…"]}')
-    assert kept[-1] == '{"b": "x", "n": 1}'
-    assert all(len(each) <= MAX_ARGUMENT_CHARS and each.isprintable() for each in kept)
+    recorded = [record.arguments or "" for record in records.calls()]
+    assert recorded[:2] == ["<not readable>", '{"huge": "<int>", "n": -9223372036854775808}']
+    assert recorded[4].endswith(', "…"]}')
+    assert recorded[-1] == '{"b": "x", "n": 1}'
+    assert all(len(text) <= MAX_ARGUMENT_CHARS and text.isprintable() for text in recorded)
 
 
 def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None:
@@ -186,7 +186,7 @@ def test_calls_are_chosen_by_tool_caller_outcome_and_time_newest_first() -> None
         records.record(CallRecord(tool, at, 0.1, outcome, "yes", caller=caller))
 
     def found(**choice: Any) -> list[float]:
-        return [each.started_at for each in records.calls(**choice)]
+        return [record.started_at for record in records.calls(**choice)]
 
     assert found() == [4, 3, 2]
     assert found(limit=1) == [4]

@@ -64,7 +64,7 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
         assert records.calls() == [record]
         assert records.calls(limit=2**70, since=-1e300) == [record]
         assert records.calls(who="\ud800") == []
-        modes = {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+        modes = {file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert modes == {0o600}
     records.close()
     call(records, "kit.after_the_end")
@@ -76,7 +76,7 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
 
 def test_processes_share_one_file_and_write_all_before_they_end(path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), "300"]) for _ in range(3)]
-    assert [each.wait(100) for each in writers] == [0, 0, 0]
+    assert [writer.wait(100) for writer in writers] == [0, 0, 0]
     with Records.sqlite(path) as records:
         call(records, "kit.own")
         assert len(records.calls()) == 901
@@ -108,9 +108,13 @@ def test_records_beyond_the_limit_are_lost_and_counted(
             call(records, f"kit.t{number}")
         assert not records.flush(0.2)
     assert records.flush(60)
-    assert [each.tool for each in records.calls()] == ["kit.t2", "kit.t1", "kit.t0"]
+    assert [record.tool for record in records.calls()] == ["kit.t2", "kit.t1", "kit.t0"]
     records.close()
-    lost = [each for each in caplog.messages if "2 records are lost" in each or "2 calls" in each]
+    lost = [
+        message
+        for message in caplog.messages
+        if "2 records are lost" in message or "2 calls" in message
+    ]
     assert len(lost) == 1
 
 
@@ -144,7 +148,7 @@ def test_file_that_is_replaced_or_removed_is_opened_again(
         records.calls()
     path.unlink()
     assert records.flush(60)
-    assert [each.tool for each in records.calls()] == ["kit.b"]
+    assert [record.tool for record in records.calls()] == ["kit.b"]
     path.unlink()
     assert records.calls() == []
     records.close()
@@ -157,7 +161,7 @@ def test_value_that_no_column_holds_loses_only_its_own_record(path: Path) -> Non
             records.record(CallRecord(tool, time.time(), 0, "ok", "yes"))  # type: ignore[arg-type]
         call(records, "kit.\ud800")
     assert records.flush(60)
-    assert [each.tool for each in records.calls()] == ["kit.\\ud800", "kit.c", "kit.a"]
+    assert [record.tool for record in records.calls()] == ["kit.\\ud800", "kit.c", "kit.a"]
     records.close()
 
 

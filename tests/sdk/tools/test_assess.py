@@ -45,7 +45,7 @@ async def asked(toolkit: Toolkit, *patterns: str, command: str = "ls") -> Assess
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         ({}, Assessment("pass")),
         ({"read_only": True}, Assessment("pass", read_only=True)),
@@ -54,8 +54,8 @@ async def asked(toolkit: Toolkit, *patterns: str, command: str = "ls") -> Assess
         ({"open_world": True}, Assessment("ask")),
     ],
 )
-async def test_flags_answer_without_an_assess(flags: dict[str, bool], said: Assessment) -> None:
-    assert replace(await asked(toolkit_of(**flags)), message="") == said
+async def test_flags_answer_without_an_assess(flags: dict[str, bool], expected: Assessment) -> None:
+    assert replace(await asked(toolkit_of(**flags)), message="") == expected
 
 
 async def test_function_gets_the_arguments_that_it_names_with_their_defaults() -> None:
@@ -122,8 +122,8 @@ async def test_no_part_of_an_input_is_lost_and_of_too_many_no_pattern_allows(
     parts: Any, found: Any, options: Any
 ) -> None:
     """ASSESS-8."""
-    said = Assessment("pass", matches=("i",), parts=parts)
-    toolkit = Toolkit("shell", toolkit_of(lambda: said).tools, **options)
+    assessment = Assessment("pass", matches=("i",), parts=parts)
+    toolkit = Toolkit("shell", toolkit_of(lambda: assessment).tools, **options)
     answer = await asked(toolkit, *"abcdefghi")
     assert answer.parts == found
     assert set(answer.matches) == {"i", *"".join(chain(*parts)).replace("x", "")}
@@ -131,7 +131,7 @@ async def test_no_part_of_an_input_is_lost_and_of_too_many_no_pattern_allows(
 
 
 @pytest.mark.parametrize(
-    ("said", "matches", "parts", "uncertain"),
+    ("fields", "matches", "parts", "uncertain"),
     [
         ({"uncertain": ("a", "x")}, "a", ((),), "a"),
         ({"matches": ("a", "b"), "uncertain": ["b", "b"]}, "ab", (("a",),), "b"),
@@ -139,10 +139,10 @@ async def test_no_part_of_an_input_is_lost_and_of_too_many_no_pattern_allows(
     ],
 )
 async def test_what_only_may_match_allows_no_part_of_an_input(
-    said: Any, matches: str, parts: Any, uncertain: str
+    fields: Any, matches: str, parts: Any, uncertain: str
 ) -> None:
     """ASSESS-9: nor does it for a client that knows `matches` and `parts` alone."""
-    answer = await asked(toolkit_of(lambda: Assessment("pass", **said)), "a", "b")
+    answer = await asked(toolkit_of(lambda: Assessment("pass", **fields)), "a", "b")
     assert answer.matches == tuple(matches)
     assert answer.parts == parts
     assert answer.uncertain == tuple(uncertain)
@@ -300,8 +300,8 @@ async def test_answer_is_bounded_and_safe_to_show() -> None:
         Rule(behavior="allow", tool="other.run"),
         Rule(behavior="deny"),
     )
-    said = Assessment("pass", message=big, preview=big, suggestions=(*others, *rules))
-    found = await asked(toolkit_of(lambda: said))
+    assessment = Assessment("pass", message=big, preview=big, suggestions=(*others, *rules))
+    found = await asked(toolkit_of(lambda: assessment))
     assert 1_990 < len(found.message) <= 2_000
     assert 60 * 1024 < len(found.preview.encode()) <= 64 * 1024
     for text in (found.message, found.preview):  # both ends, and how much is left out

@@ -55,7 +55,7 @@ OPEN = {**CITY, "additionalProperties": True}
 
 def forecast(city: Any, day: Any = None, near: Any = ()) -> list[Any]:
     """Look up the weather."""
-    return [city, type(day).__name__, [type(each).__name__ for each in near]]
+    return [city, type(day).__name__, [type(place).__name__ for place in near]]
 
 
 def plain(city: str) -> str:
@@ -243,8 +243,8 @@ def test_input_schema_is_that_of_the_manifest_before_and_after_it_is_made() -> N
             return {"type": "object", "properties": {"b": {}}}
 
     made = FunctionTool(rows, extended=Thinking)
-    for each in (made, made.with_extended(WithDefs), made.with_extended(None), Careful(), Made()):
-        assert each.input_schema == each.manifest().input_schema == each.input_schema
+    for own in (made, made.with_extended(WithDefs), made.with_extended(None), Careful(), Made()):
+        assert own.input_schema == own.manifest().input_schema == own.input_schema
     kit = Toolkit("kit", [Own(defs={"c": {}})])
     assert kit.tools[0].input_schema == kit.manifest().tools[0].input_schema
     assert Careful().with_extended(None).input_schema["properties"]["city"]["maxLength"] == 7
@@ -299,8 +299,8 @@ def twice(word: str) -> Iterator[str]:
 
 
 async def twice_async(word: str) -> AsyncIterator[str]:
-    for each in (word, word):
-        yield each
+    for item in (word, word):
+        yield item
 
 
 @pytest.mark.parametrize("function", [once, once_async, twice, twice_async])

@@ -155,7 +155,7 @@ async def test_values_have_the_type_of_the_annotation(
     got: list[Any] = []
 
     async def take(stream: Any) -> None:
-        got.extend([each async for each in stream])
+        got.extend([item async for item in stream])
 
     take.__annotations__["stream"] = InputStream[kind]
     await run(take, values)
@@ -285,7 +285,7 @@ async def test_class_based_tool_gets_chunks_without_an_annotation() -> None:
         input_schema: dict[str, Any] = {}  # noqa: RUF012
 
         async def execute(self, context: ToolContext, /, attachment=None) -> Any:  # type: ignore[no-untyped-def]
-            return None if attachment is None else [repr(each) async for each in attachment]
+            return None if attachment is None else [repr(piece) async for piece in attachment]
 
     class Chosen(Take):
         async def execute(
@@ -338,7 +338,7 @@ async def test_class_based_tool_gets_the_type_of_its_annotation() -> None:
 
 async def test_function_with_an_input_of_chunks_gets_them_unconverted() -> None:
     async def take(values: InputStream[Chunk]) -> Any:
-        return [repr(each) async for each in values]
+        return [repr(value) async for value in values]
 
     assert await run(take, [1, "a"]) == ["JsonChunk(json=1)", "TextChunk(text='a')"]
 
@@ -351,7 +351,7 @@ async def test_name_imported_for_type_checkers_only_is_resolved() -> None:
     code: dict[str, Any] = {}
     exec(
         "async def take(rows: 'InputStream[int]', context: 'ToolContext'): "
-        "return [each async for each in rows]",
+        "return [row async for row in rows]",
         code,
     )
     assert await run(code["take"], [1, 2]) == [1, 2]

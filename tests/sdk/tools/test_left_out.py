@@ -33,8 +33,8 @@ def test_each_tool_that_a_room_would_refuse_by_itself_is_left_out_with_its_reaso
         echo("invalid", input_schema={"type": "object", "required": True}),
         echo("largest", input_schema={"maximum": 2**63 - 1}),
     ]
-    kept, left_out = fit_tools(tools)
-    assert [tool.name for tool in kept] == ["fits", "largest"]
+    fitting, left_out = fit_tools(tools)
+    assert [tool.name for tool in fitting] == ["fits", "largest"]
     assert [entry.name for entry in left_out] == [tool.name for tool in tools[1:7]]
     assert "65536 values" in left_out[0].reason
     assert "262144 bytes" in left_out[1].reason
@@ -44,8 +44,8 @@ def test_each_tool_that_a_room_would_refuse_by_itself_is_left_out_with_its_reaso
 def test_what_is_left_out_is_in_the_manifest_in_one_order_and_stays_in_changed_toolkits() -> None:
     entries = [Omission(name, "too deep") for name in ("b", "a", "b")]
     made = [
-        Toolkit("t", [echo("c")], annotations={"own": 1}, left_out=each, unchecked=entries[:1])
-        for each in (entries, reversed(entries))
+        Toolkit("t", [echo("c")], annotations={"own": 1}, left_out=omissions, unchecked=entries[:1])
+        for omissions in (entries, reversed(entries))
     ]
     listed = [{"name": name, "reason": "too deep"} for name in ("a", "b")]
     for toolkit in (*made, made[0].without("c"), made[0].with_tools(echo("d"))):
@@ -77,6 +77,6 @@ def test_entries_are_one_line_and_anything_may_be_read() -> None:
     values: list[Any] = [None, 1, "x", {}, [1, {"name": 1, "reason": ""}, {"name": "a"}]]
     for value in values:
         assert entries_in({"left_out": value, "left_out_count": value}, "left_out")[0] == ()
-    kept = [{"name": "a", "reason": "b", "more": 1}]
-    read = entries_in({"left_out": kept, "left_out_count": True}, "left_out")
+    listed = [{"name": "a", "reason": "b", "more": 1}]
+    read = entries_in({"left_out": listed, "left_out_count": True}, "left_out")
     assert read == ((Omission("a", "b"),), 1)

@@ -210,15 +210,15 @@ async def test_call_that_is_left_is_closed_from_the_inside() -> None:
 
 
 async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
-    log, kept = Log(), []
+    log, calls = Log(), []
 
     async def keep(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
-        kept.append((call, next))
+        calls.append((call, next))
         yield "mine"
 
     kit = Toolkit("t", [log.echo], middlewares=[keep])
     assert await outcome(kit, "echo", "abc") == OK(["mine"])
-    ((call, next),) = kept
+    ((call, next),) = calls
     with pytest.raises(ToolFailed, match="keep called next after the end of the call"):
         await anext(next(call))
     assert log.lines == []
@@ -287,7 +287,7 @@ def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, w
 
 async def test_answer_that_breaks_the_output_schema_is_invalid_and_its_tool_did_not_run() -> None:
     log, schema = Log(), {"type": "integer"}
-    numbers = [FunctionTool(each, output_schema=schema) for each in (log.echo, log.items)]
+    numbers = [FunctionTool(function, output_schema=schema) for function in (log.echo, log.items)]
     kit = Toolkit("t", numbers, middlewares=[answer])
     for name in ("echo", "items"):
         assert await outcome(kit, name, "abc") == NO_RESULT._replace(executed="no")

@@ -168,7 +168,7 @@ def all_paths(made: FunctionTool, arguments: dict[str, Any]) -> list[str]:
         run_steps(made.read_steps(arguments))
     found: list[dict[str, str]] = refused.value.details.pop("all", [])
     assert not found or found[0] == refused.value.details
-    return [each["path"] for each in found]
+    return [violation["path"] for violation in found]
 
 
 def test_invalid_arguments_are_named_in_16_kib() -> None:
@@ -238,5 +238,5 @@ def test_all_violations_are_not_searched_where_a_schema_multiplies_them(schema: 
     """Else these take minutes."""
     value = {**nested(1), "left": nested(9), "right": nested(9)}
     schema = {**schema, "additionalProperties": {"maximum": 0}}
-    found = {each.path for each in JsonCheck(schema).violations(value)}
+    found = {violation.path for violation in JsonCheck(schema).violations(value)}
     assert len(found) in (2, 3)

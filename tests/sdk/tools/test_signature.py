@@ -271,7 +271,7 @@ def test_text_in_an_annotation_describes_its_parameter() -> None:
         """
 
     described = read_signature(forecast).input_schema["properties"]
-    assert [described[each]["description"] for each in ("city", "days")] == ["A city.", "Days."]
+    assert [described[name]["description"] for name in ("city", "days")] == ["A city.", "Days."]
 
 
 @pytest.mark.parametrize(

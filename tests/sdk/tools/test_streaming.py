@@ -101,14 +101,14 @@ class Count(Tool):
         Count(),
         Count(streaming=True),
     ],
-    ids=["async", "sync", "method", "object", "partial", "partial_sync", "class", "said"],
+    ids=["async", "sync", "method", "object", "partial", "partial_sync", "class", "declared"],
 )
 async def test_every_generator_is_a_streaming_tool_and_its_items_are_sent_one_by_one(
     made: Any,
 ) -> None:
     """STREAM-1: the manifest has `streaming`, and the result is empty."""
     kit = Toolkit("t", [made])
-    assert [each.streaming for each in kit.manifest().tools] == [True]
+    assert [tool.streaming for tool in kit.manifest().tools] == [True]
     taker = Taker()
     assert await run(made, taker, upto=3) is None
     assert taker.values == [0, 1, 2]
@@ -124,10 +124,10 @@ async def test_streaming_option_must_match_the_function() -> None:
         async def execute(self, context: ToolContext, /) -> Any:
             return None
 
-    class Said(Count):
+    class Declared(Count):
         streaming = False
 
-    for made in (Silent(), Said(), Count(streaming=False)):
+    for made in (Silent(), Declared(), Count(streaming=False)):
         with pytest.raises(ValueError, match="streaming is"):
             made.manifest()
 
@@ -160,7 +160,7 @@ async def test_override_may_collect_what_a_function_yields_or_yield_what_it_retu
 
     class Gathering(FunctionTool):
         async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
-            return [each async for each in super().execute(context, **arguments)]
+            return [item async for item in super().execute(context, **arguments)]
 
     class Repeating(FunctionTool):
         async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:

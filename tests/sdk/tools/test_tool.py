@@ -350,8 +350,8 @@ def test_plain_arguments_have_the_same_outcome_as_the_schema(arguments: Any) -> 
             return error.details
 
     quick, slow = FunctionTool(plain), FunctionTool(plain)
-    for each in (quick, slow):
-        each.manifest()
+    for made in (quick, slow):
+        made.manifest()
     assert quick._plain is not None
     slow._plain = None
     assert outcome(quick) == outcome(slow)

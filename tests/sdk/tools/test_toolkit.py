@@ -82,7 +82,7 @@ async def test_every_kind_of_tool_is_accepted_and_runs() -> None:
     assert await toolkit.execute(context, "plain", {"text": "a"}) == TextChunk("a")
     assert await toolkit.execute(context, "empty", {"any": 1}) == EmptyChunk()
     assert await toolkit.execute(context, "books", {}) == JsonChunk(["a", "b"])
-    assert [each.name for each in toolkit.tools] == ["double", "plain", "empty", "books"]
+    assert [made.name for made in toolkit.tools] == ["double", "plain", "empty", "books"]
 
 
 def test_manifest_has_the_arguments_of_the_toolkit() -> None:
@@ -98,7 +98,7 @@ def test_manifest_has_the_arguments_of_the_toolkit() -> None:
     assert (manifest.name, manifest.title, manifest.version) == ("my_tools", "my_tools", "1.2")
     assert (manifest.rules, manifest.description) == (("Count well.",), "Numbers.")
     assert manifest.annotations == {"team": {"name": "math"}}
-    assert [each.name for each in manifest.tools] == ["double"]
+    assert [listed.name for listed in manifest.tools] == ["double"]
     assert Toolkit("a", title="Given").manifest().title == "Given"
 
 
