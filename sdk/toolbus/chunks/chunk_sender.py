@@ -84,7 +84,7 @@ class ChunkSender:
         """Whether `stop` was called."""
 
     def add_credit(self, chunks: int, total_bytes: int) -> None:
-        """Add credit that the receiver sent."""
+        """Add credit of the receiver, as totals since the call began; it may end a wait."""
         self._window.give(chunks, total_bytes)
         waiter = self._waiter
         if self._window.is_open and waiter is not None and not isinstance(waiter, asyncio.Task):

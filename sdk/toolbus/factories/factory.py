@@ -74,7 +74,7 @@ class ConfigField:
 
     @classmethod
     def of(cls, name: str, info: FieldInfo) -> ConfigField:
-        """Read a field of a model."""
+        """Find out how the text of an option becomes the value of a field."""
         alias = info.validation_alias or info.alias
         item = _without_none(info.annotation)
         kind: FieldKind = "switch" if item is bool else "text"
@@ -180,7 +180,7 @@ class ToolkitFactory:
         return self.function(self.read(values))
 
     def read(self, values: Mapping[str, Any]) -> BaseModel:
-        """Make the config. Raises ValidationError."""
+        """Make the config from values by the names of fields. Raises ValidationError."""
         keys = {field.name: field.key for field in self.fields}
         return self.config.model_validate({keys[name]: value for name, value in values.items()})
 

@@ -104,7 +104,7 @@ class Cache:
         return len(self._entries)
 
     def clear(self) -> None:
-        """Drop all results."""
+        """Drop all results, so that every next call runs."""
         self._entries.clear()
 
     def check_tool(self, tool: ToolInfo, own: bool) -> None:

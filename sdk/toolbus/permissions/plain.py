@@ -192,7 +192,7 @@ def _parts(values: object, matches: tuple[str, ...]) -> tuple[tuple[str, ...], .
 
 
 def _at(label: str, places: object, matches: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the matches at some places."""
+    """Return the matches at some places. Raises ValueError for what are no such places."""
     if not isinstance(places, list) or len(places) > len(matches):
         raise ValueError(f"{label} must be a list, not longer than matches")
     if not all(type(place) is int and 0 <= place < len(matches) for place in places):

@@ -147,7 +147,7 @@ class CallFilter:
         return self.patterns is None or self.patterns.covers(toolkit, name)
 
     def matches(self, record: CallRecord) -> bool:
-        """Whether a record is chosen."""
+        """Whether a record passes all conditions."""
         return (
             (self.since is None or record.started_at >= self.since)
             and self.outcome in (None, record.outcome)

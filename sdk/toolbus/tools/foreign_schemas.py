@@ -153,7 +153,7 @@ class _Reader:
         that is still to be done."""
 
     def read(self, schema: dict[str, Any]) -> None:
-        """Read all subschemas."""
+        """Read a schema and its subschemas into `parts`, as the draft of its `$schema` says."""
         named = schema.get("$schema")
         for index, draft in enumerate(_DRAFTS):
             if isinstance(named, str) and draft in named[:200]:
@@ -378,7 +378,7 @@ class _Reader:
         self._lines.append(one_line(line, _MAX_LINE_CHARS))
 
     def lines(self) -> tuple[str, ...]:
-        """Return all lines."""
+        """Return what is dropped, `path: reason`; the last line counts what is not listed."""
         more = (f"/: {self._unlisted:,} more keywords",) if self._unlisted else ()
         return (*self._lines, *more)
 

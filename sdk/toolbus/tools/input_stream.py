@@ -60,7 +60,7 @@ _UNSET: Any = object()
 
 
 class ChunkSource(Protocol):
-    """The source of an input."""
+    """Gives the chunks of an input one by one, as its caller sends them."""
 
     async def next(self) -> Chunk | None:
         """Wait for the next chunk; None after the last one. Cancelling it loses nothing."""

@@ -55,10 +55,10 @@ _WIDE = re.compile(r"[^\x00-\x7f]|\\[xuUpP]")
 
 
 class PatternCost(NamedTuple):
-    """What a pattern costs."""
+    """What compiling and matching a pattern takes, and whether that is too much."""
 
     units: int
-    """As many subschemas take as long."""
+    """In subschemas: so many take as long as the pattern."""
     refusal: str
     """Why it is not checked; empty if it is."""
 

@@ -48,7 +48,7 @@ class Violation(NamedTuple):
 
     @property
     def details(self) -> dict[str, Any]:
-        """The `details` of an error."""
+        """Path and message as keys of an error's `details`."""
         return {"path": self.path, "message": self.message}
 
 

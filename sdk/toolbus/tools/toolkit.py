@@ -201,7 +201,7 @@ class Toolkit:
 
     @property
     def policies(self) -> tuple[Permissions, ...]:
-        """The policies that it has."""
+        """That of its author, then that of who hosts it; empty without both."""
         found = (self._policy, self._operator_policy)
         return tuple(policy for policy in found if policy is not None)
 
