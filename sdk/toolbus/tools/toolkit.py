@@ -256,7 +256,7 @@ class Toolkit:
         remaining = {name: tool for name, tool in self._tools.items() if name not in names}
         return self._redefined(remaining)
 
-    def _further(self, tools: Iterable[Any]) -> dict[str, Tool]:
+    def _further(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
         further: dict[str, Tool] = {}
         for value in tools:
             made = _as_tool(self.name, value)
