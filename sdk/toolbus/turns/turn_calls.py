@@ -39,6 +39,7 @@ from toolbus.turns.turn_chunks import CollectedChunks, in_memory, packed_size, p
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
+    from toolbus.turns.approvals import ApprovalState
     from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
@@ -171,8 +172,8 @@ class TurnCall:
     """The tool that was called and named this one, if it was not called itself."""
     judge: Judge | None = None
     """Decides whether it may run; None in a turn without permissions."""
-    judged: Any = None
-    """What the judge keeps about it over its attempts."""
+    approval_state: ApprovalState | None = None
+    """What the judge knows of it over its attempts; None before the first one."""
     recording: Recording | None = None
     """Its record, if the turn makes one."""
     span: TurnCallSpan | None = None

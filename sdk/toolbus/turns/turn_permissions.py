@@ -7,7 +7,7 @@ what is judged. The permissions of a turn bind this turn; the tool's host has a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Never
 
@@ -33,7 +33,12 @@ from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
 from toolbus.tools.middleware import ToolCall
 from toolbus.turns.approval_queue import ApprovalQueue, checked_decision, checked_rules
-from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
+from toolbus.turns.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalRequest,
+    ApprovalState,
+)
 from toolbus.turns.granted_rules import GrantedRule, GrantedRules, arguments_digest, bond_of
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
@@ -175,38 +180,11 @@ class _JudgedInput:
         self.assessment = assessment
 
     @property
-    def asks(self) -> tuple[Any, ...]:
+    def asks(self) -> tuple[str, Rule | None, str]:
         """What asks: another ask than this one was not answered yet."""
         decision = self.decision
         message = self.assessment.message if decision.source == "tool" else ""
         return decision.source, decision.rule, message
-
-
-@dataclass(slots=True, eq=False)
-class _Approval:
-    """What a person has allowed of one use so far."""
-
-    asked: bytes
-    """The packed arguments of the first request."""
-    packed: bytes
-    """The packed arguments that are allowed: the same, or those that the person changed."""
-    answered: set[tuple[Any, ...]] = field(default_factory=set)
-    """Which asks are answered."""
-    requests: int = 0
-    granted: list[GrantedRule] = field(default_factory=list)
-    """What is granted as soon as the use may run."""
-
-
-class ApprovalState:
-    """What is known of one use over its attempts."""
-
-    __slots__ = ("approval", "changes", "denial")
-
-    def __init__(self) -> None:
-        self.approval: _Approval | None = None
-        self.changes: int = 0
-        """How often a person changed its arguments."""
-        self.denial: RoomException | None = None
 
 
 class CallJudge:
@@ -242,9 +220,9 @@ class CallJudge:
             InvalidArguments: The arguments are invalid.
             DeadlineExceeded: The time of the call is over, without that of the person.
         """
-        state = call.judged
+        state = call.approval_state
         if state is None:
-            state = call.judged = ApprovalState()
+            state = call.approval_state = ApprovalState()
         if state.denial is not None:
             raise state.denial
         clock, deadline_at = call.begin_clock()
@@ -379,7 +357,7 @@ class CallJudge:
                 self._deny(call, error, "person")
         approval = state.approval
         if approval is None or approval.packed != judged.packed:
-            approval = state.approval = _Approval(judged.packed, packed)
+            approval = state.approval = Approval(judged.packed, packed)
         approval.packed = packed
         approval.requests += 1
         approval.answered.add(judged.asks)
