@@ -24,6 +24,7 @@ from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve
 from toolbus.errors import DeadlineExceeded
 from toolbus.room.lock_file import InvalidLockFile, LockFile
 from toolbus.room.locked_caller import LockedCaller
+from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import RoomSettings
@@ -157,17 +158,17 @@ class CommandRoom(RoomClient):
     def is_connected(self) -> bool:
         """Whether the connection is open; a lost connection is reopened automatically."""
         # False as soon as the end of the stream is read: a call of that moment would wait.
-        return self._entered.connection.check_ready()
+        return connection_of(self).link.check_ready()
 
     @property
     def lock(self) -> LockFile | None:
         """The lock file that calls are checked by, if there is one."""
-        caller = self._core.caller
+        caller = connection_of(self).caller
         return caller.lock if isinstance(caller, LockedCaller) else None
 
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list."""
-        body = await self._core.caller.request(ListToolkits, {})
+        body = await connection_of(self).caller.request(ListToolkits, {})
         listed = [ToolkitInfo.from_wire(entry) for entry in body["toolkits"]]
         return FirstToolkits(listed, body["cursor"] is None)
 

@@ -43,6 +43,7 @@ from toolbus.telemetry.propagation import TRACESTATE, get_current
 from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
     ASSESS_VERSION,
+    FORWARD_VERSION,
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
     Assess,
@@ -119,6 +120,11 @@ class Caller:
     def tracing(self) -> Tracing:
         """Records sampled calls."""
         return self._tracing
+
+    @property
+    def can_forward(self) -> bool:
+        """Whether calls can be forwarded: the server of the connection has the option."""
+        return self._connection.version >= FORWARD_VERSION
 
     async def request(
         self,

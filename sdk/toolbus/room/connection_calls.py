@@ -8,19 +8,18 @@ connection is used for new calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from toolbus.chunks.result_parts import PARTS_VERSION
-from toolbus.client.caller import REPLY_TIMEOUT_S
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.pending_requests import PendingRequests
 from toolbus.errors import RoomException
 from toolbus.hosting.runner import Runner
-from toolbus.room.room import Core, Room
+from toolbus.tools.call_room import CallRoom
 from toolbus.wire import (
-    FORWARD_VERSION,
     AssessDispatch,
     Cancel,
     Credit,
@@ -41,25 +40,31 @@ class ConnectionCalls:
     """The calls of one participant, by connection.
 
     Args:
-        core: Contains the `Caller`, which uses the connection for new calls.
+        caller: Uses the connection for new calls.
         pending: The requests that wait for their reply, of all connections.
         runner: Runs hosted toolkits, for all connections.
+        make_room: Makes the room for a call's tool, from the caller that its nested calls use, the
+            dispatch's id and its deadline by the loop's clock.
     """
 
-    def __init__(self, core: Core, pending: PendingRequests, runner: Runner) -> None:
-        self._core = core
+    def __init__(
+        self,
+        caller: Caller,
+        pending: PendingRequests,
+        runner: Runner,
+        make_room: Callable[[Caller, int, float | None], CallRoom],
+    ) -> None:
+        self._caller = caller
         self._pending = pending
         self._runner = runner
+        self._make_room = make_room
         self._runners: dict[Connection, Runner] = {}
 
     def begin(self, connection: Connection) -> Handlers:
         """Serve a new connection; return the handlers of its frames."""
-        caller = self._core.caller.bound_to(connection)
-        can_forward = connection.version >= FORWARD_VERSION
-        core = replace(self._core, caller=caller, can_forward=can_forward)
         runner = self._runner.for_connection(
             connection.websocket,
-            partial(Room, core),
+            partial(self._make_room, self._caller.bound_to(connection)),
             sends_parts=connection.version >= PARTS_VERSION,
         )
         self._runners[connection] = runner
@@ -126,7 +131,7 @@ class ConnectionCalls:
         self._pending.close()
 
     async def _request_drain(self, connection: Connection) -> None:
-        deadline_at = self._core.loop.time() + REPLY_TIMEOUT_S
+        deadline_at = asyncio.get_running_loop().time() + REPLY_TIMEOUT_S
         with suppress(RoomException):  # it is lost, or its server is older
-            caller = self._core.caller.bound_to(connection)
+            caller = self._caller.bound_to(connection)
             await caller.ask(Drain, {}, deadline_at=deadline_at)

@@ -6,11 +6,7 @@ calls is a nested call, with the same principal and within the same deadline.
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from random import getrandbits
 from types import UnionType
@@ -33,7 +29,7 @@ from toolbus.client.caller import AssessUnavailable, Caller
 from toolbus.client.chunk_stream import ChunkStream
 from toolbus.client.input_sender import invalid_option
 from toolbus.client.local_errors import with_option_hint
-from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
+from toolbus.client.retry import CallPlan, ToolkitKey
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
@@ -45,8 +41,8 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     tool_parts,
 )
-from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
+from toolbus.room.room_connection import RoomConnection
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
 from toolbus.tools.call_room import InvokeOptions, StreamOptions
 from toolbus.wire import (
@@ -66,9 +62,8 @@ if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
     from toolbus.room.call_explanation import CallExplanation
-    from toolbus.room.room_client import RoomClient
 
-__all__ = ["Core", "Room", "bound_room", "client_of"]
+__all__ = ["Room", "bound_room", "connection_of"]
 
 T = TypeVar("T")
 Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
@@ -79,35 +74,22 @@ EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
 ASSESS_OPTIONS = EXPLAIN_OPTIONS | {"patterns", "timeout_s"}
 
 
-@dataclass(slots=True, eq=False)
-class Core:
-    """The state that all views of one connection share."""
-
-    loop: asyncio.AbstractEventLoop
-    caller: Caller
-    wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S
-    """Seconds that calls wait for a host, unless one has its own limit."""
-    can_forward: bool = False
-    """Whether calls can be forwarded: the server of the one connection has the option."""
-    manifests: KnownManifests = field(default_factory=KnownManifests)
-    """The manifests that were read."""
-    call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
-    """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each call.
-
-    A trace that begins with the call has the same id.
-    """
-    client: RoomClient | None = None
-    """The participant whose connection it is."""
-
-
 class Room:
     """Every way to call, list and inspect toolkits, and to send messages."""
 
-    __slots__ = ("_core", "_deadline_at", "_is_forwarding", "_parent", "_principal")
+    __slots__ = (
+        "_caller",
+        "_connection",
+        "_deadline_at",
+        "_is_forwarding",
+        "_parent",
+        "_principal",
+    )
 
     def __init__(
         self,
-        core: Core,
+        connection: RoomConnection,
+        caller: Caller,
         parent: int | None = None,
         deadline_at: float | None = None,
         principal: str | None = None,
@@ -115,12 +97,14 @@ class Room:
         """Made by the library.
 
         Args:
-            core: The state that all views of one connection share.
+            connection: What all views of one connection share.
+            caller: Makes the calls; that of a running tool uses the connection of its call.
             parent: The dispatch id of the call that the view is bound to.
             deadline_at: When that call's deadline is, by the loop's clock.
             principal: On whose behalf all calls are made unless a call names another one.
         """
-        self._core = core
+        self._connection = connection
+        self._caller = caller
         self._parent = parent
         self._deadline_at = deadline_at
         self._principal = principal
@@ -141,10 +125,12 @@ class Room:
         """
         if self._parent is None:
             raise RuntimeError("only a running tool forwards: use context.room.forwarding()")
-        if not self._core.can_forward:
+        if not self._caller.can_forward:
             text = f"this server cannot forward calls: it needs version {FORWARD_VERSION} of the"
             raise Unavailable(f"{text} protocol", executed="no", retryable=False)
-        room = Room(self._core, self._parent, self._deadline_at, self._principal)
+        room = Room(
+            self._connection, self._caller, self._parent, self._deadline_at, self._principal
+        )
         room._is_forwarding = True
         return room
 
@@ -179,7 +165,7 @@ class Room:
         try:
             values = merged_arguments(tool, arguments, named)
             plan = self._plan(tool, values, NO_OPTIONS)
-            return await self._core.caller.call(plan, read_value)
+            return await self._caller.call(plan, read_value)
         except InvalidArguments as error:
             raise with_option_hint(error) from None
 
@@ -271,10 +257,10 @@ class Room:
         )
         plan = self._plan(tool, argument_mapping("invoke", tool, arguments), options)
         if attachment is None and on_progress is None:
-            chunk = await self._core.caller.call(plan)
+            chunk = await self._caller.call(plan)
         else:
             live = StreamingCall(
-                self._core.caller,
+                self._caller,
                 plan,
                 on_progress=on_progress,
                 input_sender=await options.input_sender(),
@@ -360,7 +346,7 @@ class Room:
             stall_s = options.stall_timeout_s
             plan.options["idle_ms"] = 0 if stall_s is None else max(1, round(stall_s * 1000))
             return StreamingCall(
-                self._core.caller,
+                self._caller,
                 plan,
                 on_progress=on_progress,
                 input_sender=await options.input_sender(),
@@ -371,7 +357,7 @@ class Room:
 
     def _plan(self, tool: str, arguments: dict[str, Any], options: CallOptions) -> CallPlan:
         """Prepare what every attempt of a call sends."""
-        deadline_at = self._core.loop.time() + options.timeout_s
+        deadline_at = self._connection.loop.time() + options.timeout_s
         toolkit, name = tool_parts(tool)
         try:
             packed = pack_body(arguments)
@@ -379,7 +365,7 @@ class Room:
             packed = packed_json("arguments", arguments)
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
-        call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
+        call_id = f"{self._connection.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
         sent = {} if self._parent is None else self._parent_options
         if self._principal is not None:
             sent["on_behalf_of"] = self._principal
@@ -388,7 +374,7 @@ class Room:
         key: ToolkitKey = toolkit, options.participant
         wait_s = options.wait_for_host_s
         if wait_s is None:
-            wait_s = self._core.wait_for_host_s
+            wait_s = self._connection.wait_for_host_s
         return CallPlan(
             toolkit, name, packed, sent, call_id, deadline_at, options.retry, key, wait_s
         )
@@ -445,7 +431,7 @@ class Room:
         plan = self._plan(tool, values, options)
         plan.patterns = [text_of("patterns", pattern) for pattern in patterns]
         try:
-            return await self._core.caller.assess(plan)
+            return await self._caller.assess(plan)
         except AssessUnavailable:
             pass
         return await self._assessed_by_flags(plan, values)
@@ -524,7 +510,7 @@ class Room:
     async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> CallExplanation:
         from toolbus.room.call_explanation import CallExplanation  # few programs explain calls
 
-        body = await self._core.caller.request(Explain, *names, options)
+        body = await self._caller.request(Explain, *names, options)
         return CallExplanation.from_wire(body)
 
     async def toolkit(
@@ -558,7 +544,7 @@ class Room:
     ) -> tuple[ToolkitInfo, ToolkitManifest]:
         """Request a description; the manifest is not sent again if it has not changed."""
         key = (name, participant)
-        manifests = self._core.manifests
+        manifests = self._connection.manifests
         known = manifests.get(key)
         body = await self._description(name, participant, None if known is None else known.digest)
         if known is not None and "manifest" not in body:
@@ -581,10 +567,10 @@ class Room:
         That one is not recorded: this host's own calls may mean another toolkit by the name.
         """
         if not self._is_forwarding:
-            return await self._core.caller.describe(name, participant, known)
+            return await self._caller.describe(name, participant, known)
         named = {"participant": participant, "digest": known}
         options = {option: value for option, value in named.items() if value is not None}
-        return await self._core.caller.request(Describe, name, self._parent_options | options)
+        return await self._caller.request(Describe, name, self._parent_options | options)
 
     async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
         """List the toolkits that this participant can see, in the order of their names.
@@ -598,7 +584,7 @@ class Room:
         while True:
             wanted = None if search is None else text_of("search", search)
             options = {"search": wanted, "cursor": cursor}
-            body = await self._core.caller.request(ListToolkits, options)
+            body = await self._caller.request(ListToolkits, options)
             for summary in body["toolkits"]:
                 yield ToolkitInfo.from_wire(summary)
             cursor = body["cursor"]
@@ -616,7 +602,7 @@ class Room:
         found: list[ParticipantInfo] = []
         cursor: str | None = None
         while True:
-            body = await self._core.caller.request(Participants, {"cursor": cursor})
+            body = await self._caller.request(Participants, {"cursor": cursor})
             found += map(ParticipantInfo.from_wire, body["participants"])
             cursor = body["cursor"]
             if cursor is None:
@@ -648,7 +634,7 @@ class Room:
 
     async def _send(self, to: str | None, name: str, body: Any) -> int:
         packed = packed_json("body", body)
-        answer = await self._core.caller.request(Send, to, text_of("name", name), packed)
+        answer = await self._caller.request(Send, to, text_of("name", name), packed)
         return int(answer["delivered"])
 
     async def list_builders(self, participant: str) -> list[BuilderInfo]:
@@ -659,7 +645,7 @@ class Room:
                 participant, or if the grant `agents.builders` covers none of its builders.
         """
         options = {"participant": text_of("participant", participant)}
-        answer = await self._core.caller.request(Builders, options)
+        answer = await self._caller.request(Builders, options)
         return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]
 
 
@@ -674,11 +660,13 @@ def bound_room(room: Room, deadline_at: float | None, principal: str | None = No
     own = room._deadline_at
     if own is not None and (deadline_at is None or own < deadline_at):
         deadline_at = own
-    return Room(room._core, room._parent, deadline_at, principal or room._principal)
+    principal = principal or room._principal
+    return Room(room._connection, room._caller, room._parent, deadline_at, principal)
 
 
-def client_of(room: Room) -> RoomClient:
-    """Return the participant that a view of a room belongs to."""
-    client = room._core.client
-    assert client is not None, "as every participant makes it"
-    return client
+def connection_of(room: Room) -> RoomConnection:
+    """Return the connection that all views of a room share.
+
+    Of a `RoomClient` that was never entered it is one whose attributes raise `Unavailable`.
+    """
+    return room._connection

@@ -6,80 +6,39 @@ builders are published again, and readers of events get a mark that some may be 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from msgspec.structs import replace
-
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.call_options import is_time, waiting_seconds
-from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
-from toolbus.client.connection import Connection
+from toolbus.client.call_options import is_time
 from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed_error
-from toolbus.client.pending_requests import PendingRequests
-from toolbus.client.reconnecting_connection import (
-    ReconnectingConnection,
-    ReconnectingConnectionOwner,
-)
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
-from toolbus.errors import InvalidArguments, Unavailable
-from toolbus.hosting.hosted_call import HostedCall
-from toolbus.hosting.runner import Runner
-from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.events import EVENT_TOPICS, EventStream, RoomEvent
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.participants import BuilderInfo
-from toolbus.room.published_attributes import PublishedAttributes
-from toolbus.room.registrations import (
-    Registration,
-    Registrations,
-    checked_offer,
-    checked_supersede,
-)
-from toolbus.room.room import Core, Room
-from toolbus.room.subscriptions import Subscriptions
-from toolbus.room.token_renewal import TokenRenewal
+from toolbus.room.registrations import Registration, checked_offer, checked_supersede
+from toolbus.room.room import Room, connection_of
+from toolbus.room.room_connection import RoomConnection
 from toolbus.room.waiting_start import join
-from toolbus.settings import DEFAULT_DRAIN_S, RoomSettings, Token, check_url, is_loopback
+from toolbus.settings import RoomSettings, Token, check_url
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
-from toolbus.wire import Admin, Event, Notice, Welcome
+from toolbus.wire import Admin
 
 if TYPE_CHECKING:  # few programs watch calls or have a lock file
     from toolbus.room.call_monitor import CallReport
     from toolbus.room.lock_file import LockFile
 
-__all__ = ["RoomClient"]
+__all__ = ["RoomClient", "client_of", "settings_of"]
 
 _MAX_SHOWN_CHARS = 128  # of a room or a name in `repr`
 _logger = bounded_logger(__name__)
 _UNENTERED: Any = NotEnteredProxy()
-
-
-@dataclass(slots=True, eq=False)
-class _Parts:
-    """The parts of a client while it is connected."""
-
-    core: Core
-    connection: ReconnectingConnection
-    renewal: TokenRenewal
-    pending: PendingRequests
-    runner: Runner
-    calls: ConnectionCalls
-    registrations: Registrations
-    attributes: PublishedAttributes
-    subscriptions: Subscriptions
-    welcome: Welcome | None = None
-    hostings: dict[tuple[str, bool], Hosting] = field(default_factory=dict)
-    """What is hosted, by name and whether it is public."""
 
 
 class RoomClient(Room):
@@ -121,10 +80,9 @@ class RoomClient(Room):
 
     __slots__ = (
         "_choices",
-        "_full_name",
+        "_current",
         "_is_entering",
         "_locked",
-        "_parts",
         "_settings",
         "_tracing",
         "_wait",
@@ -152,17 +110,17 @@ class RoomClient(Room):
         self._wait_for_host_s = wait_for_host_s
         self._wait = wait
         self._is_entering = False
-        self._parts: _Parts | None = None
-        self._full_name = ""  # once joined; records of calls name it after the end, too
+        self._current: RoomConnection | None = None  # while it is entered, or enters
         self._settings: RoomSettings | None = None
-        self._core: Core = _UNENTERED
+        self._connection = _UNENTERED
+        self._caller = _UNENTERED
         self._parent = None
         self._principal = None
         self._deadline_at = None
         self._is_forwarding = False
 
     async def __aenter__(self) -> Self:
-        if self._parts is not None or self._is_entering:
+        if self._current is not None or self._is_entering:
             raise RuntimeError(
                 "this room is already entered: one client has one connection; make another client,"
                 " or leave the room first (`await room.aclose()`, or the end of its block)"
@@ -171,7 +129,7 @@ class RoomClient(Room):
             raise ValueError("wait must be True, False or a number of seconds, 0 or more")
         self._is_entering = True
         try:
-            await join(self._enter, self, self._wait)
+            await join(self._enter, lambda: self._settings, self._wait)
         finally:
             self._is_entering = False
         return self
@@ -201,13 +159,21 @@ class RoomClient(Room):
 
     async def _enter(self) -> None:
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
-        parts = self._parts = self._make_parts(self._settings)
+        connection = self._current = RoomConnection(
+            self,
+            self._settings,
+            Room,
+            tracing=self._tracing or Tracing(),
+            locked=self._locked,
+            wait_for_host_s=self._wait_for_host_s,
+        )
         try:
-            await parts.connection.start()
-            self._core = parts.core
+            await connection.link.start()
         except BaseException:
-            self._parts = None
+            self._current = None
             raise
+        self._connection = connection
+        self._caller = connection.caller
 
     async def __aexit__(
         self,
@@ -215,109 +181,40 @@ class RoomClient(Room):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        parts = self._parts
-        if parts is not None:
-            if parts.core.loop.is_closed():  # and the connection with it
-                self._parts = None
+        connection = self._current
+        if connection is not None:
+            if connection.loop.is_closed():  # and the connection with it
+                connection.has_left = True
+                self._current = None
                 return
-            check_loop(parts.core.loop)
-            self._parts = None
-            try:
-                await parts.calls.stop()
-            finally:
-                await self._leave(parts)
-
-    async def _leave(self, parts: _Parts) -> None:
-        parts.renewal.stop()
-        parts.registrations.end()
-        try:
-            await parts.connection.stop()
-        finally:
-            parts.calls.close()
-            parts.subscriptions.end(None)
-
-    def _make_parts(self, settings: RoomSettings) -> _Parts:
-        loop = asyncio.get_running_loop()
-        tracing = self._tracing or Tracing()
-        table = PendingRequests(loop)
-        handlers: dict[type[Any], Callable[[Any], None]] = {}
-        owner = ReconnectingConnectionOwner(
-            handlers,
-            on_connected=self._on_connected,
-            on_connection_lost=lambda connection: _lose(connection, calls, renewal),
-            on_ended=self._on_end,
-            connection_handlers=lambda connection: calls.begin(connection),
-            on_replaced=lambda connection: calls.finish(connection),
-        )
-        link = ReconnectingConnection(settings, owner)
-        caller = _caller(self._locked, settings, link, table, tracing)
-        core = Core(loop, caller, _checked_wait(self._wait_for_host_s), client=self)
-        runner = Runner(
-            room_of=partial(Room, core),
-            room_name=settings.room,
-            tracing=tracing,
-            loop_is_ending=lambda: link.loop_is_ending,
-            owner_of=lambda: self._full_name,
-            wants_error_text=self._wants_error_text,
-        )
-        calls = ConnectionCalls(core, table, runner)
-        registrations, attributes = (
-            Registrations(core.caller, loop),
-            PublishedAttributes(core.caller),
-        )
-        subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
-        handlers[Event] = subscriptions.on_event
-        renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
-        handlers[Notice] = lambda notice: _on_notice(notice, renewal, registrations)
-        rest = registrations, attributes, subscriptions
-        return _Parts(core, link, renewal, table, runner, calls, *rest)
+            check_loop(connection.loop)
+            self._current = None
+            await connection.stop()
 
     @property
-    def _entered(self) -> _Parts:
-        """The parts while it is connected, for reading from any thread."""
-        if self._parts is None:
-            _ = self._core.loop  # raises if the room was never entered
+    def _entered(self) -> RoomConnection:
+        """The connection while the room is entered, for reading from any thread."""
+        if self._current is None:
+            _ = self._connection.loop  # raises if the room was never entered
             raise room_closed_error()
-        return self._parts
+        return self._current
 
     @property
-    def _joined(self) -> _Parts:
-        """The parts while it is connected, for work in its event loop."""
-        parts = self._entered
-        check_loop(parts.core.loop)
-        return parts
-
-    @property
-    def _welcome(self) -> Welcome:
-        welcome = self._entered.welcome
-        if welcome is None:
-            raise Unavailable("the room is not joined", executed="no", retryable=False)
-        return welcome
-
-    def _wants_error_text(self) -> bool:
-        """Whether the server asks hosts for the texts of exceptions; False after the room's end.
-
-        Only a server on this machine may ask: another one would learn what authors of tools kept
-        from it.
-        """
-        parts = self._parts
-        settings = self._settings
-        if parts is None or parts.welcome is None or settings is None:
-            return False
-        return parts.welcome.facts.get("errors") == "text" and is_loopback(settings.url)
+    def _joined(self) -> RoomConnection:
+        """The connection while the room is entered, for work in its event loop."""
+        connection = self._entered
+        check_loop(connection.loop)
+        return connection
 
     @property
     def room(self) -> str:
         """The room's name."""
-        return self._welcome.room
+        return self._entered.joined.room
 
     @property
     def me(self) -> Participant:
         """The participant as others see it; its id changes with each reconnect."""
-        welcome = self._welcome
-        facts = welcome.facts
-        identity = (facts["name"], facts["role"], facts["issuer"], facts.get("alias", ""))
-        return Participant(welcome.participant, *identity)
+        return self._entered.me
 
     @property
     def name(self) -> str:
@@ -327,25 +224,27 @@ class RoomClient(Room):
     @property
     def grants(self) -> ApiScope:
         """The grants of the token, as the server reported them; unknown ones are left out."""
-        return ApiScope.known_of(self._welcome.facts["api"])
+        return ApiScope.known_of(self._entered.joined.facts["api"])
 
     @property
     def _state(self) -> str:
-        parts = self._parts
-        if parts is None or parts.welcome is None:
+        connection = self._current
+        if connection is None or connection.welcome is None:
             if self._is_entering:
                 return "connecting"
-            return "not connected" if self._core is _UNENTERED else "closed"
-        if parts.connection.error is not None:
+            return "not connected" if self._connection is _UNENTERED else "closed"
+        if connection.link.error is not None:
             return "ended"
-        return "connected" if parts.connection.is_ready else "reconnecting"
+        return "connected" if connection.link.is_ready else "reconnecting"
 
     def __repr__(self) -> str:
         """Show server, room, name and state; never the token, and no address that is malformed."""
         chosen = dict(self._choices)
         if self._settings is not None:
             chosen |= {"url": self._settings.url, "room": self._settings.room}
-        chosen["name"] = self._full_name or chosen["name"]
+        for connection in (self._connection, self._current):
+            if connection is not None and connection is not _UNENTERED and connection.full_name:
+                chosen["name"] = connection.full_name
         try:
             check_url(str(chosen["url"]))
         except ValueError:  # what is before an @ may be a password
@@ -362,7 +261,7 @@ class RoomClient(Room):
         Raises:
             RoomException: The reason, unless this side left.
         """
-        link = self._joined.connection
+        link = self._joined.link
         await link.finished()
         if link.error is not None:
             raise link.error
@@ -400,27 +299,27 @@ class RoomClient(Room):
             RoomException: The server refuses the registration.
             Exception: What the `start` of a tool raises.
         """
-        parts = self._joined
+        connection = self._joined
         is_public, shares = checked_offer(toolkit, public, shared_with)
         must_supersede = checked_supersede(toolkit, supersede)
         manifest = packed_manifest(toolkit)
-        hosted = parts.runner.host(toolkit, public=is_public)
+        hosted = connection.runner.host(toolkit, public=is_public)
         hosting = Hosting(
             self,
-            parts.runner,
-            parts.registrations,
+            connection.runner,
+            connection.registrations,
             Registration(hosted, manifest, shares, must_supersede),
-            is_ready=lambda: parts.connection.is_ready,
-            is_closed=lambda: parts.connection.error is not None,
+            is_ready=lambda: connection.link.is_ready,
+            is_closed=lambda: connection.link.error is not None,
         )
         async with hosting.run():
-            parts.hostings[hosting.key] = hosting
-            place = self.room, self.me.full_name, parts.connection.url
+            connection.hostings[hosting.key] = hosting
+            place = self.room, self.me.full_name, connection.link.url
             _logger.info("hosting toolkit %s in room %s as %s at %s", toolkit.name, *place)
             try:
                 yield toolkit
             finally:
-                del parts.hostings[hosting.key]
+                del connection.hostings[hosting.key]
 
     async def replace(self, toolkit: Toolkit, *, supersede: bool | None = None) -> None:
         """Serve another definition of a toolkit that this participant hosts, in one step.
@@ -465,18 +364,9 @@ class RoomClient(Room):
         """
         if timeout_s is not None and not is_time(timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
-        self._joined.registrations.is_draining = True
-        await self._joined.calls.drain(self._drain_s if timeout_s is None else timeout_s)
-
-    @property
-    def _drain_s(self) -> float:
-        assert self._settings is not None
-        drain_s = self._settings.drain_s
-        return DEFAULT_DRAIN_S if drain_s is None else drain_s
-
-    @property
-    def _hosted_calls(self) -> Collection[HostedCall]:
-        return self._entered.runner.running_calls
+        connection = self._joined
+        connection.registrations.is_draining = True
+        await connection.calls.drain(connection.drain_s if timeout_s is None else timeout_s)
 
     # Tokens and administration
 
@@ -492,11 +382,6 @@ class RoomClient(Room):
             TypeError: `token=` is not an async function that returns text.
         """
         await self._joined.renewal.refresh()
-
-    async def _on_facts(self, facts: dict[str, Any]) -> None:
-        parts = self._joined
-        parts.welcome = replace(self._welcome, facts=facts)
-        await parts.subscriptions.regrant(facts)
 
     async def admin(self, action: str, **options: Any) -> dict[str, Any]:
         """Administer rooms; needs the grant `admin`.
@@ -514,7 +399,7 @@ class RoomClient(Room):
             PermissionDenied: The grant is missing, or the token does not cover the room.
             InvalidArguments: There is no such action, or an option is missing.
         """
-        return await self._joined.core.caller.request(Admin, action, options)
+        return await self._joined.caller.request(Admin, action, options)
 
     # Attributes and builders
 
@@ -573,59 +458,14 @@ class RoomClient(Room):
         """
         return EventStream(lambda: self._joined.subscriptions.calls())
 
-    # From the connection
 
-    def _on_end(self) -> None:
-        if self._parts is not None:
-            self._parts.registrations.end()
-            self._parts.subscriptions.end(self._parts.connection.error)
-
-    async def _on_connected(self, welcome: Welcome) -> None:
-        parts = self._joined
-        is_return = parts.welcome is not None
-        parts.welcome = welcome
-        self._full_name = self.me.full_name
-        parts.subscriptions.facts = welcome.facts
-        if not is_return:
-            return
-        deadline_at = parts.core.loop.time() + REPLY_TIMEOUT_S
-        await parts.attributes.replay(deadline_at)
-        await parts.registrations.replay(deadline_at, parts.runner.definitions)
-        await parts.subscriptions.replay(deadline_at)
-        await parts.registrations.retry_unregister()
+def client_of(room: Room) -> RoomClient:
+    """Return the participant that a view of a room belongs to."""
+    client = connection_of(room).client
+    assert isinstance(client, RoomClient), "as every participant makes its connection"
+    return client
 
 
-def _caller(
-    locked: LockFile | str | os.PathLike[str] | Literal[False] | None,
-    settings: RoomSettings,
-    link: ReconnectingConnection,
-    table: PendingRequests,
-    tracing: Tracing,
-) -> Caller:
-    """Make the caller of a client, with its lock file. Raises ValueError if that is not valid."""
-    chosen = settings.lock if locked is None else locked
-    if chosen is None or chosen is False:
-        return Caller(link, table, tracing)
-    from toolbus.room.lock_file import LockFile
-    from toolbus.room.locked_caller import LockedCaller
-
-    lock = chosen if isinstance(chosen, LockFile) else LockFile.load(chosen)
-    return LockedCaller(link, table, tracing, lock)
-
-
-def _checked_wait(seconds: Any) -> float:
-    """Return how long calls wait for a host. Raises ValueError if it is not a time."""
-    try:
-        return waiting_seconds(seconds)
-    except InvalidArguments as error:
-        raise ValueError(error.message) from None
-
-
-def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:
-    calls.lose(connection)
-    renewal.stop_on(connection)
-
-
-def _on_notice(notice: Notice, renewal: TokenRenewal, registrations: Registrations) -> None:
-    renewal.on_notice(notice)
-    registrations.on_notice(notice)
+def settings_of(room: RoomClient) -> RoomSettings | None:
+    """Return the settings of a participant; None before it enters its room for the first time."""
+    return room._settings

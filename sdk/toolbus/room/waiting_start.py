@@ -11,14 +11,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.errors import ConnectionLost, RoomException, Unavailable
-
-if TYPE_CHECKING:  # it waits with this, too
-    from toolbus.room.room_client import RoomClient
+from toolbus.settings import RoomSettings
 
 __all__ = ["join", "keep_trying", "may_end_by_itself"]
 
@@ -36,7 +34,7 @@ _LASTING_CAUSES = frozenset({"token_from", "certificate"})
 
 async def keep_trying(
     start: Callable[[], Awaitable[T]],
-    room: RoomClient,
+    settings_now: Callable[[], RoomSettings | None],
     wait: bool | None = None,
     *,
     doing: Literal["host", "join"] = "host",
@@ -48,7 +46,7 @@ async def keep_trying(
 
     Args:
         start: Joins the room and hosts there.
-        room: The room.
+        settings_now: Returns the room's settings; None before they are known.
         wait: False makes one attempt; None does what the room's settings say.
         doing: What the function does, for the log.
         how_long: The limit of the caller, for the log.
@@ -63,7 +61,7 @@ async def keep_trying(
         try:
             started = await start()
         except RoomException as error:
-            settings = room._settings
+            settings = settings_now()
             if settings is None or not may_end_by_itself(error):
                 raise
             if not (settings.wait if wait is None else wait):
@@ -77,12 +75,16 @@ async def keep_trying(
         await asyncio.sleep(random.uniform(0, pause_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         level = logging.INFO
-    if level == logging.INFO:
-        _logger.warning(_DONE[doing], room.room)
+    if level == logging.INFO and (settings := settings_now()) is not None:
+        _logger.warning(_DONE[doing], settings.room)
     return started
 
 
-async def join(start: Callable[[], Awaitable[None]], room: RoomClient, wait: bool | float) -> None:
+async def join(
+    start: Callable[[], Awaitable[None]],
+    settings_now: Callable[[], RoomSettings | None],
+    wait: bool | float,
+) -> None:
     """Call a function that joins a room; keep trying if `wait` is True, or for so many seconds.
 
     Raises:
@@ -104,7 +106,7 @@ async def join(start: Callable[[], Awaitable[None]], room: RoomClient, wait: boo
         limit_s = wait if wait and not isinstance(wait, bool) else None
         async with asyncio.timeout(limit_s) as limit:
             how_long = "until it succeeds" if limit_s is None else f"for {limit_s:g} s"
-            await keep_trying(attempt, room, bool(wait), doing="join", how_long=how_long)
+            await keep_trying(attempt, settings_now, bool(wait), doing="join", how_long=how_long)
     except TimeoutError:
         if not limit.expired():  # that of the function
             raise

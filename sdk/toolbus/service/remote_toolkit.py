@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
@@ -17,7 +18,8 @@ from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
-from toolbus.room.room_client import RoomClient
+from toolbus.room.room import connection_of
+from toolbus.room.room_client import RoomClient, settings_of
 from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.stack_dump import stack_dump
@@ -254,7 +256,9 @@ async def _serve(
     _add_log_filters(toolkits)
 
     def joined() -> None:
-        end.watch_calls(room._hosted_calls, room._drain_s if drain_s is None else drain_s)
+        connection = connection_of(room)
+        calls = connection.runner.running_calls
+        end.watch_calls(calls, connection.drain_s if drain_s is None else drain_s)
 
     async with AsyncExitStack() as stack:
         with end.cancel_on_signal():
@@ -308,7 +312,7 @@ async def _start(
                 await stack.enter_async_context(_hosted(room, toolkit))
             return stack.pop_all()
 
-    return await keep_trying(start, room, wait)
+    return await keep_trying(start, partial(settings_of, room), wait)
 
 
 async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown, wait: bool | None) -> None:

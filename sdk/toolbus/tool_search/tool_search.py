@@ -21,6 +21,7 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import NotFound, PermissionDenied, RoomException, Unavailable
 from toolbus.models.token_usage import BYTES_PER_TOKEN
 from toolbus.room.events import EventStream, RoomEvent
+from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tool_search.definition_size import definition_bytes
@@ -234,7 +235,7 @@ class ToolSearch:
             return None
         info = known.proxy.info
         if is_usable and self._room is not None:
-            manifests = self._room._core.manifests
+            manifests = connection_of(self._room).manifests
             usable = manifests.usable(info.digest, tool)
             manifest = usable or manifests.keep_usable(info.digest, manifest)
         return next(tool_infos(known.proxy.manifest, [manifest], toolkit, info))

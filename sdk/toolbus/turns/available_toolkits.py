@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
+from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
@@ -69,7 +70,7 @@ async def available_toolkits(
 async def _described(
     room: RoomClient, listed: ToolkitInfo, limit: asyncio.Semaphore
 ) -> ToolkitProxy | None:
-    known = room._core.manifests.get((listed.name, None))
+    known = connection_of(room).manifests.get((listed.name, None))
     if known is not None and known.is_of(listed):
         return ToolkitProxy(room, listed, known.manifest, {})
     async with limit:

@@ -18,6 +18,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import InvalidArguments
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.known_manifests import KnownManifests
+from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_info import ToolInfo
@@ -169,7 +170,7 @@ class TurnAssembly:
         # one could host the same definition under the same name meanwhile.
         participant = addressed_name(proxy.info.owner, proxy.info.alias)
         tools = await _usable_tools(
-            client._core.manifests,
+            connection_of(client).manifests,
             proxy.info.digest,
             _callable_tools(rights, manifest, wanted),
         )
@@ -182,7 +183,7 @@ class TurnAssembly:
         """Return whose words are instructions in the turn."""
         pinned = {needed.pin for needed in self._required if needed.pin is not None}
         if scope.client is not None:
-            pinned |= scope.client._core.caller.pinned
+            pinned |= connection_of(scope.client).caller.pinned
         return Trust(scope.agent, self._options.permissions, pinned)
 
     def _add(self, info: ToolInfo, dispatch: Dispatch, naming: CallsByName | None = None) -> None:

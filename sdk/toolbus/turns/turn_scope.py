@@ -14,8 +14,8 @@ from functools import partial
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.errors import DeadlineExceeded, PermissionDenied, Unavailable
 from toolbus.room.participants import Message
-from toolbus.room.room import Room, bound_room, client_of
-from toolbus.room.room_client import RoomClient
+from toolbus.room.room import Room, bound_room, connection_of
+from toolbus.room.room_client import RoomClient, client_of
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool_run import LOCAL, Participant, ToolRun
@@ -59,12 +59,12 @@ class TurnScope:
     @property
     def tracing(self) -> Tracing:
         """What records the turn: as its room does, or as this process is set up."""
-        return Tracing() if self.client is None else self.client._core.caller.tracing
+        return Tracing() if self.client is None else connection_of(self.client).caller.tracing
 
     @property
     def wants_error_text(self) -> Callable[[], bool]:
         """Tells, each time it is called, whether the room's server asks for texts of exceptions."""
-        return _never if self.client is None else self.client._wants_error_text
+        return _never if self.client is None else connection_of(self.client).wants_error_text
 
     @asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:

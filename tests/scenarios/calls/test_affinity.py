@@ -14,6 +14,7 @@ from support.rooms.events import until_hosts
 from support.rooms.replicas import REPLICAS, carts
 from toolbus import Key, KeyRing
 from toolbus.errors import DefinitionChanged, InvalidArguments, RoomException
+from toolbus.room.room import connection_of
 from toolbus.wire import Call, CallId, Failed, RequestId, Result, pack_body
 from toolbus_server import ServerSettings
 from toolbus_server.testing import TestServer, running_server
@@ -160,7 +161,7 @@ async def test_tool_without_an_affinity_any_more_is_sent_none() -> None:
             await alice.call("carts.add", item="x", customer="c")
             async with replicas(server, "none", ("four",)):
                 await alice.toolkit("carts")
-                assert alice._core.caller.affinities.known == {}
+                assert connection_of(alice).caller.affinities.known == {}
                 assert await alice.call("carts.add", item="x", customer="c") == "four"
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from toolbus import FileChunk, RoomClient, Toolkit, tool
+from toolbus.room.room import connection_of
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -36,8 +37,7 @@ class ScriptedHost:
     """The frames of a scripted host: what it receives, and what it sends."""
 
     def __init__(self, room: RoomClient) -> None:
-        assert room._parts is not None
-        link = room._parts.connection
+        link = connection_of(room).link
         assert link.websocket is not None
         self._connection = link.websocket
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()

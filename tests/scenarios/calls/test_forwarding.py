@@ -29,6 +29,7 @@ from toolbus import (
     tool,
 )
 from toolbus.permissions.assessment import Assessment
+from toolbus.room.room import connection_of
 from toolbus_server.testing import FaultProxy, TestServer
 
 RELAYED: dict[str, Any] = {
@@ -356,12 +357,11 @@ async def test_what_a_host_forwards_to_itself_counts_for_those_who_asked(
         server.room("ann") as ann,
         server.room("bob") as bob,
     ):
-        parts = host._parts
-        assert parts is not None
+        calls_of_host = connection_of(host).runner.running_calls
         calls = [asyncio.create_task(ann.invoke("both.call", asked)) for _ in range(4)]
-        await until(lambda: len(parts.runner.running_calls) == 8)
+        await until(lambda: len(calls_of_host) == 8)
         calls.append(asyncio.create_task(bob.invoke("both.call", asked)))
-        await until(lambda: len(parts.runner.running_calls) == 10)
+        await until(lambda: len(calls_of_host) == 10)
         for _ in calls:
             may_end.release()
         await asyncio.gather(*calls)

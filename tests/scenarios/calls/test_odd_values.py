@@ -14,6 +14,7 @@ from support.clients.refusals import steps_of
 from toolbus import RemoteToolkit, RoomClient, ToolFailed, Toolkit, tool
 from toolbus.client.retry import RetryPolicy
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
+from toolbus.room.room import connection_of
 from toolbus.tools.foreign_schemas import usable_schema
 from toolbus.wire import Result, pack_body
 from toolbus_server.registry.toolkit_definition import read_definition
@@ -106,8 +107,7 @@ async def test_an_option_that_is_no_text_is_refused_and_leaves_nothing(
     with pytest.raises(InvalidArguments) as refused:
         await alice.invoke("echo.say", {"text": "x"}, **options)
     assert refused.value.executed == "no"
-    assert alice._parts is not None
-    assert len(alice._parts.pending) == 0
+    assert len(connection_of(alice).pending) == 0
 
 
 @pytest.mark.parametrize("value", ODD_TIMES, ids=lambda value: type(value).__name__)
@@ -129,8 +129,7 @@ async def test_a_search_or_owner_that_cannot_be_sent_is_refused_and_leaves_nothi
             await alice.toolkit("echo", odd)
         with pytest.raises(InvalidArguments):
             await alice.toolkit(odd)
-    assert alice._parts is not None
-    assert len(alice._parts.pending) == 0
+    assert len(connection_of(alice).pending) == 0
 
 
 async def test_text_of_another_class_is_text(alice: RoomClient) -> None:

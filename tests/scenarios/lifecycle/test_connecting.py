@@ -11,6 +11,7 @@ import pytest
 from support.redis.server import free_port
 from toolbus import FileChunk, KeyRing, RoomClient, Toolkit, tool
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.room.room import connection_of
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -42,10 +43,9 @@ async def test_repr_shows_where_who_and_state_but_no_secret(server: TestServer) 
     assert repr(ann) == f"<{facts}, connecting>"
     await connecting
     assert repr(ann) == f"<{facts}, name 'ann', connected>"
-    assert ann._parts is not None
-    ann._parts.connection._set_not_ready()
+    connection_of(ann).link._set_not_ready()
     assert repr(ann) == f"<{facts}, name 'ann', reconnecting>"
-    ann._parts.connection.error = PermissionDenied("removed")
+    connection_of(ann).link.error = PermissionDenied("removed")
     assert repr(ann) == f"<{facts}, name 'ann', ended>"
     await ann.aclose()
     assert repr(ann) == f"<{facts}, name 'ann', closed>"
@@ -163,9 +163,9 @@ async def test_client_of_a_loop_that_has_ended_is_refused_and_can_connect_again(
     def in_loops() -> None:
         async def leave_open() -> None:
             await client.connect()
-            assert client._parts is not None
-            assert client._parts.connection.websocket is not None
-            client._parts.connection.websocket.transport.abort()
+            websocket = connection_of(client).link.websocket
+            assert websocket is not None
+            websocket.transport.abort()
 
         asyncio.run(leave_open())
         with pytest.raises(Unavailable, match="another event loop"):

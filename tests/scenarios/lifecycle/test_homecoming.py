@@ -10,6 +10,7 @@ import pytest
 
 from toolbus import Key, KeyRing, RoomClient, Toolkit, tool
 from toolbus.errors import ConnectionLost, NotFound, Unavailable
+from toolbus.room.room import connection_of
 from toolbus_server import ServerSettings
 from toolbus_server.testing import running_server
 
@@ -61,8 +62,7 @@ async def restarted(
             tools.entered.clear()
             yield alice
             if not received:
-                assert alice._parts is not None
-                connection = alice._parts.connection.websocket
+                connection = connection_of(alice).link.websocket
                 assert connection is not None
                 connection.transport.abort()
                 await connection.wait_closed()
@@ -70,8 +70,7 @@ async def restarted(
 
 
 def port_of(alice: RoomClient) -> int:
-    assert alice._settings is not None
-    return int(alice._settings.url.rpartition(":")[2])
+    return int(connection_of(alice).settings.url.rpartition(":")[2])
 
 
 async def until_back(room: RoomClient) -> None:

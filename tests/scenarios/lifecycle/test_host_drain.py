@@ -18,6 +18,7 @@ from support.rooms.server_state import connection_of, until_in_flight
 from toolbus import RoomClient, Toolkit, tool
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.errors import HostLost, NoHost, Unavailable
+from toolbus.room.room import connection_of as client_connection_of
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S
 from toolbus_server.testing import TestServer, running_server
 
@@ -173,5 +174,4 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
 
 
 def _link_of(room: RoomClient) -> ReconnectingConnection:
-    assert room._parts is not None
-    return room._parts.connection
+    return client_connection_of(room).link

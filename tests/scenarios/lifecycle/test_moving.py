@@ -22,6 +22,7 @@ from support.rooms.events import listed, until_hosts
 from toolbus import ApiScope, Key, KeyRing, RoomClient, ToolContext, Toolkit, tool
 from toolbus.errors import RoomException, Unavailable
 from toolbus.room.participants import BuilderInfo
+from toolbus.room.room import connection_of
 from toolbus.wire import (
     SUBPROTOCOL,
     Call,
@@ -247,8 +248,7 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
 
 async def _call_after_notice(room: RoomClient, name: str, **arguments: int) -> int:
     """Make a call once the client knows that the server leaves."""
-    assert room._parts is not None
-    link = room._parts.connection
+    link = connection_of(room).link
     while link.is_ready:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
     return int(await room.call(name, **arguments))

@@ -28,6 +28,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
+from toolbus.room.room import connection_of
 from toolbus.wire import (
     Describe,
     Failed,
@@ -118,8 +119,7 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 @asynccontextmanager
 async def room_of_same(agent: RoomClient, host: RoomClient) -> AsyncIterator[RoomClient]:
     """Admit another instance of the host's identity."""
-    settings = host._settings
-    assert settings is not None
+    settings = connection_of(host).settings
     async with RoomClient(settings.url, room=settings.room, token=settings.token) as another:
         yield another
 

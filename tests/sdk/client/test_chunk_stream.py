@@ -17,7 +17,7 @@ from toolbus.errors import (
     StreamStalled,
     ToolFailed,
 )
-from toolbus.room.room import Room
+from toolbus.room.room import Room, connection_of
 from toolbus.wire import Cancel, Credit, pack_body
 from toolbus.wire.flow_control import WINDOW_BYTES
 
@@ -62,7 +62,9 @@ async def test_limits_of_a_stream_are_sent_unchanged() -> None:
             assert call.timeout_ms is not None
             assert 0 < call.timeout_ms <= 5_000
             assert (call.options or {})["idle_ms"] == 0
-        bound = Room(scripted.room._core, parent=9, deadline_at=scripted.room._core.loop.time() + 2)
+        connection = connection_of(scripted.room)
+        deadline_at = connection.loop.time() + 2
+        bound = Room(connection, connection.caller, parent=9, deadline_at=deadline_at)
         async with bound.stream("t.x", stall_timeout_s=1.5):
             call = await scripted.call()
             assert call.timeout_ms is not None

@@ -23,6 +23,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.room.room import connection_of
 from toolbus.wire import Cancel, Credit, Frame, Input, pack_body, unpack_body
 
 MUCH = 2**20
@@ -155,8 +156,7 @@ async def test_nothing_is_taken_while_the_connection_is_congested() -> None:
     rows = Rows("a", "b")
     async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
         await scripted.call()
-        assert scripted.room._parts is not None
-        connection = scripted.room._parts.connection.websocket
+        connection = connection_of(scripted.room).link.websocket
         assert connection is not None
         connection.pause_writing()
         await scripted.want(256)

@@ -22,6 +22,7 @@ from toolbus.client.reconnecting_connection import (
     ReconnectingConnectionOwner,
 )
 from toolbus.errors import InvalidArguments, RoomException, Unavailable
+from toolbus.room.room import connection_of
 from toolbus.settings import RoomSettings
 from toolbus.wire import (
     Event,
@@ -51,9 +52,8 @@ def connection_to(
     )
 
 
-def connection_of(room: RoomClient) -> ReconnectingConnection:
-    assert room._parts is not None
-    return room._parts.connection
+def link_of(room: RoomClient) -> ReconnectingConnection:
+    return connection_of(room).link
 
 
 def lose(connection: ReconnectingConnection) -> None:
@@ -135,7 +135,7 @@ async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retr
         host.host(Toolkit("t", [echo])),
         server.room("alice") as alice,
     ):
-        websocket = connection_of(alice).websocket
+        websocket = link_of(alice).websocket
         assert websocket is not None
         websocket.close_with(1002, "no reason")
         chunk = await alice.invoke("t.echo", {"text": "x"}, retry=retry, timeout_s=10)
@@ -147,7 +147,7 @@ async def test_command_does_not_take_a_connection_that_is_closing_for_open() -> 
         token = server.token("ann")
         async with CommandRoom(server.url, room="lab", token=token) as room:
             assert room.is_connected
-            websocket = connection_of(room).websocket
+            websocket = link_of(room).websocket
             assert websocket is not None
             websocket.close_with(1002, "no reason")
             assert not room.is_connected
@@ -194,8 +194,8 @@ async def test_token_source_without_a_token_is_called_again(odd: Any) -> None:
         async with RoomClient(server.url, room="lab", token=token) as alice:
             with pytest.raises(TypeError, match="token= must return text, not NoneType"):
                 await alice.refresh()
-            lose(connection_of(alice))
-            await _down(connection_of(alice))
+            lose(link_of(alice))
+            await _down(link_of(alice))
             assert [each async for each in alice.toolkits()] == []
 
 
@@ -327,7 +327,7 @@ async def test_toolkit_withdrawn_during_replay_does_not_stop_the_others() -> Non
         assert await registered(again) == "b"
         taken = await again.answer(Unregister, {})
         assert (taken.toolkit, taken.public) == ("a", True)
-        await connection_of(room).ready()
+        await link_of(room).ready()
         tasks[1].cancel()
         await again.answer(Unregister, {})
 
@@ -341,7 +341,7 @@ async def test_toolkit_withdrawn_without_a_connection_is_unregistered_on_the_nex
         peer = await server.next_connection()
         task = hosting(room, "a")
         await (registered(peer) if is_answered else peer.next_of(Register))
-        down = asyncio.create_task(_down(connection_of(room)))
+        down = asyncio.create_task(_down(link_of(room)))
         peer.websocket.transport.abort()
         await down
         task.cancel()
@@ -374,7 +374,7 @@ async def test_registration_that_fails_temporarily_is_retried() -> None:
         for _ in range(2):
             request = await again.next_of(Register)
             await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
-            await connection_of(room).ready()
+            await link_of(room).ready()
         assert await registered(again) == "a"
         task.cancel()
         await again.answer(Unregister, {})
@@ -438,7 +438,7 @@ async def test_leaving_the_room_during_a_retry_leaves_no_task() -> None:
             again = await server.next_connection()
             request = await again.next_of(Register)
             await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
-            await connection_of(room).ready()
+            await link_of(room).ready()
             assert "_retry" in _names_of_tasks()
         assert "_retry" not in _names_of_tasks()
         task.cancel()
@@ -477,14 +477,14 @@ async def test_subscriber_does_not_depend_on_another_that_was_refused() -> None:
 
 async def test_name_that_is_not_text_is_refused_locally() -> None:
     async with running_server() as server, server.room("alice") as alice:
-        before = connection_of(alice).websocket
+        before = link_of(alice).websocket
         for tool in (7, None, b"t.x", "t", "t.", ".x", ""):
             with pytest.raises(InvalidArguments, match=r"write .toolkit\.tool"):
                 await alice.invoke(tool)  # type: ignore[arg-type]  # the point of the test
         with pytest.raises(InvalidArguments):
             await alice.toolkit(7)  # type: ignore[arg-type]  # the point of the test
         assert [each async for each in alice.toolkits()] == []
-        assert connection_of(alice).websocket is before
+        assert link_of(alice).websocket is before
 
 
 async def test_reconnecting_to_a_server_that_keeps_leaving_backs_off(

@@ -30,7 +30,7 @@ from toolbus.errors import (
     RoomException,
     ToolFailed,
 )
-from toolbus.room.room import Room
+from toolbus.room.room import Room, connection_of
 from toolbus.telemetry.tracing import Tracing
 from toolbus.wire import Describe, Input, Result, pack_body
 
@@ -374,6 +374,7 @@ async def test_client_announces_that_it_accepts_chunks() -> None:
 
 async def test_stream_of_a_turn_is_made_on_behalf_of_its_sender() -> None:
     async with scripted_room() as scripted:
-        room = Room(scripted.room._core, principal="bob")
+        connection = connection_of(scripted.room)
+        room = Room(connection, connection.caller, principal="bob")
         async with room.stream("logs.tail"):
             assert ((await scripted.call()).options or {})["on_behalf_of"] == "bob"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from support.parts.virtual_clock import on_virtual_clock
-from toolbus import RoomClient
 from toolbus.errors import (
     AlreadyExists,
     ConnectionLost,
@@ -62,8 +61,7 @@ class Started:
 
     def __init__(self, *errors: RoomException, wait: str = "on") -> None:
         environ = {"TOOLBUS_URL": URL, "TOOLBUS_TOKEN": "e30.e30.t", "TOOLBUS_WAIT": wait}
-        self.room = RoomClient()
-        self.room._settings = RoomSettings.resolve(environ=environ)
+        self._settings = RoomSettings.resolve(environ={**environ, "TOOLBUS_ROOM": "lab"})
         self.errors = list(errors)
         self.at: list[float] = []
 
@@ -76,14 +74,16 @@ class Started:
     async def started(self) -> None:
         await self.start()
 
+    def settings(self) -> RoomSettings:
+        return self._settings
+
     def tried(self, wait: bool | None = None) -> str:
-        return on_virtual_clock(keep_trying(self.start, self.room, wait))
+        return on_virtual_clock(keep_trying(self.start, self.settings, wait))
 
 
 def test_start_is_repeated_with_growing_pauses_and_logged_once_and_each_minute(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(RoomClient, "room", "lab")
     caplog.set_level(logging.WARNING, "toolbus")
     made = Started(*[away(url=URL) for _ in range(40)])
     assert made.tried() == "started"
@@ -100,10 +100,7 @@ def test_start_is_repeated_with_growing_pauses_and_logged_once_and_each_minute(
 @pytest.mark.parametrize(
     ("setting", "wait", "attempts"), [("on", False, 1), ("off", None, 1), ("off", True, 3)]
 )
-def test_argument_wins_over_the_setting(
-    setting: str, wait: bool | None, attempts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RoomClient, "room", "lab")
+def test_argument_wins_over_the_setting(setting: str, wait: bool | None, attempts: int) -> None:
     made = Started(away(), away(), wait=setting)
     if attempts == 1:
         with pytest.raises(Unavailable):
@@ -129,7 +126,7 @@ def test_number_limits_the_wait_and_names_the_last_reason(
         await asyncio.Event().wait()
 
     with pytest.raises(Unavailable) as refused:
-        on_virtual_clock(join(hang if hangs else made.started, made.room, 1))
+        on_virtual_clock(join(hang if hangs else made.started, made.settings, 1))
     reason = "the server did not answer" if hangs else "away"
     assert refused.value.message == f"{reason}; waited for 1 s"
     assert refused.value.details == ({} if hangs else {"url": URL})

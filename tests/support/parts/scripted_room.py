@@ -11,6 +11,7 @@ import pytest
 
 from support.parts.scripted_server import ScriptedConnection, scripted_server
 from toolbus import ApiScope, ChunkStream, RoomClient, RoomException
+from toolbus.room.room import connection_of
 from toolbus.telemetry.tracing import Tracing
 from toolbus.wire import (
     Call,
@@ -101,14 +102,12 @@ class ScriptedRoom:
     @property
     def dropped(self) -> int:
         """The number of frames that no request received."""
-        assert self.room._parts is not None
-        return self.room._parts.pending.dropped
+        return connection_of(self.room).pending.dropped
 
     def at_chunk(self, act: Callable[[], Any]) -> None:
         """Run an action in the same event loop turn in which the room receives the next chunk."""
-        assert self.room._parts is not None
-        table = self.room._parts.pending
-        (runner,) = self.room._parts.calls._runners
+        table = connection_of(self.room).pending
+        (runner,) = connection_of(self.room).calls._runners
         handlers: dict[Any, Any] = runner._handlers
 
         def receive(frame: StreamChunk) -> None:
@@ -121,14 +120,12 @@ class ScriptedRoom:
     @property
     def shares_left(self) -> int:
         """The free bytes of the memory that all streams share."""
-        assert self.room._parts is not None
-        return self.room._parts.pending.budget.free_bytes
+        return connection_of(self.room).pending.budget.free_bytes
 
     @property
     def pending(self) -> set[int]:
         """The ids of unanswered requests."""
-        assert self.room._parts is not None
-        return set(self.room._parts.pending._pending)
+        return set(connection_of(self.room).pending._pending)
 
 
 async def values(chunks: ChunkStream) -> list[Any]:

@@ -14,22 +14,21 @@ from contextlib import AsyncExitStack
 
 from toolbus import RoomClient
 from toolbus.client.connection import Connection
+from toolbus.room.room import connection_of
 
 _AT_ONCE = 50
 
 
 def _line_of(room: RoomClient) -> Connection:
-    assert room._parts is not None
-    line = room._parts.connection._current
+    line = connection_of(room).link._current
     assert line is not None
     return line
 
 
 async def _is_back(room: RoomClient, line: Connection, began: float) -> float:
     """Return how many seconds it took until calls could be sent again."""
-    assert room._parts is not None
     await line.closed.wait()
-    await room._parts.connection.ready()
+    await connection_of(room).link.ready()
     return time.monotonic() - began
 
 

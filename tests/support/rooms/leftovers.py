@@ -25,9 +25,11 @@ from toolbus.client.pending_requests import PendingRequest
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.concurrency.timers import Deadlines
+from toolbus.errors import Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.input_receiver import InputReceiver
 from toolbus.hosting.output_stream import OutputStream
+from toolbus.room.room import connection_of
 from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
 
 __all__ = [
@@ -95,10 +97,11 @@ def _name_of(task: asyncio.Task[Any]) -> str:
 
 def entries_of(room: RoomClient) -> int:
     """Count the unanswered requests in one participant's table."""
-    parts = room._parts
-    if parts is None:
+    connection = connection_of(room)
+    try:
+        return 0 if connection.has_left else len(connection.pending)
+    except Unavailable:  # it was never entered
         return 0
-    return len(parts.pending)
 
 
 def forget_ended(deadlines: Deadlines[Any]) -> None:

@@ -37,7 +37,7 @@ from toolbus import (
     tool,
 )
 from toolbus.auth.keys import KeyRing
-from toolbus.room import connection_calls
+from toolbus.client import caller
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 from toolbus_toolkits.mcp import McpHub, McpToolkit
@@ -481,7 +481,7 @@ async def test_a_server_of_an_older_version_is_never_asked(
     bus: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CALL-32: nothing runs, and the error names the version."""
-    monkeypatch.setattr(connection_calls, "FORWARD_VERSION", 99)
+    monkeypatch.setattr(caller, "FORWARD_VERSION", 99)
     async with (
         hosting(bus.room("host"), hub_of(tmp_path, servers(open=None)), "ann"),
         bus.room("ann") as ann,

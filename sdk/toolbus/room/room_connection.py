@@ -1,0 +1,260 @@
+"""The parts of one connection of a participant, from joining a room to leaving it.
+
+All views of the room share them. After a reconnect they are the same; a client that is entered
+again has new ones. It knows neither `Room` nor `RoomClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
+
+from toolbus.client.call_options import waiting_seconds
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
+from toolbus.client.connection import Connection
+from toolbus.client.local_errors import check_loop, room_closed_error
+from toolbus.client.pending_requests import PendingRequests
+from toolbus.client.reconnecting_connection import (
+    ReconnectingConnection,
+    ReconnectingConnectionOwner,
+)
+from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.hosting.runner import Runner
+from toolbus.room.connection_calls import ConnectionCalls
+from toolbus.room.hosting import Hosting
+from toolbus.room.known_manifests import KnownManifests
+from toolbus.room.published_attributes import PublishedAttributes
+from toolbus.room.registrations import Registrations
+from toolbus.room.subscriptions import Subscriptions
+from toolbus.room.token_renewal import TokenRenewal
+from toolbus.settings import DEFAULT_DRAIN_S, RoomSettings, is_loopback
+from toolbus.telemetry.tracing import Tracing
+from toolbus.tools.call_room import CallRoom
+from toolbus.tools.tool_run import Participant
+from toolbus.wire import Event, Notice, Welcome
+
+if TYPE_CHECKING:  # few programs have a lock file
+    from toolbus.room.lock_file import LockFile
+
+__all__ = ["RoomConnection"]
+
+
+class RoomConnection:
+    """The parts of one connection of a participant.
+
+    Args:
+        client: The participant's `RoomClient`, which views of the room find here.
+        settings: The server, the room and the token.
+        make_room: Makes the room for a call's tool, from this connection, the caller that its
+            nested calls use, the dispatch's id and its deadline by the loop's clock.
+        tracing: Records spans.
+        locked: A lock file or its path; None is that of the settings, and False is none.
+        wait_for_host_s: Seconds that calls wait for a host.
+
+    Raises `ValueError` for a lock file or a time that is not valid.
+    """
+
+    __slots__ = (
+        "attributes",
+        "call_prefix",
+        "caller",
+        "calls",
+        "client",
+        "full_name",
+        "has_left",
+        "hostings",
+        "link",
+        "loop",
+        "manifests",
+        "pending",
+        "registrations",
+        "renewal",
+        "runner",
+        "settings",
+        "subscriptions",
+        "wait_for_host_s",
+        "welcome",
+    )
+
+    def __init__(
+        self,
+        client: object,
+        settings: RoomSettings,
+        make_room: Callable[[RoomConnection, Caller, int, float | None], CallRoom],
+        *,
+        tracing: Tracing,
+        locked: LockFile | str | os.PathLike[str] | Literal[False] | None,
+        wait_for_host_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        handlers: dict[type[Any], Callable[[Any], None]] = {}
+        owner = ReconnectingConnectionOwner(
+            handlers,
+            on_connected=self._on_connected,
+            on_connection_lost=self._on_lost,
+            on_ended=self._on_end,
+            connection_handlers=lambda connection: self.calls.begin(connection),
+            on_replaced=lambda connection: self.calls.finish(connection),
+        )
+        link = ReconnectingConnection(settings, owner)
+        pending = PendingRequests(loop)
+        caller = _caller(locked, settings, link, pending, tracing)
+        self.client: object = client
+        """The participant's `RoomClient`; an object here, as that is above: `client_of` has it."""
+        self.settings: RoomSettings = settings
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.link: ReconnectingConnection = link
+        """The connection to the server, which is made again when it is lost."""
+        self.pending: PendingRequests = pending
+        """The requests that wait for their reply."""
+        self.caller: Caller = caller
+        """Makes calls on the connection for new calls."""
+        self.wait_for_host_s: float = _checked_wait(wait_for_host_s)
+        """Seconds that calls wait for a host, unless one has its own limit."""
+        self.manifests: KnownManifests = KnownManifests()
+        """The manifests that were read."""
+        self.call_prefix: str = secrets.token_hex(8)
+        """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each
+        call. A trace that begins with the call has the same id."""
+        self.runner: Runner = Runner(
+            room_of=partial(make_room, self, caller),
+            room_name=settings.room,
+            tracing=tracing,
+            loop_is_ending=lambda: link.loop_is_ending,
+            owner_of=lambda: self.full_name,
+            wants_error_text=self.wants_error_text,
+        )
+        self.calls: ConnectionCalls = ConnectionCalls(
+            caller, pending, self.runner, partial(make_room, self)
+        )
+        self.registrations: Registrations = Registrations(caller, loop)
+        self.attributes: PublishedAttributes = PublishedAttributes(caller)
+        self.subscriptions: Subscriptions = Subscriptions(caller, loop, lambda: link.is_ready)
+        self.renewal: TokenRenewal = TokenRenewal(settings, link, caller, self._on_facts)
+        self.hostings: dict[tuple[str, bool], Hosting] = {}
+        """What is hosted, by name and whether it is public."""
+        self.welcome: Welcome | None = None
+        """The server's latest welcome, with the facts of the latest token; None before joining."""
+        self.full_name: str = ""
+        """The participant's name once it has joined; records of calls need it after the end too."""
+        self.has_left: bool = False
+        """Whether the participant leaves the room, or has left it."""
+        handlers[Event] = self.subscriptions.on_event
+        handlers[Notice] = self._on_notice
+
+    async def stop(self) -> None:
+        """Leave the room: end the calls that run here, and then the connection."""
+        self.has_left = True
+        try:
+            await self.calls.stop()
+        finally:
+            self.renewal.stop()
+            self.registrations.end()
+            try:
+                await self.link.stop()
+            finally:
+                self.calls.close()
+                self.subscriptions.end(None)
+
+    @property
+    def joined(self) -> Welcome:
+        """The server's latest welcome. Raises `Unavailable` before joining."""
+        if self.welcome is None:
+            raise Unavailable("the room is not joined", executed="no", retryable=False)
+        return self.welcome
+
+    @property
+    def me(self) -> Participant:
+        """The participant as others see it; its id changes with each reconnect."""
+        welcome = self.joined
+        facts = welcome.facts
+        identity = (facts["name"], facts["role"], facts["issuer"], facts.get("alias", ""))
+        return Participant(welcome.participant, *identity)
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds that running calls may take to finish, as the settings say."""
+        drain_s = self.settings.drain_s
+        return DEFAULT_DRAIN_S if drain_s is None else drain_s
+
+    def wants_error_text(self) -> bool:
+        """Whether the server asks hosts for the texts of exceptions; False after the room's end.
+
+        Only a server on this machine may ask: another one would learn what authors of tools kept
+        from it.
+        """
+        if self.has_left or self.welcome is None:
+            return False
+        return self.welcome.facts.get("errors") == "text" and is_loopback(self.settings.url)
+
+    # From the connection
+
+    async def _on_connected(self, welcome: Welcome) -> None:
+        self._check_open()
+        is_return = self.welcome is not None
+        self.welcome = welcome
+        self.full_name = self.me.full_name
+        self.subscriptions.facts = welcome.facts
+        if not is_return:
+            return
+        deadline_at = self.loop.time() + REPLY_TIMEOUT_S
+        await self.attributes.replay(deadline_at)
+        await self.registrations.replay(deadline_at, self.runner.definitions)
+        await self.subscriptions.replay(deadline_at)
+        await self.registrations.retry_unregister()
+
+    def _on_lost(self, connection: Connection) -> None:
+        self.calls.lose(connection)
+        self.renewal.stop_on(connection)
+
+    def _on_end(self) -> None:
+        if not self.has_left:
+            self.registrations.end()
+            self.subscriptions.end(self.link.error)
+
+    def _on_notice(self, notice: Notice) -> None:
+        self.renewal.on_notice(notice)
+        self.registrations.on_notice(notice)
+
+    async def _on_facts(self, facts: dict[str, Any]) -> None:
+        self._check_open()
+        self.welcome = replace(self.joined, facts=facts)
+        await self.subscriptions.regrant(facts)
+
+    def _check_open(self) -> None:
+        """Raise `Unavailable` if the participant leaves, or outside of its event loop."""
+        if self.has_left:
+            raise room_closed_error()
+        check_loop(self.loop)
+
+
+def _caller(
+    locked: LockFile | str | os.PathLike[str] | Literal[False] | None,
+    settings: RoomSettings,
+    link: ReconnectingConnection,
+    pending: PendingRequests,
+    tracing: Tracing,
+) -> Caller:
+    """Make the caller of a client, with its lock file. Raises ValueError if that is not valid."""
+    chosen = settings.lock if locked is None else locked
+    if chosen is None or chosen is False:
+        return Caller(link, pending, tracing)
+    from toolbus.room.lock_file import LockFile
+    from toolbus.room.locked_caller import LockedCaller
+
+    lock = chosen if isinstance(chosen, LockFile) else LockFile.load(chosen)
+    return LockedCaller(link, pending, tracing, lock)
+
+
+def _checked_wait(seconds: Any) -> float:
+    """Return how long calls wait for a host. Raises ValueError if it is not a time."""
+    try:
+        return waiting_seconds(seconds)
+    except InvalidArguments as error:
+        raise ValueError(error.message) from None
