@@ -85,7 +85,7 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
     # A struct as the plan of the call: a frozen dataclass takes a microsecond longer, in each call.
 
     timeout_s: float = DEFAULT_TIMEOUT_S
-    """As `call_seconds` returns it; infinity is no limit."""
+    """As `call_seconds` returns it; infinity means unlimited."""
     participant: str | None = None
     on_behalf_of: str | None = None
     pin: str | None = None

@@ -249,7 +249,7 @@ def serve_command(url: str) -> str:
 
 
 def _reason(url: str, error: BaseException) -> str:
-    numbers = {int(each) for each in _ERRNO.findall(str(error))}
+    numbers = {int(number) for number in _ERRNO.findall(str(error))}
     is_refused = isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED)
     where = ""
     if isinstance(error, UnreachableHost):
@@ -270,5 +270,5 @@ def _reason(url: str, error: BaseException) -> str:
         return "the connection was closed during the handshake"
     if isinstance(error, UnicodeError):
         return "its host, or the one that it redirects to, is not a host name"
-    named = {os.strerror(each) for each in numbers if each > 0}
+    named = {os.strerror(number) for number in numbers if number > 0}
     return ", ".join(sorted(named)) or str(error) or type(error).__name__

@@ -27,8 +27,8 @@ Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 
 def _has_identity(facts: dict[str, Any]) -> bool:
     """Whether the facts of a welcome have what a server sends, in the right types."""
-    texts = (*(facts.get(each) for each in ("name", "issuer", "role")), facts.get("alias", ""))
-    return all(isinstance(each, str) for each in texts) and isinstance(facts.get("api"), dict)
+    texts = (*(facts.get(key) for key in ("name", "issuer", "role")), facts.get("alias", ""))
+    return all(isinstance(text, str) for text in texts) and isinstance(facts.get("api"), dict)
 
 
 class ConnectionOwner(Protocol):

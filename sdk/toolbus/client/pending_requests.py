@@ -156,10 +156,10 @@ class PendingRequests:
         most a hundredth of the time even if deadlines follow each other closely, an end may be late
         by 10 us for each pending request, and by 20 ms at most.
         """
-        for pending in [each for each in self._pending.values() if each.ends_at <= now]:
+        for pending in [request for request in self._pending.values() if request.ends_at <= now]:
             message = "no reply arrived before the deadline"
             self._end(pending, DeadlineExceeded(message, executed=pending.executed))
-        waiting = [each.ends_at for each in self._pending.values()]
+        waiting = [request.ends_at for request in self._pending.values()]
         pause_s = min(len(waiting) * _PAUSE_PER_REQUEST_S, _MAX_PAUSE_S)
         return max(min(waiting, default=inf), now + pause_s)
 
@@ -184,8 +184,8 @@ class PendingRequests:
     async def settled(self, websocket: Any) -> None:
         """Wait until no request that was sent on a connection is pending."""
         while waiting := [
-            each.future.ended() if isinstance(each.future, InboundStream) else each.future
-            for each in self._pending.values()
-            if each.websocket is websocket and not each.future.done()
+            request.future.ended() if isinstance(request.future, InboundStream) else request.future
+            for request in self._pending.values()
+            if request.websocket is websocket and not request.future.done()
         ]:
             await asyncio.wait(waiting)

@@ -157,8 +157,8 @@ class ReconnectingConnection:
         task, self._reconnect_task = self._reconnect_task, None
         try:
             ending = [*self._finishing, *([] if task is None else [task])]
-            for each in ending:
-                each.cancel()
+            for ending_task in ending:
+                ending_task.cancel()
             if ending:
                 await asyncio.wait(ending)
             await asyncio.gather(*(connection.close() for connection in self._connections()))

@@ -298,7 +298,7 @@ def _participant_of(packed: bytes) -> Participant:
 
 def describe_calls(calls: Collection[HostedCall]) -> str:
     """Return the number of calls and their tools: "3 calls (work.hold x2, work.nap)"."""
-    counts = Counter(each.method for each in tuple(calls))
+    counts = Counter(call.method for call in tuple(calls))
     names = ", ".join(
         name if count == 1 else f"{name} x{count}" for name, count in sorted(counts.items())
     )

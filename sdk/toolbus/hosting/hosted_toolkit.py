@@ -56,10 +56,10 @@ def _are_strings(values: Any) -> bool:
     return is_list and all(isinstance(value, str) for value in values)
 
 
-def _kept_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:
-    for each in reversed(former):
-        if tool in each.toolkit.tools:
-            return each.limits.get(tool.name, NO_LIMITS)
+def _inherited_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:
+    for hosted in reversed(former):
+        if tool in hosted.toolkit.tools:
+            return hosted.limits.get(tool.name, NO_LIMITS)
     return limits_of(tool)
 
 
@@ -91,7 +91,7 @@ class HostedToolkit:
         return (self.toolkit.name, self.public)
 
     def __post_init__(self, former: Sequence[HostedToolkit]) -> None:
-        found = {tool.name: _kept_limits(tool, former) for tool in self.toolkit.tools}
+        found = {tool.name: _inherited_limits(tool, former) for tool in self.toolkit.tools}
         self.limits = {name: limits for name, limits in found.items() if limits != NO_LIMITS}
 
     def limit_to(self, first: float, last: float) -> None:

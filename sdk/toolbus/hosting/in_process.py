@@ -219,7 +219,7 @@ class InProcessToolkit:
         """Start a sync function; there are as many threads as the tools may use at a time."""
         if self._threads is None:
             slots = (limits.slots for limits in self._limits.values())
-            asked_for = sum(each.count for each in slots if each is not None)
+            asked_for = sum(slot.count for slot in slots if slot is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
         return self._loop.run_in_executor(self._threads, function)
 

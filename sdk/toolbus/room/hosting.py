@@ -132,8 +132,8 @@ class Hosting:
         await old.drained()
         async with self._changing:
             self._living.remove(old)
-            kept = {tool for each in self._living for tool in each.toolkit.tools}
-            await self._stop(tool for tool in old.toolkit.tools if tool not in kept)
+            in_use = {tool for hosted in self._living for tool in hosted.toolkit.tools}
+            await self._stop(tool for tool in old.toolkit.tools if tool not in in_use)
         self._retiring.pop(old)
 
     async def _end(self) -> None:
@@ -177,7 +177,7 @@ def find_hosting(hostings: Mapping[Key, Hosting], toolkit: Toolkit) -> Hosting:
     """
     if not isinstance(toolkit, Toolkit):
         raise TypeError(f"replace takes one Toolkit, not {type(toolkit).__name__}")
-    found = [each for key, each in hostings.items() if key[0] == toolkit.name]
+    found = [hosting for key, hosting in hostings.items() if key[0] == toolkit.name]
     if len(found) == 1:
         return found[0]
     if found:

@@ -11,7 +11,7 @@ from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["KnownManifest", "KnownManifests"]
 
-_MAX_KEPT = 512
+_MAX_MANIFESTS = 512
 _MAX_USABLE = 4_096
 
 
@@ -58,7 +58,7 @@ class KnownManifests:
         manifest = ToolkitManifest.model_validate(body)
         self._known.pop(key, None)
         if len(manifest.tools) == len(info.tools):
-            if len(self._known) >= _MAX_KEPT:
+            if len(self._known) >= _MAX_MANIFESTS:
                 del self._known[next(iter(self._known))]
             self._known[key] = KnownManifest(info.digest, info.tools, manifest)
         return manifest

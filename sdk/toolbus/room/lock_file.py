@@ -72,7 +72,7 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
     def of(cls, info: ToolkitInfo, manifest: ToolkitManifest) -> LockedToolkit:
         """Make an entry from what a proxy has: `of(proxy.info, proxy.manifest)`."""
         fields = manifest.model_dump(mode="json", exclude_defaults=True)
-        tools = {each.pop("name"): each for each in fields.pop("tools", ())}
+        tools = {tool.pop("name"): tool for tool in fields.pop("tools", ())}
         return cls(
             name=fields.pop("name"),
             public=info.public,
@@ -177,18 +177,19 @@ class LockFile:
 
     def to_text(self) -> str:
         """Return the content of the file: JSON; invisible characters are escaped."""
-        content = {"lock": 1, "toolkits": [_fields_of(each) for each in self.toolkits]}
+        content = {"lock": 1, "toolkits": [_fields_of(toolkit) for toolkit in self.toolkits]}
         return json_text(content, indent=2, sort_keys=True) + "\n"
 
     def updated(
         self, toolkits: Iterable[LockedToolkit], *, without: Iterable[LockedToolkit] = ()
     ) -> LockFile:
         """Return a lock file with some toolkits added or replaced, and others left out."""
-        left_out = {_slot(each) for each in without}
-        by_slot = {_slot(each): each for each in self.toolkits if _slot(each) not in left_out}
-        by_slot |= {_slot(each): each for each in toolkits}
+        left_out = {_slot(entry) for entry in without}
+        by_slot = {_slot(entry): entry for entry in self.toolkits if _slot(entry) not in left_out}
+        by_slot |= {_slot(entry): entry for entry in toolkits}
         ordered = sorted(
-            by_slot.values(), key=lambda each: (each.name, not each.public, each.owner, each.issuer)
+            by_slot.values(),
+            key=lambda entry: (entry.name, not entry.public, entry.owner, entry.issuer),
         )
         return LockFile(tuple(ordered), self.path)
 
@@ -197,7 +198,7 @@ class LockFile:
 
         The entry of a public toolkit is the public one of its name, of any owner.
         """
-        return next((each for each in self.toolkits if _slot(each) == _slot(current)), None)
+        return next((entry for entry in self.toolkits if _slot(entry) == _slot(current)), None)
 
     def check(self, info: ToolkitInfo, manifest: ToolkitManifest) -> LockedToolkit:
         """Return the entry of a toolkit that has the locked owner and definition.

@@ -73,9 +73,9 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
 def documentation_of(tool: ToolManifest) -> str:
     """Return the description of a tool and of its parameters, escaped and bounded."""
     described = [
-        f"    {one_line(name, _MAX_LINE_CHARS)}: {one_line(each['description'], _MAX_LINE_CHARS)}"
-        for name, each in [*_properties(tool.input_schema).items()][:_MAX_PARAMETERS]
-        if isinstance(each, dict) and isinstance(each.get("description"), str)
+        f"    {one_line(name, _MAX_LINE_CHARS)}: {one_line(schema['description'], _MAX_LINE_CHARS)}"
+        for name, schema in [*_properties(tool.input_schema).items()][:_MAX_PARAMETERS]
+        if isinstance(schema, dict) and isinstance(schema.get("description"), str)
     ]
     lines = [tool.description, *(["", "Args:", *described] if described else [])]
     return printable("\n".join(lines).strip(), _MAX_DOC_CHARS)
@@ -100,12 +100,12 @@ def _annotation(schema: Any, depth: int = 0) -> Any:
         return Any
     for keyword in ("anyOf", "oneOf"):
         if isinstance(branches := schema.get(keyword), list) and "type" not in schema:
-            return _union(_annotation(each, depth + 1) for each in branches[:_MAX_BRANCHES])
+            return _union(_annotation(branch, depth + 1) for branch in branches[:_MAX_BRANCHES])
     kind = schema.get("type")
     if isinstance(kind, list):
         # Each name once: an array of an array of 16 equal names would be read thousands of times.
-        names = dict.fromkeys(each for each in kind[:_MAX_BRANCHES] if isinstance(each, str))
-        return _union(_annotation({**schema, "type": each}, depth + 1) for each in names)
+        names = dict.fromkeys(name for name in kind[:_MAX_BRANCHES] if isinstance(name, str))
+        return _union(_annotation({**schema, "type": name}, depth + 1) for name in names)
     if kind == "array":
         item = _annotation(schema.get("items"), depth + 1)
         return list[item]  # type: ignore[valid-type]
@@ -120,4 +120,4 @@ def _union(types: Iterable[Any]) -> Any:
     # `None | None` is no type, and `Any | int` says no more than Any.
     if not found or Any in found or found == [None]:
         return found[0] if found == [None] else Any
-    return reduce(or_, [type(None) if each is None else each for each in dict.fromkeys(found)])
+    return reduce(or_, [type(None) if kind is None else kind for kind in dict.fromkeys(found)])

@@ -67,10 +67,10 @@ class PublishedAttributes:
             RoomException: The request failed.
         """
         offered = tuple(builders) if isinstance(builders, Iterable) else (None,)
-        if not all(isinstance(each, BuilderInfo) for each in offered):
+        if not all(isinstance(builder, BuilderInfo) for builder in offered):
             maker = "toolbus.turns.builders.builder_infos"
             raise InvalidArguments(f"builders are offered as BuilderInfo: {maker} makes them")
-        packed = packed_json("offer", [each.to_wire() for each in offered])
+        packed = packed_json("offer", [builder.to_wire() for builder in offered])
         offers: list[dict[str, Any]] = unpack_body(packed)
         try:
             await self._caller.request(Builders, {"offer": offers})

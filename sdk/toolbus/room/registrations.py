@@ -363,7 +363,9 @@ class Registrations:
         self._retrying.pop(registration, None)
 
     def _is_wanted(self, key: tuple[str, bool]) -> bool:
-        return key in self._adding or any(each.hosted.key == key for each in self._active)
+        return key in self._adding or any(
+            registration.hosted.key == key for registration in self._active
+        )
 
     async def _register_once(
         self, registration: Registration, deadline_at: float, definitions: Definitions

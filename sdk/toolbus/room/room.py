@@ -315,7 +315,7 @@ class Room:
                 once input was taken.
             wait_for_host_s: Seconds to wait for a host, as in `invoke`.
             stall_timeout_s: Seconds without a chunk, input or progress although the tool could
-                send; then the stream ends with `StreamStalled`. None is no limit. An input may
+                send; then the stream ends with `StreamStalled`. None means unlimited. An input may
                 pause for that time too, at most 300 s. A stream that is not read ends after 30 s,
                 whatever this is.
             on_progress: A plain function that gets the value of each progress.

@@ -65,7 +65,9 @@ class Subscriptions:
         """
         is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
         chosen = list(topics) if is_list else []
-        if not chosen or not all(isinstance(each, str) and each in EVENT_TOPICS for each in chosen):
+        if not chosen or not all(
+            isinstance(topic, str) and topic in EVENT_TOPICS for topic in chosen
+        ):
             raise InvalidArguments(f"topics must be among {', '.join(sorted(EVENT_TOPICS))}")
         queue: EventQueue[RoomEvent] = EventQueue(chosen, lambda _: RoomEvent("missed"))
         async with self._reading(self._readers, queue):
@@ -122,7 +124,7 @@ class Subscriptions:
         if topics == self._topics:
             return
         before = set(self._topics or ())
-        readers = [each for each in self._readers if each.topics & before]
+        readers = [reader for reader in self._readers if reader.topics & before]
         try:
             await ask(Subscribe, topics, **options)
         except BaseException as error:
@@ -130,8 +132,8 @@ class Subscriptions:
                 self._topics = None  # the server may have changed it
             raise
         self._topics = topics
-        for each in readers:  # events that the server had not sent yet are lost
-            each.put(RoomEvent("missed"))
+        for reader in readers:  # events that the server had not sent yet are lost
+            reader.put(RoomEvent("missed"))
 
     def _wanted(self) -> list[str]:
         wanted: set[str] = set()

@@ -142,7 +142,7 @@ class GracefulShutdown:
 
     def log_pending_calls(self) -> None:
         """Log how many calls are running, how long they may take, and how to exit at once."""
-        left = [each for each in self._calls if not each.ended]
+        left = [call for call in self._calls if not call.ended]
         if left:
             _logger.warning(
                 "stopping: waiting up to %g s for %s; a second signal stops at once",
@@ -160,7 +160,7 @@ class GracefulShutdown:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_THREADS_S):
-                for hosted in {each.hosted for each in self._calls}:
+                for hosted in {call.hosted for call in self._calls}:
                     await hosted.drained()
         if self._calls:
             self._exit_without_calls()

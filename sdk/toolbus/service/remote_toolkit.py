@@ -188,7 +188,7 @@ def flushing(send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit])
         send_spans: Sends spans; None if none are recorded.
         toolkits: The toolkits.
     """
-    stores = {each.records for each in toolkits if each.records is not None}
+    stores = {toolkit.records for toolkit in toolkits if toolkit.records is not None}
 
     def flush() -> None:
         for records in stores:
@@ -274,9 +274,9 @@ async def _serve(
 def _add_log_filters(toolkits: Iterable[Toolkit]) -> None:
     """Filter what this process logs, to its end: the last records may hold a secret too."""
     handlers = [*logging.root.handlers, *filter(None, [logging.lastResort])]
-    for each in (found for toolkit in toolkits for found in toolkit.log_filters):
+    for log_filter in (found for toolkit in toolkits for found in toolkit.log_filters):
         for handler in handlers:
-            handler.addFilter(each)
+            handler.addFilter(log_filter)
 
 
 @asynccontextmanager
@@ -331,7 +331,7 @@ async def _wait_for_stop(end: GracefulShutdown, room: RoomClient) -> None:
     try:
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in waiting:
-            each.cancel()
-    for each in done:
-        each.result()
+        for task in waiting:
+            task.cancel()
+    for task in done:
+        task.result()
