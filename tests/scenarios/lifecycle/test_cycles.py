@@ -87,8 +87,8 @@ def ours(server: TestServer, host: RoomClient) -> Counter[str]:
     assert entries_of(host) == 0
     gc.collect()
     objects = gc.get_objects()
-    identities = {each for each in objects if isinstance(each, Identity)}
-    kinds = [type(each) for each in objects if not isinstance(each, Identity)]
+    identities = {found for found in objects if isinstance(found, Identity)}
+    kinds = [type(found) for found in objects if not isinstance(found, Identity)]
     kinds += [Identity] * len(identities)
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
     return Counter(name for name in names if name.startswith("toolbus"))

@@ -49,10 +49,10 @@ def test_a_rule_file_is_tried_on_files_of_a_host(tmp_path: Path) -> None:
         assert tried("files.grep", "pattern=x").startswith('deny: The rule deny files "*.lock"')
         assert tried("files.grep", "pattern=x", "path=src").startswith("allow: files.grep changes")
 
-        said = toolbus.value_here(
+        assessment = toolbus.value_here(
             "call", "files.write", "path=new/x.md", "text=x", "--assess", "--json"
         )
-        assert said["within_workdir"] is True
-        assert said["message"] == "makes `new/x.md`, with 1 line, and the folder `new`"
-        assert said["preview"].startswith("--- /dev/null\n+++ new/x.md\n")
+        assert assessment["within_workdir"] is True
+        assert assessment["message"] == "makes `new/x.md`, with 1 line, and the folder `new`"
+        assert assessment["preview"].startswith("--- /dev/null\n+++ new/x.md\n")
         assert not (tmp_path / "new").exists()

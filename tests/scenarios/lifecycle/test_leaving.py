@@ -76,7 +76,7 @@ async def test_a_toolkit_that_is_stopped_and_started_again_fails_no_call() -> No
             for _ in range(2):
                 await load.goes_on()
                 await leaves.stop()
-                assert [each.hosts for each in await listed(alice)] == [1]
+                assert [toolkit.hosts for toolkit in await listed(alice)] == [1]
                 await leaves.start(two)
         await leaves.stop()
         await stays.stop()
@@ -189,9 +189,9 @@ async def test_participant_that_reconnects_with_fewer_grants_hosts_only_allowed_
         public, private = Toolkit("work", [nap]), Toolkit("mine", [nap])
         old = server.room("host", instance="one")
         async with old, old.host(public), old.host(private, public=False, shared_with=["*"]):
-            assert [each.name for each in await listed(alice)] == ["mine", "work"]
+            assert [toolkit.name for toolkit in await listed(alice)] == ["mine", "work"]
             async with server.room("host", instance="one", api=less):
-                assert [each.name for each in await listed(alice)] == ["mine"]
+                assert [toolkit.name for toolkit in await listed(alice)] == ["mine"]
                 with pytest.raises(PermissionDenied):
                     await old.closed()
 

@@ -61,7 +61,9 @@ async def test_a_host_whose_connection_is_cut_without_a_close_is_gone_within_the
             error = await running
             assert isinstance(error, HostLost)
             assert error.executed == "maybe"
-            assert [(each.name, each.hosts) for each in await listed(alice)] == [("work", 0)]
+            assert [(toolkit.name, toolkit.hosts) for toolkit in await listed(alice)] == [
+                ("work", 0)
+            ]
             absent = await error_of_call(alice, "work.wait")
             assert isinstance(absent, NoHost)
             assert absent.executed == "no"
@@ -93,7 +95,7 @@ async def test_a_frozen_host_is_declared_dead_and_reconnects_by_itself(
             assert lost.value.executed == "maybe"
             assert (await entered).executed == "maybe"  # dispatched, whether it was read or not
             assert host.count("began wait") == 0
-            assert [each.hosts for each in await listed(alice)] == [0]
+            assert [toolkit.hosts for toolkit in await listed(alice)] == [0]
             host.go_on()
             await until_hosts(alice, "work", 1)
             after = connection_of(server, "host").participant
@@ -125,7 +127,7 @@ async def test_late_replies_of_a_host_declared_dead_are_dropped() -> None:
             await host.flush()
             assert await rest_of(host) == b""  # answered is none of it
         async with raw_participant(server, "host", instance="one", epoch=2) as back:
-            assert [each.name for each in await listed(alice)] == ["echo"]
+            assert [toolkit.name for toolkit in await listed(alice)] == ["echo"]
             assert (await listed(alice))[0].hosts == 0
             await ask(back, offer(generation=1))
             assert (await listed(alice))[0].hosts == 1
@@ -185,9 +187,9 @@ async def test_a_broadcast_reaches_99_while_the_hundredth_does_not_read() -> Non
             name = "slow" if via else f"ear{number}"
             listeners.append(Listener(await out.enter_async_context(server.room(name, via=via))))
         listening = []
-        for each in listeners:
+        for listener in listeners:
             is_ready = asyncio.Event()
-            listening.append(tasks.create_task(each.listen(is_ready)))
+            listening.append(tasks.create_task(listener.listen(is_ready)))
             await is_ready.wait()
         async with asyncio.timeout(60):
             await broadcast_to(sender, listeners)
@@ -198,7 +200,7 @@ async def test_a_broadcast_reaches_99_while_the_hundredth_does_not_read() -> Non
             await broadcast_to(sender, listeners[1:])
         assert to_slow.is_open  # it was slow throughout
         assert to_slow._ensure_queue().bytes > 3 * MIB
-        assert all(each.received.empty() for each in listeners)
+        assert all(listener.received.empty() for listener in listeners)
         proxy.reset()
         for task in listening:
             task.cancel()

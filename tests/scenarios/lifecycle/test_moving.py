@@ -210,9 +210,9 @@ async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None
                 received = await anext(events)
             assert received.message is not None
             assert received.message.body == "still there?"
-        people = {each.name: each.attributes for each in await bob.participants()}
+        people = {person.name: person.attributes for person in await bob.participants()}
         assert people == {"alice": {"status": "busy"}, "bob": {}}
-        assert [each.name for each in await bob.list_builders("alice")] == ["kit"]
+        assert [builder.name for builder in await bob.list_builders("alice")] == ["kit"]
 
 
 async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_calls() -> None:
@@ -302,7 +302,7 @@ async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -
             assert not fresh.done()
             work.go.set()
             assert await fresh == "held"
-            assert [each.name for each in await listed(alice)] == ["work"]
+            assert [toolkit.name for toolkit in await listed(alice)] == ["work"]
 
 
 async def test_client_sends_drain_on_the_old_connection_after_the_new_one_is_complete() -> None:

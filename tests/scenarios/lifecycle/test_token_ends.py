@@ -138,7 +138,7 @@ async def test_the_expiry_of_a_token_whose_participant_has_left_has_no_effect(
                 pass
             assert await boss.admin("kick", room="lab", participant="out") == {"closed": 1}
             assert await other.close_code() == 4401
-            assert [each["name"] for each in (await boss.admin("rooms"))["rooms"]] == [hall]
+            assert [room["name"] for room in (await boss.admin("rooms"))["rooms"]] == [hall]
 
 
 async def test_joining_with_a_token_that_has_expired_says_so(server: TestServer) -> None:

@@ -116,7 +116,7 @@ async def test_reader_of_events_gets_the_reason_when_a_token_given_as_a_string_e
     ):
         with pytest.raises(PermissionDenied, match="a token given as a string cannot be renewed"):
             await anext(events)
-        assert [each async for each in events] == []
+        assert [event async for event in events] == []
 
 
 @pytest.mark.parametrize(

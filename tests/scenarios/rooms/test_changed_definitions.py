@@ -70,9 +70,10 @@ def test_replica_with_another_docstring_gets_no_call_until_the_others_are_gone(
     with hosts[0][0].hosting(*hosts[0][1]) as one, hosts[1][0].hosting(*hosts[1][1]) as two:
         with hosts[2][0].hosting(*hosts[2][1]) as three:
             assert service.served_by() <= {"one", "two"}
-            assert [(each["hosts"], each["last_call_ms"]) for each in service.reserve()] == [
-                (1, None)
-            ]
+            assert [
+                (definition["hosts"], definition["last_call_ms"])
+                for definition in service.reserve()
+            ] == [(1, None)]
             for running in (one, two):
                 assert running.end().code == 0
             assert service.served_by() == {"three"}
@@ -133,7 +134,7 @@ def test_flags_take_over_from_a_higher_version_or_refuse_to_start_beside_it(
             assert service.served_by() == {"higher"}
             with lower[0].hosting(*lower[1], "--supersede"):
                 assert service.served_by() == {"lower"}
-                assert [each["hosts"] for each in service.reserve()] == [2]
+                assert [definition["hosts"] for definition in service.reserve()] == [2]
 
 
 def words(text: str = "", version: str = "", supersede: bool | None = None) -> RemoteToolkit:
@@ -151,8 +152,11 @@ async def until_definitions(room: RoomClient, *texts: str) -> None:
     """Wait until these definitions have hosts: the one that serves, then those in reserve."""
     async with room.events(["toolkits"]) as events:
         while True:
-            listed = [each async for each in room.toolkits()]
-            kits = [(each.version, *(kept.version for kept in each.reserve)) for each in listed]
+            listed = [toolkit async for toolkit in room.toolkits()]
+            kits = [
+                (toolkit.version, *(other.version for other in toolkit.reserve))
+                for toolkit in listed
+            ]
             if kits == [texts]:
                 return
             await anext(events)
@@ -195,7 +199,7 @@ async def test_host_learns_what_serves_instead_of_it_and_when_it_serves_again(
             await until_definitions(alice, "2", "1")
         await until_definitions(alice, "1")
         await one.call("words.who")  # the notices were sent before its reply
-    logged = [each for each in caplog.records if each.name == "toolbus.room.registrations"]
+    logged = [record for record in caplog.records if record.name == "toolbus.room.registrations"]
     for record, (level, text) in zip(
         logged,
         (

@@ -49,7 +49,7 @@ async def lose_only_participant(server: TestServer, room: str = "lab") -> None:
 async def check_reserved(late: RoomClient, tool: str = "echo.say") -> None:
     """Check that a name is reserved for another participant."""
     name = tool.partition(".")[0]
-    assert [(each.name, each.hosts) for each in await listed(late)] == [(name, 0)]
+    assert [(toolkit.name, toolkit.hosts) for toolkit in await listed(late)] == [(name, 0)]
     with pytest.raises(NoHost) as absent:
         await late.invoke(tool, retry=False)
     assert (absent.value.executed, absent.value.retryable) == ("no", True)
@@ -86,7 +86,9 @@ async def test_owner_returns_to_an_empty_room_with_its_generation() -> None:
         async with raw_participant(server, "host", epoch=2) as host:
             assert (await ask(host, offer(generation=1)))["generation"] == 1
             async with server.room("late") as late:
-                assert [(each.name, each.hosts) for each in await listed(late)] == [("echo", 1)]
+                assert [(toolkit.name, toolkit.hosts) for toolkit in await listed(late)] == [
+                    ("echo", 1)
+                ]
 
 
 async def test_names_in_empty_rooms_are_bounded_and_those_of_the_first_room_are_freed(
@@ -146,26 +148,26 @@ async def lose_host_of(server: TestServer, room: str, text: str = "x") -> None:
         await asyncio.sleep(0)
 
 
-def kept_manifest_bytes() -> int:
+def stored_manifest_bytes() -> int:
     """Measure the packed manifests that exist in this process."""
     gc.collect()
-    found = [each for each in gc.get_objects() if isinstance(each, Definition)]
-    return sum(len(each.packed) for each in found)
+    found = [definition for definition in gc.get_objects() if isinstance(definition, Definition)]
+    return sum(len(definition.packed) for definition in found)
 
 
-async def test_names_in_empty_rooms_are_kept_without_manifests_up_to_a_limit_of_their_owner(
+async def test_names_in_empty_rooms_are_stored_without_manifests_up_to_a_limit_of_their_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-18: rooms of one identity; the name of another one is kept beside them."""
     monkeypatch.setattr(identity_usage, "MAX_PARKED_NAMES", 5)
     async with asyncio.timeout(TIME_S), running_server() as server:
-        before = kept_manifest_bytes()
+        before = stored_manifest_bytes()
         for number in range(20):
             await lose_host_of(server, f"r{number}")
         await lose_only_participant(server)
         hub = server.server.hub
         assert len(hub.parked) == 6
-        assert kept_manifest_bytes() - before < 20_000
+        assert stored_manifest_bytes() - before < 20_000
         assert hub.usages.of(Identity("toolbus-test", "mallory")).manifest_bytes == 0
         async with server.room("late", room="r5") as late:
             assert await listed(late) == []
@@ -198,14 +200,14 @@ async def test_redis_keeps_names_in_empty_rooms_without_manifests_up_to_a_limit_
         for number in range(20):
             await lose_host_of(here, f"r{number}")
         wanted = {f"r{number}" for number in range(5)}
-        while (kept := await kept_by_room(redis)).keys() != wanted:  # noqa: ASYNC110
+        while (stored := await stored_by_room(redis)).keys() != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        assert max(kept.values()) < 1_000
+        assert max(stored.values()) < 1_000
         async with there.room("late", room="r4") as late:
             await check_reserved(late, "big.run")
 
 
-async def kept_by_room(redis: RedisServer) -> dict[str, int]:
+async def stored_by_room(redis: RedisServer) -> dict[str, int]:
     """Return the rooms of which Redis has anything, with the bytes of all their facts."""
     sizes = dict[str, int]()
     async with Redis.from_url(redis.url, driver_info=None) as client:

@@ -65,7 +65,7 @@ async def server() -> AsyncIterator[TestServer]:
 
 async def lock_of(room: RoomClient, *names: str) -> LockFile:
     proxies = [await room.toolkit(name) for name in names]
-    return LockFile().updated(LockedToolkit.of(each.info, each.manifest) for each in proxies)
+    return LockFile().updated(LockedToolkit.of(proxy.info, proxy.manifest) for proxy in proxies)
 
 
 def locked(here: TestServer, lock: LockFile | str | Path, name: str = "agent") -> RoomClient:
@@ -77,8 +77,8 @@ async def hosted(room: RoomClient, *toolkits: Toolkit) -> AsyncIterator[None]:
     """Host toolkits in a room that is entered here."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(room)
-        for each in toolkits:
-            await stack.enter_async_context(room.host(each))
+        for toolkit in toolkits:
+            await stack.enter_async_context(room.host(toolkit))
         yield
 
 
@@ -126,7 +126,7 @@ async def test_a_lock_file_from_before_the_second_issuer_still_names_the_owner()
         async with RoomClient(here.url, room="lab", token=token.to_jwt(OTHER)) as owner:
             async with owner.host(WORDS):
                 lock = await lock_of(room, "words")
-                former = LockFile().updated(each.with_alias("") for each in lock.toolkits)
+                former = LockFile().updated(toolkit.with_alias("") for toolkit in lock.toolkits)
                 async with locked(here, former) as agent:
                     assert await every_way(agent) == []
     assert '"alias": "other"' in lock.to_text()
@@ -158,7 +158,7 @@ async def test_toolkit_that_differs_is_refused_in_every_way(
         async with hosted(host, toolkit), locked(here, lock) as agent:
             refusals = await every_way(agent)
             assert len(refusals) == 7
-            assert all({difference, "no"} <= {*each.splitlines()} for each in refusals)
+            assert all({difference, "no"} <= {*refusal.splitlines()} for refusal in refusals)
 
 
 async def test_toolkit_outside_the_lock_file_is_refused_in_every_way() -> None:
@@ -180,7 +180,7 @@ async def test_toolkit_that_changes_after_the_first_call_is_refused(
             await agent.__aenter__()
             assert await agent.call("words.count", text="a b") == 2
             async with agent.stream("words.split", {"text": "a b"}) as chunks:
-                assert [each.value async for each in chunks] == ["a", "b"]
+                assert [chunk.value async for chunk in chunks] == ["a", "b"]
         await until_hosts(room, "words", 0)
         async with hosted(here.room(owner), toolkit):
             for _ in range(2):

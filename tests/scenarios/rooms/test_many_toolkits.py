@@ -62,7 +62,7 @@ async def pages(client: RawClient, **options: Any) -> AsyncIterator[list[str]]:
         body = await page(client, cursor, **options)
         assert len(body["toolkits"]) <= 100
         assert len(pack_body(body)) < PAGE_BYTES + 64 * 1024
-        yield [each["name"] for each in body["toolkits"]]
+        yield [toolkit["name"] for toolkit in body["toolkits"]]
         cursor = body["cursor"]
         if cursor is None:
             return
@@ -124,7 +124,7 @@ async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_ord
                 grown = memory_bytes() - before
                 assert grown < TOOLKITS * BYTES_PER_TOOLKIT, f"{grown} bytes"
                 async with server.room("bob") as bob:
-                    assert [each.name for each in await listed(bob)] == NAMES
+                    assert [toolkit.name for toolkit in await listed(bob)] == NAMES
                     assert len(await listed(bob, "to 99")) == 111
                 await check_searches(reader)
                 await check_memory_of_a_page(reader)

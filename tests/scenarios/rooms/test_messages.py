@@ -62,7 +62,7 @@ async def test_a_message_reaches_every_connection_of_a_name_that_listens(
         assert await say(ann, "bob", "first") == 2
         ann.send_frame(Send(1, "ann", "to-myself", NOTE))
         assert await received(ann) == ["to-myself"]
-        assert [await received(each) for each in (one, two, deaf, carl)] == [
+        assert [await received(reader) for reader in (one, two, deaf, carl)] == [
             ["first"],
             ["first"],
             [],
@@ -84,7 +84,7 @@ async def test_a_broadcast_reaches_all_subscribers_except_the_sender(server: Tes
         await listen(ann, twin, bob)
         assert await say(ann, None, "to-all") == 2
         assert await say(deaf, None, "from-deaf") == 3
-        assert [await received(each) for each in (ann, twin, bob, deaf)] == [
+        assert [await received(reader) for reader in (ann, twin, bob, deaf)] == [
             ["from-deaf"],
             ["to-all", "from-deaf"],
             ["to-all", "from-deaf"],
@@ -203,7 +203,7 @@ async def greet_participants(context: ToolContext, name: str) -> list[str]:
     await context.room.send(name, "greeting", {"from": context.caller.name})
     assert await context.room.list_builders(participant=name) == []
     await context.room.broadcast("done")
-    return [each.name for each in await context.room.participants()]
+    return [participant.name for participant in await context.room.participants()]
 
 
 async def test_messages_are_read_and_sent_through_the_sdk_also_by_a_tool(

@@ -38,12 +38,14 @@ from toolbus_server.testing import TestServer
 
 async def names_in(client: RawClient, **options: Any) -> list[str]:
     page = await ask(client, Participants(900, options))
-    return [each["name"] for each in page["participants"]]
+    return [participant["name"] for participant in page["participants"]]
 
 
 async def own_entry(client: RawClient) -> dict[str, Any]:
     page = await ask(client, Participants(901, {}))
-    return next(each for each in page["participants"] if each["id"] == id_of(client))
+    return next(
+        participant for participant in page["participants"] if participant["id"] == id_of(client)
+    )
 
 
 async def listen(client: RawClient, *topics: str) -> None:
@@ -70,7 +72,7 @@ async def test_participants_are_listed_by_name_with_the_presence_grant(server: T
         assert (await refusal(eve, Participants(1, {}))).code == "permission_denied"
         page = await ask(carl, Participants(1, {}))
         listed, twins = page["participants"], sorted([id_of(bob), id_of(twin)])
-        assert [each["id"] for each in listed] == [*twins, id_of(carl), id_of(eve)]
+        assert [participant["id"] for participant in listed] == [*twins, id_of(carl), id_of(eve)]
         assert page["cursor"] is None
         since = listed[2].pop("since")
         assert abs(since / 1000 - server.server.admission._now()) < 60
@@ -91,7 +93,7 @@ async def test_pages_of_participants_follow_each_other(server: TestServer) -> No
         found, cursor = list[str](), None
         for _ in range(4):
             page = await ask(client, Participants(1, {"limit": 1, "cursor": cursor}))
-            found += [each["name"] for each in page["participants"]]
+            found += [participant["name"] for participant in page["participants"]]
             cursor = page["cursor"]
         assert (found, cursor) == (["a", "b", "c", "d"], None)
         assert await names_in(client, limit=0) == ["a"]
@@ -105,10 +107,10 @@ async def test_a_page_of_talkative_participants_ends_early_and_none_is_left_out(
     """PEOPLE-1."""
     async with AsyncExitStack() as stack:
         for number in range(20):
-            each = await stack.enter_async_context(raw_participant(server, f"p{number:02}"))
-            await ask(each, Attributes(1, {"words": "x" * 16_000}))
+            connection = await stack.enter_async_context(raw_participant(server, f"p{number:02}"))
+            await ask(connection, Attributes(1, {"words": "x" * 16_000}))
         room = await stack.enter_async_context(server.room("zoe"))
-        assert 1 < len(await names_in(each)) < 20
+        assert 1 < len(await names_in(connection)) < 20
         listed = await room.participants()
         assert [person.name for person in listed] == [*(f"p{n:02}" for n in range(20)), "zoe"]
 
@@ -206,11 +208,11 @@ async def test_joins_changes_and_leaves_cause_events(server: TestServer) -> None
         await listen(dan, "participants")
         for first in (1, 4):
             async with raw_participant(server, "bob") as bob:
-                joined = [await each.next_event() for each in (carl, dan)]
+                joined = [await reader.next_event() for reader in (carl, dan)]
                 await ask(bob, offer(public=False))  # no event for either: it is bob's alone
                 await ask(bob, Attributes(2, {"status": "busy"}))
-                changed = [await each.next_event() for each in (carl, dan)]
-            left = [await each.next_event() for each in (carl, dan)]
+                changed = [await reader.next_event() for reader in (carl, dan)]
+            left = [await reader.next_event() for reader in (carl, dan)]
             for number, (name, attributes, events) in enumerate(
                 [
                     ("participant_joined", {}, joined),
@@ -261,9 +263,9 @@ async def test_many_registrations_at_once_arrive_in_one_event(
     """EVENT-3."""
     flushes, flush = list[int](), feed.EventFeed._flush
 
-    def counted(each: feed.EventFeed) -> Iterator[None]:
+    def counted(event_feed: feed.EventFeed) -> Iterator[None]:
         flushes.append(1)
-        return flush(each)
+        return flush(event_feed)
 
     monkeypatch.setattr(room_changes, "COALESCE_S", 5.0)  # longer than 50 joins take
     monkeypatch.setattr(feed.EventFeed, "_flush", counted)
@@ -347,11 +349,11 @@ async def test_toolkits_that_a_newer_token_shows_or_hides_cause_events(server: T
         grants = ApiScope(agents=AgentsGrant(use_tools=True, deny=["weather"]))
         await ask(eve, Refresh(2, server.token("eve", api=grants, role="guard")))
         events = [await eve.next_event() for _ in range(2)]
-        assert {(each.name, each.data["toolkit"]["name"]) for each in events} == {
+        assert {(event.name, event.data["toolkit"]["name"]) for event in events} == {
             ("toolkit_removed", "weather"),
             ("toolkit_added", "vault"),
         }
-        assert [each.number for each in events] == [1, 2]
+        assert [event.number for event in events] == [1, 2]
         await ask(host, Unregister(4, "weather", True))  # no event: it was hidden before
         await ask(host, Unregister(5, "clock", True))
         event = await eve.next_event()
@@ -439,7 +441,7 @@ async def test_offer_that_breaks_a_rule_replaces_nothing(
         await ask(bob, Builders(1, {"offer": [build(name="kept")]}))
         assert await refused_path(bob, Builders(2, options)) == path
         offered = await ask(bob, Builders(3, {"participant": "bob"}))
-        assert [each["name"] for each in offered["builders"]] == ["kept"]
+        assert [builder["name"] for builder in offered["builders"]] == ["kept"]
 
 
 async def test_offers_have_as_many_values_and_bytes_as_the_rule_says(server: TestServer) -> None:
@@ -466,8 +468,8 @@ async def test_only_builders_that_the_grant_covers_are_listed(
         with_grants(server, "ann", agents=AgentsGrant(builders=["wea*"])) as ann,
         with_grants(server, "eve") as eve,
     ):
-        for each in (agent, replica):
-            await ask(each, Builders(1, {"offer": [{**OFFER, "new": 1}, stream]}))
+        for offering in (agent, replica):
+            await ask(offering, Builders(1, {"offer": [{**OFFER, "new": 1}, stream]}))
         assert await ask(ann, Builders(1, {"participant": "agent"})) == {"builders": [OFFER]}
         assert await ask(eve, Builders(1, {"participant": "agent"})) == {"builders": []}
         assert await ask(ann, Builders(1, {"participant": "nobody"})) == {"builders": []}
@@ -486,7 +488,7 @@ async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
         more = [*offers, build(description="x" * 5_000)]
         assert await refused_path(bob, Builders(2, {"offer": more})) == "/offer"
         (connection,) = server.server.hub.rooms["lab"].routed.connections.values()
-        assert [each["name"] for each in connection.participant.offers.values()] == [
+        assert [offer["name"] for offer in connection.participant.offers.values()] == [
             "t0",
             "t1",
             "t2",

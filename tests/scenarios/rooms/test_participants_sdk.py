@@ -33,7 +33,10 @@ async def test_participants_see_each_other_through_the_sdk(server: TestServer) -
         await ann.set_attributes(mood="curious")
         async with asyncio.timeout(60), server.room("bob", role="agent") as bob:
             received = [await anext(events), await anext(events)]
-            assert {each.name for each in received} == {"participant_changed", "participant_joined"}
+            assert {event.name for event in received} == {
+                "participant_changed",
+                "participant_joined",
+            }
             words = ["red"]
             await bob.set_attributes(status="busy", self=1, words=words)
             words.append("blue")
@@ -44,7 +47,7 @@ async def test_participants_see_each_other_through_the_sdk(server: TestServer) -
             assert (person.name, person.role) == ("bob", "agent")
             assert person.attributes == {"status": "busy", "self": 1, "words": ["red"]}
             await bob.set_attributes(status=None)
-            assert [each.attributes for each in await bob.participants()] == [
+            assert [participant.attributes for participant in await bob.participants()] == [
                 {"mood": "curious"},
                 {"self": 1, "words": ["red"]},
             ]
@@ -81,8 +84,8 @@ async def test_attributes_that_cannot_be_sent_are_refused_and_the_room_stays_ope
         for offers in wrong_offers:
             with pytest.raises(InvalidArguments):
                 await bob.offer_builders(offers)
-        assert [each.attributes for each in await bob.participants()] == [{}]
-        await bob.offer_builders(each for each in [BuilderInfo("weather", "Forecasts.", SCHEMA)])
+        assert [participant.attributes for participant in await bob.participants()] == [{}]
+        await bob.offer_builders(info for info in [BuilderInfo("weather", "Forecasts.", SCHEMA)])
         assert await bob.list_builders(participant="bob") == [
             BuilderInfo("weather", "Forecasts.", SCHEMA)
         ]
@@ -120,7 +123,7 @@ async def test_wider_token_gives_a_subscriber_more_events(server: TestServer) ->
         received = [await anext(events)]
         while received[-1].name != "message":
             received.append(await anext(events))
-        assert "missed" in {each.name for each in received}
+        assert "missed" in {event.name for event in received}
         assert received[-1].message is not None
         assert received[-1].message.body == "hello"
 
@@ -140,7 +143,7 @@ async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer
             await dan.closed()
 
 
-async def said_after(connection: ScriptedConnection) -> tuple[Any, Any]:
+async def published_after(connection: ScriptedConnection) -> tuple[Any, Any]:
     """Return what a client announces as soon as it has reconnected."""
     attributes = (await connection.answer(Attributes, {})).attributes
     return attributes, (await connection.answer(Builders, {})).options
@@ -165,7 +168,7 @@ async def test_attributes_are_published_again_after_a_reconnect() -> None:
             await connection.websocket.close()
             connection = await server.next_connection()
             offers = {"offer": [{"name": "t", "description": "", "schema": {}}]}
-            assert await said_after(connection) == ({"status": ["busy"]}, offers)
+            assert await published_after(connection) == ({"status": ["busy"]}, offers)
             await connection.websocket.close()
 
 
@@ -182,7 +185,7 @@ async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> No
                 with pytest.raises(ConnectionLost):
                     await lost
             connection = await server.next_connection()
-            assert await said_after(connection) == ({"status": None}, {"offer": []})
+            assert await published_after(connection) == ({"status": None}, {"offer": []})
             await connection.websocket.close()
 
 

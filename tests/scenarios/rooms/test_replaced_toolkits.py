@@ -87,26 +87,30 @@ async def rooms_of(nodes: int) -> AsyncIterator[list[RoomClient]]:
 
 async def test_calls_under_way_end_on_the_old_definition_and_its_tools_stop_after_them() -> None:
     log: list[str] = []
-    old, kept, new = Part("old", log, waits=True), Part("kept", log, waits=True), Part("new", log)
-    first = Toolkit("kit", [old, kept])
+    old = Part("old", log, waits=True)
+    lasting = Part("lasting", log, waits=True)
+    new = Part("new", log)
+    first = Toolkit("kit", [old, lasting])
     async with two_rooms() as (_, host, alice):
         async with host.host(first):
-            running = [asyncio.create_task(alice.call(f"kit.{each}")) for each in ("old", "kept")]
-            await asyncio.gather(old.began.wait(), kept.began.wait())
+            running = [
+                asyncio.create_task(alice.call(f"kit.{name}")) for name in ("old", "lasting")
+            ]
+            await asyncio.gather(old.began.wait(), lasting.began.wait())
             await host.replace(first.without("old").with_tools(new))
             assert await alice.call("kit.new") == "new"
             with pytest.raises(NotFound):
                 await alice.call("kit.old")
-            # `kept` keeps its one slot: the call of the old definition has it.
-            waiting = asyncio.create_task(alice.call("kit.kept"))
+            # `lasting` keeps its one slot: the call of the old definition has it.
+            waiting = asyncio.create_task(alice.call("kit.lasting"))
             await alice.call("kit.new")
-            assert log == ["+old", "+kept", "old", "kept", "+new", "new", "new"]
-            for part in (old, kept):
+            assert log == ["+old", "+lasting", "old", "lasting", "+new", "new", "new"]
+            for part in (old, lasting):
                 part.go.set()
-            assert await asyncio.gather(*running, waiting) == ["old", "kept", "kept"]
+            assert await asyncio.gather(*running, waiting) == ["old", "lasting", "lasting"]
             await old.stopped.wait()
-            assert "-kept" not in log
-        assert sorted(log[-2:]) == ["-kept", "-new"]
+            assert "-lasting" not in log
+        assert sorted(log[-2:]) == ["-lasting", "-new"]
 
 
 def numbered(number: int) -> Toolkit:
@@ -210,8 +214,8 @@ async def test_refused_replacement_leaves_the_old_definition_served_and_nothing_
             assert await pinned(alice, digest) == 7
         with pytest.raises(ValueError, match="supersede must be True, False or None"):
             await host.replace(numbered(8), supersede=1)  # type: ignore[arg-type]
-        started = [each[1:] for each in log if each[0] == "+"]
-        assert sorted(started) == sorted(each[1:] for each in log if each[0] == "-")
+        started = [line[1:] for line in log if line[0] == "+"]
+        assert sorted(started) == sorted(line[1:] for line in log if line[0] == "-")
         assert "more" in started
 
 

@@ -64,11 +64,11 @@ class Case:
         """Wait until all see what the others published so far."""
         everybody = (self.eve, *self.anns.values())
         step = next(_steps)
-        for each in everybody:
-            await each.set_attributes(step=step)
-        for each in everybody:
-            async with each.events(["participants"]) as events:
-                while [p.attributes.get("step") for p in await each.participants()].count(
+        for member in everybody:
+            await member.set_attributes(step=step)
+        for member in everybody:
+            async with member.events(["participants"]) as events:
+                while [p.attributes.get("step") for p in await member.participants()].count(
                     step
                 ) < len(everybody):
                     await anext(events)
@@ -149,7 +149,7 @@ async def send(case: Case, text: str) -> set[str]:
 
 
 async def builders(case: Case, text: str) -> set[str]:
-    return {each.name for each in await case.eve.list_builders(text)}
+    return {builder.name for builder in await case.eve.list_builders(text)}
 
 
 async def share(case: Case, text: str) -> set[str]:
@@ -158,7 +158,7 @@ async def share(case: Case, text: str) -> set[str]:
         return {
             alias
             for alias, ann in case.anns.items()
-            if "eve" in {each.owner async for each in ann.toolkits()}
+            if "eve" in {toolkit.owner async for toolkit in ann.toolkits()}
         }
 
 
@@ -167,7 +167,9 @@ async def kick(case: Case, text: str) -> set[str]:
         closed = (await case.eve.admin("kick", room="lab", participant=text))["closed"]
         while True:
             listed = await case.eve.participants()
-            left = {alias_of(each.issuer) for each in listed if each.name == "ann"}
+            left = {
+                alias_of(participant.issuer) for participant in listed if participant.name == "ann"
+            }
             if len(case.anns) - len(left) == closed:
                 return case.anns.keys() - left
             await anext(events)
@@ -263,7 +265,9 @@ async def test_a_name_that_begins_like_an_alias_is_shown_so_that_it_means_no_oth
         assert (sender.full_name, ann.me.full_name) == ("home/home/ann", "ann")
         asked = await agent.invoke("who.acting_for", on_behalf_of=sender.full_name)
         assert asked.value == "home/ann"
-        for owner in [each.full_owner async for each in agent.toolkits() if each.name == "box"]:
+        for owner in [
+            toolkit.full_owner async for toolkit in agent.toolkits() if toolkit.name == "box"
+        ]:
             reached = await agent.invoke("box.owner", participant=owner)
             assert reached.value == ("ann" if owner == "ann" else "other")
 
@@ -274,7 +278,7 @@ async def test_nodes_agree_on_the_meaning_of_a_name(redis: RedisPlace) -> None:
         for way in WAYS:
             for text in ("ann", "home/ann"):
                 async with case_at(here, there, HOME, AWAY) as case:
-                    shown = {each.full_name for each in await case.eve.participants()}
+                    shown = {participant.full_name for participant in await case.eve.participants()}
                     assert shown == {"home/ann", "away/ann", "home/host", "away/eve"}
                     assert await outcome(way, case, text) == MEANT[text], (way, text)
 
@@ -297,10 +301,13 @@ async def test_people_see_the_alias_before_the_name() -> None:
         assert await eve.call("who.caller") == "away/eve"
         while not (ended := (await anext(watched)).calls):
             pass
-        assert [(each.caller, each.host) for each in ended] == [("away/eve", "home/ann")]
+        assert [(call.caller, call.host) for call in ended] == [("away/eve", "home/ann")]
         assert (eve.me.full_name, eve.name) == ("away/eve", "eve")
-        assert [each.full_name for each in await eve.participants()] == ["home/ann", "away/eve"]
-        assert [each.full_owner async for each in eve.toolkits()] == ["home/ann"]
+        assert [participant.full_name for participant in await eve.participants()] == [
+            "home/ann",
+            "away/eve",
+        ]
+        assert [toolkit.full_owner async for toolkit in eve.toolkits()] == ["home/ann"]
         explained = await eve.explain("who.caller")
         assert explained.host is not None
         assert explained.host.full_name == "home/ann"
@@ -343,7 +350,9 @@ async def test_participants_stay_apart_when_the_second_issuer_comes_and_goes() -
 async def test_calls_within_and_newer_tokens_name_the_issuer_of_the_principal() -> None:
     """NAME-1, NAME-3, CALL-16, CALL-26."""
     async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
-        acting = [server.token("agent", api=calling(act_for=[each])) for each in ("away/*", "*")]
+        acting = [
+            server.token("agent", api=calling(act_for=[pattern])) for pattern in ("away/*", "*")
+        ]
         ann = ParticipantToken(name="ann", room=["lab"], api=ApiScope.full()).to_jwt(AWAY)
         async with (
             raw_participant(server, "host") as host,

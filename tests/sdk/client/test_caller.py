@@ -420,7 +420,7 @@ async def test_each_call_ends_at_its_own_deadline_among_many() -> None:
         return server.loop.time() - began_at - timeout_s
 
     late = await asyncio.gather(*map(end_of, times))
-    assert all(GRACE_S - 0.01 <= each <= GRACE_S + 0.05 for each in late)
+    assert all(GRACE_S - 0.01 <= seconds <= GRACE_S + 0.05 for seconds in late)
     assert len(server.pending) == 0
 
 
@@ -573,7 +573,7 @@ async def test_cancelled_call_sends_one_cancel_and_a_late_reply_is_dropped() -> 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert [each.id for each in server.cancels] == [server.attempts[0].id]
+    assert [cancel.id for cancel in server.cancels] == [server.attempts[0].id]
     server.pending.settle(Result(server.attempts[0].id, VALUE))
     assert server.pending.dropped == 1
 

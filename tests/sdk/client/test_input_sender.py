@@ -36,9 +36,9 @@ async def inputs(scripted: ScriptedRoom, count: int) -> list[Input]:
 def received(frames: list[Frame]) -> list[tuple[int, Any, bool]]:
     """Return number, value and last flag of the input frames."""
     return [
-        (each.number, None if each.body is None else unpack_body(each.body)[1], each.last)
-        for each in frames
-        if isinstance(each, Input)
+        (frame.number, None if frame.body is None else unpack_body(frame.body)[1], frame.last)
+        for frame in frames
+        if isinstance(frame, Input)
     ]
 
 
@@ -110,7 +110,7 @@ async def test_last_input_frame_follows_all_others(make: Any) -> None:
         await scripted.call()
         await scripted.want(256)
         found = await inputs(scripted, 3)
-        assert [(each.number, each.body, each.last) for each in found] == [
+        assert [(frame.number, frame.body, frame.last) for frame in found] == [
             (1, json_body(1), False),
             (2, pack_body([2, "b"]), False),
             (3, None, True),
@@ -190,7 +190,7 @@ async def test_input_that_never_waits_yields_to_other_tasks() -> None:
 
 
 def joined(found: list[Input]) -> bytes:
-    bodies = [unpack_body(each.body, binary=True) for each in found if each.body is not None]
+    bodies = [unpack_body(frame.body, binary=True) for frame in found if frame.body is not None]
     assert [fields[4:] for fields in bodies] == [[True]] * (len(bodies) - 1) + [[]]
     assert [fields[1] for fields in bodies[1:]] == [""] * (len(bodies) - 1)
     assert max(len(fields[3]) for fields in bodies) <= FILE_PIECE_BYTES
@@ -222,7 +222,7 @@ async def test_attachment_is_sent_piece_by_piece(tmp_path: Path, form: str) -> N
         while not found[-1].last:
             found.append(await scripted.connection.next_of(Input))
         assert joined(found) == data
-        assert [each.number for each in found] == [*range(1, len(found) + 1)]
+        assert [frame.number for frame in found] == [*range(1, len(found) + 1)]
         first = unpack_body(found[0].body or b"", binary=True)
         named = {"path": "a.bin", "str": "a.bin", "file": "a.bin"}
         assert first[1] == named.get(form, "")
@@ -299,7 +299,7 @@ async def test_iterable_that_fails_cancels_the_call_and_is_raised(kind: type[Exc
     def is_own(raised: Exception) -> bool:
         if not isinstance(raised, RoomException):
             return raised is error
-        frames = [each.name for each in traceback.extract_tb(raised.__traceback__)]
+        frames = [summary.name for summary in traceback.extract_tb(raised.__traceback__)]
         return (raised.executed, raised.retryable, frames[-1]) == ("maybe", False, "__aiter__")
 
     async with scripted_room() as scripted:

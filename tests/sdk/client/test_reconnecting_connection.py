@@ -177,7 +177,7 @@ async def test_outage_is_a_line_a_minute_with_its_reason_and_in_the_error_of_a_c
         with pytest.raises(Unavailable) as late:
             await alice.invoke("t.echo", {}, timeout_s=0.5)
         assert late.value.message.startswith(f"no connection before the deadline: {text}")
-        assert any(re.match(pattern, each) for each in caplog.messages)
+        assert any(re.match(pattern, message) for message in caplog.messages)
 
 
 @pytest.mark.parametrize("odd", ["", None])
@@ -196,7 +196,7 @@ async def test_token_source_without_a_token_is_called_again(odd: Any) -> None:
                 await alice.refresh()
             lose(link_of(alice))
             await _down(link_of(alice))
-            assert [each async for each in alice.toolkits()] == []
+            assert [toolkit async for toolkit in alice.toolkits()] == []
 
 
 # A move to another server that fails
@@ -446,7 +446,7 @@ async def test_leaving_the_room_during_a_retry_leaves_no_task() -> None:
 
 def _names_of_tasks() -> set[str]:
     coroutines = [task.get_coro() for task in asyncio.all_tasks() if not task.cancelling()]
-    return {getattr(each, "__name__", "") for each in coroutines}
+    return {getattr(coroutine, "__name__", "") for coroutine in coroutines}
 
 
 async def _down(connection: ReconnectingConnection) -> None:
@@ -483,7 +483,7 @@ async def test_name_that_is_not_text_is_refused_locally() -> None:
                 await alice.invoke(tool)  # type: ignore[arg-type]  # the point of the test
         with pytest.raises(InvalidArguments):
             await alice.toolkit(7)  # type: ignore[arg-type]  # the point of the test
-        assert [each async for each in alice.toolkits()] == []
+        assert [toolkit async for toolkit in alice.toolkits()] == []
         assert link_of(alice).websocket is before
 
 

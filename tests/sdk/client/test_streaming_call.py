@@ -178,7 +178,7 @@ async def test_failed_attempt_without_a_reader_is_not_logged_by_asyncio(
         await scripted.received()
         reading.cancel()
         monkeypatch.setattr(Caller, "send_attempt", refuse)
-        (retry,) = (each for each in asyncio.all_tasks() if "_retry_after" in repr(each))
+        (retry,) = (task for task in asyncio.all_tasks() if "_retry_after" in repr(task))
         await asyncio.wait([retry])
         assert not retry._log_traceback  # the flag that asyncio uses for its log
 

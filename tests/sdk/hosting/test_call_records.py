@@ -21,7 +21,7 @@ def recording_kit(records: Records) -> Any:
 
 def ends(records: Records) -> list[tuple[str, str, str]]:
     """Return tool, outcome and `executed` of the recorded calls, the oldest first."""
-    return [(each.tool, each.outcome, each.executed) for each in reversed(records.calls())]
+    return [(record.tool, record.outcome, record.executed) for record in reversed(records.calls())]
 
 
 async def test_each_call_is_recorded_once_with_what_its_frame_says(host_stage: HostStage) -> None:
@@ -40,8 +40,8 @@ async def test_each_call_is_recorded_once_with_what_its_frame_says(host_stage: H
     for _ in range(6):
         await server.answer()
     await server.idle()
-    found = {each.call_id: each for each in records.calls()}
-    assert {key: (each.outcome, each.executed) for key, each in found.items()} == {
+    found = {record.call_id: record for record in records.calls()}
+    assert {key: (record.outcome, record.executed) for key, record in found.items()} == {
         "1": ("ok", "yes"),
         "2": ("invalid_arguments", "no"),
         "3": ("invalid_arguments", "no"),
@@ -79,11 +79,11 @@ async def test_cancelled_call_is_recorded_by_the_reason(
     for number in (2, 1):
         server.runner.cancel(Cancel(RequestId(number), reason))
     await server.idle()
-    assert {each.call_id: (each.outcome, each.executed) for each in records.calls()} == {
+    assert {record.call_id: (record.outcome, record.executed) for record in records.calls()} == {
         "1": (outcome, "yes"),
         "2": (outcome, "no"),  # it waited for a slot
     }
-    assert {each.decision for each in records.calls()} == {"allowed"}
+    assert {record.decision for record in records.calls()} == {"allowed"}
 
 
 async def test_limits_of_tool_and_host_are_recorded(host_stage: HostStage) -> None:
@@ -95,7 +95,7 @@ async def test_limits_of_tool_and_host_are_recorded(host_stage: HostStage) -> No
     codes = [(await server.error()).code for _ in range(2)]
     await server.idle()
     assert codes == ["overloaded", "deadline_exceeded"]
-    late, refused = sorted(records.calls(), key=lambda each: each.call_id)
+    late, refused = sorted(records.calls(), key=lambda record: record.call_id)
     assert (late.outcome, late.executed, late.decision) == ("deadline_exceeded", "yes", "allowed")
     assert (refused.outcome, refused.executed) == ("overloaded", "no")
     assert (refused.decision, refused.decided_by) == ("denied", "limit")
@@ -127,4 +127,4 @@ async def test_trace_of_a_call_is_recorded(host_stage: HostStage) -> None:
     refused = {"caller": DAN, "caller_context": b"\xc1"}
     server.runner.dispatch(Dispatch(1, call_id, "t", "echo", None, b"", refused, ""))
     assert (await server.error()).code == "invalid_arguments"
-    assert [each.trace_id for each in records.calls()] == [call_id, "", call_id, "ab" * 16]
+    assert [record.trace_id for record in records.calls()] == [call_id, "", call_id, "ab" * 16]

@@ -30,7 +30,7 @@ class Stage:
         found = self.definitions.get(("t", True))
         assert found is not None
         name = "old" if found is self.old else "new"
-        return [name if found.is_for_all or found.serves(each) else "" for each in self.numbers]
+        return [name if found.is_for_all or found.serves(number) else "" for number in self.numbers]
 
 
 def accept(stage: Stage, connection: str) -> bool:

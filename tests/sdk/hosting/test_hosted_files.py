@@ -18,9 +18,9 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 
 def joined(fields: list[list[Any]]) -> bytes:
-    assert all(len(each[3]) <= FILE_PIECE_BYTES for each in fields)
-    assert [each[4:] for each in fields] == [[True]] * (len(fields) - 1) + [[]]
-    return b"".join(each[3] for each in fields)
+    assert all(len(piece[3]) <= FILE_PIECE_BYTES for piece in fields)
+    assert [piece[4:] for piece in fields] == [[True]] * (len(fields) - 1) + [[]]
+    return b"".join(piece[3] for piece in fields)
 
 
 LARGE = bytes(range(256)) * 1200  # 300 KiB

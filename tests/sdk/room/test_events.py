@@ -57,14 +57,14 @@ async def test_subscriber_without_any_allowed_event_is_refused(server: TestServe
         for stream in (eve.events(), eve.watch_calls()):
             with pytest.raises(PermissionDenied):
                 await stream.__aenter__()
-            assert [each async for each in stream] == []
+            assert [event async for event in stream] == []
     with pytest.raises(Unavailable):
         await eve.events().__aenter__()
 
 
 async def test_topics_are_read_once_and_others_are_refused(server: TestServer) -> None:
     async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(60):
-        async with ann.events(each for each in ["messages"]) as events:
+        async with ann.events(topic for topic in ["messages"]) as events:
             await bob.send("ann", "hello")
             assert await next_message(events) == "hello"
         odd: list[Any] = [5, None, "messages", [], ["calls"], [["messages"]]]
@@ -140,8 +140,8 @@ async def test_readers_of_one_stream_share_its_chunks() -> None:
             for number, name in enumerate("ab", 1):
                 toolkit = {"name": name} | summary | more
                 await connection.send(Event(number, "toolkit_added", {"toolkit": toolkit}))
-            received = [(await each).toolkit for each in (first, second)]
-            assert [each.name for each in received if each is not None] == ["a", "b"]
+            received = [(await event).toolkit for event in (first, second)]
+            assert [toolkit.name for toolkit in received if toolkit is not None] == ["a", "b"]
             await connection.websocket.close()
 
 

@@ -20,7 +20,7 @@ def entry(info: ToolkitInfo = INFO, **fields: Any) -> LockedToolkit:
     schema = {"properties": {"text": {"type": fields.pop("kind", "string")}}}
     names = fields.pop("tools", ("count",))
     text = fields.pop("text", "Counts words.")
-    tools = [ToolManifest(name=each, input_schema=schema, description=text) for each in names]
+    tools = [ToolManifest(name=name, input_schema=schema, description=text) for name in names]
     return LockedToolkit.of(info, ToolkitManifest(name=info.name, tools=tuple(tools), **fields))
 
 

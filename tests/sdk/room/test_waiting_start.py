@@ -94,7 +94,9 @@ def test_start_is_repeated_with_growing_pauses_and_logged_once_and_each_minute(
     assert first == f"cannot host at {URL} yet, trying again until it succeeds (away)"
     assert last == "hosting in room lab now"
     assert len(repeated) == (made.at[-2] - made.at[0]) // 60
-    assert all(re.search(r" after \d+ attempts in \d+ s \(away\)$", each) for each in repeated)
+    assert all(
+        re.search(r" after \d+ attempts in \d+ s \(away\)$", message) for message in repeated
+    )
 
 
 @pytest.mark.parametrize(
