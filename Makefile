@@ -67,13 +67,14 @@ jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@PYTHONPATH=tests $(BIN)/python -m pytest -p support.pytest_plugins.given_descriptions -c pyproject.toml -m soak $(ARGS)
 
-check: $(READY) ## lint, types, import contracts, sizes
+check: $(READY) ## lint, types, import contracts, sizes, names
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes toolbus > $(VENV)/verifytypes.txt || { cat $(VENV)/verifytypes.txt; exit 1; }
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python .ci/sizes.py
+	@$(BIN)/python .ci/names.py
 	@echo "all checks passed"
 
 format: $(READY) ## put the code into the agreed form

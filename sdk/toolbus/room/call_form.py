@@ -148,7 +148,7 @@ def refuse_misplaced(
 def keyword_options(function: Callable[..., Any]) -> list[str]:
     """Return the names of the keyword-only parameters of a function or class."""
     parameters = signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def refuse_unknown(

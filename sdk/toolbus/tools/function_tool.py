@@ -297,7 +297,7 @@ class FunctionTool(Tool):
         if self._signature.is_async and postprocess is not None:
             call = functools.partial(self.function, *leading, **arguments)
             return (
-                postprocess.each(call())
+                postprocess.map_items(call())
                 if self._signature.is_generator
                 else postprocess.after(call)
             )
@@ -375,7 +375,7 @@ class _Postprocess(NamedTuple):
         """Return the result for what a call of an async function returns."""
         return await self(await call())
 
-    async def each(self, items: Any) -> AsyncIterator[Any]:
+    async def map_items(self, items: Any) -> AsyncIterator[Any]:
         """Yield the result for each item."""
         async with aclosing(items):
             async for item in items:
@@ -387,7 +387,7 @@ class _Postprocess(NamedTuple):
 
     def each_of_thread(self, items: Any) -> Any:
         """Return the results for what the thread of a sync generator yields."""
-        return self.each(items) if self.is_async else _settled(items)
+        return self.map_items(items) if self.is_async else _settled(items)
 
 
 def _each(items: Any, function: Callable[[Any], Any]) -> Iterator[Any]:
