@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Never, Self, cast
 
@@ -37,7 +35,7 @@ from toolbus.agents.waiting_events import with_waiting
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.concurrency.loop_thread import LoopThread
+from toolbus.concurrency.loop_thread import run_on_shared_loop
 from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
@@ -238,6 +236,8 @@ class Agent:
         self._changing = asyncio.Lock()
         self._starter: asyncio.Task[Any] | None = None
         """The task that starts it now."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it is started: its toolkits belong to that loop."""
 
     if not TYPE_CHECKING:  # for checkers it has no such attributes
 
@@ -251,7 +251,7 @@ class Agent:
         """Wait for required toolkits, start the local ones, and host the agent's own.
 
         Raises:
-            RuntimeError: It is entered or started already.
+            RuntimeError: It is entered already, or started on another event loop.
             ValueError: Two of its toolkits have one name.
             NotFound: A required toolkit was not there in time.
             RoomException: The room refuses a required toolkit, or the agent's own.
@@ -296,8 +296,13 @@ class Agent:
         task = asyncio.current_task()
         if self._starter is task:
             raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
+        loop = asyncio.get_running_loop()
+        if self._users and loop is not self._loop:
+            text = "it is started on another event loop: ask it there, or make another agent"
+            raise RuntimeError(f"the agent {self.name}: {text}")
         async with self._changing:
             if not self._users:
+                self._loop = loop
                 self._starter = task
                 try:
                     self._started = await self._start(room)
@@ -411,7 +416,8 @@ class Agent:
             raise RuntimeError(f"{text}; with a room: await agent.run(...)")
         if running_loop() is not None:
             raise RuntimeError("an event loop runs in this thread: await agent.run(...)")
-        return _loop_thread(os.getpid()).run(
+        # Shared, because the connections of a model's client belong to their loop.
+        return run_on_shared_loop(
             lambda: self.run(text, tools=tools, files=files, conversation=conversation)
         )
 
@@ -636,19 +642,6 @@ async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> As
             error.add_note(f"raised by the start of toolkit {toolkit.name}")
             raise
         yield
-
-
-async def _nothing() -> None:
-    """Leave nothing to be done before the loop of a thread ends."""
-
-
-@cache
-def _loop_thread(process_id: int) -> LoopThread:
-    """Return the thread of `run_sync`: a forked process has another one.
-
-    One loop for all questions, because the connections of a model's client belong to their loop.
-    """
-    return LoopThread(f"toolbus-agents-{process_id}", _nothing)
 
 
 async def _in_memory(file: FileChunk) -> FileChunk:

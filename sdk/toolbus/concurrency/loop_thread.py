@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 
-__all__ = ["LoopEnded", "LoopThread", "LoopWork"]
+__all__ = ["LoopEnded", "LoopThread", "LoopWork", "run_on_shared_loop"]
 
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
@@ -143,6 +143,11 @@ class LoopThread:
         """Whether this process was forked from that of the thread, which it does not have."""
         return os.getpid() != self._process
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the loop runs no more work: its thread has ended, or is in another process."""
+        return self.is_forked or not self._thread.is_alive()
+
     def run(self, start: Callable[[], Awaitable[T]]) -> T:
         """Run work on the loop and wait for its result; raises what `LoopWork.run` raises."""
         return LoopWork(self.loop, start).run()
@@ -193,6 +198,26 @@ class LoopThread:
 
 
 _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+_shared: LoopThread | None = None
+_sharing = threading.Lock()
+
+
+def run_on_shared_loop(start: Callable[[], Awaitable[T]]) -> T:
+    """Run work on the loop that all such work of this process shares, and wait for its result.
+
+    What belongs to a loop, such as an open connection, so serves later work too. Raises what
+    `LoopWork.run` raises.
+    """
+    global _shared
+    with _sharing:
+        if _shared is None or _shared.has_ended:
+            _shared = LoopThread("toolbus-shared", _end_nothing)
+        thread = _shared
+    return thread.run(start)
+
+
+async def _end_nothing() -> None:
+    """Leave the shared loop as it is: its work has ended, or is cancelled."""
 
 
 @atexit.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -470,3 +471,24 @@ def test_run_sync_is_for_programs_without_an_event_loop() -> None:
 
     with pytest.raises(RuntimeError, match=r"an event loop runs in this thread: await agent\.run"):
         asyncio.run(within())
+
+    async def beside() -> None:
+        async with agent:
+            await asyncio.to_thread(agent.run_sync, "hi")
+
+    with pytest.raises(RuntimeError, match="is started on another event loop: ask it there"):
+        asyncio.run(beside())
+
+
+def test_run_sync_serves_many_threads_on_one_loop() -> None:
+    loops = set[asyncio.AbstractEventLoop]()
+
+    @tool
+    async def look() -> None:
+        loops.add(asyncio.get_running_loop())
+
+    agents = [agent_of(uses("kit.look"), "one", always=[Toolkit("kit", [look])]) for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda agent: agent.run_sync("hi").text, agents))
+    assert results == ["one"] * 8
+    assert len(loops) == 1
