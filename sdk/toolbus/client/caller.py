@@ -203,7 +203,7 @@ class Caller:
             try:
                 result = await self._make_attempt(plan, plan.options)
             except RoomException as error:
-                result = await self._further_attempts(plan, error)
+                result = await self._retry(plan, error)
         except BaseException as end:
             if span is not None:
                 span.end(recorded_end(end))
@@ -231,7 +231,7 @@ class Caller:
             try:
                 result = await self._make_attempt(plan, plan.options)
             except RoomException as error:
-                result = await self._further_attempts(plan, error)
+                result = await self._retry(plan, error)
         except RoomException as error:
             error.executed = "no"
             raise
@@ -255,9 +255,7 @@ class Caller:
             plan.options[TRACESTATE] = tracestate
         return span if span.recording else None
 
-    async def _further_attempts(
-        self, plan: CallPlan, error: RoomException
-    ) -> Result | InboundStream:
+    async def _retry(self, plan: CallPlan, error: RoomException) -> Result | InboundStream:
         history = self.retries.begin(plan)
         while True:
             options = await history.next_attempt(error)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
-from toolbus.permissions.judging import judge, of_same_reach
 from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
     MAX_MESSAGE_CHARS,
     decision_details,
 )
+from toolbus.permissions.tool_inquiry import judge, of_same_reach
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import ToolCall

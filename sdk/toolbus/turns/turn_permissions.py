@@ -25,12 +25,12 @@ from toolbus.errors import (
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import JudgedTool, PermissionDecision
-from toolbus.permissions.judging import judge
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.plain import decision_details, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
+from toolbus.permissions.tool_inquiry import judge
 from toolbus.tools.middleware import ToolCall
 from toolbus.turns.approval_queue import ApprovalQueue, checked_decision, checked_rules
 from toolbus.turns.approvals import (

@@ -25,10 +25,10 @@ from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
-from toolbus.permissions.judging import judge
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
 from toolbus.permissions.rule_file import RuleFileError, rule_file_schema
+from toolbus.permissions.tool_inquiry import judge
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.sqlite_file import read_calls
 from toolbus.tools.tool_run import LOCAL
