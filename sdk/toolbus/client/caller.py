@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from math import ceil, inf
 from time import monotonic
 from typing import Any, Self
@@ -256,13 +257,7 @@ class Caller:
         return span if span.recording else None
 
     async def _retry(self, plan: CallPlan, error: RoomException) -> Result | InboundStream:
-        history = self.retries.begin(plan)
-        while True:
-            options = await history.next_attempt(error)
-            try:
-                return await self._make_attempt(plan, options)
-            except RoomException as next_error:
-                error = next_error
+        return await self.retries.begin(plan).repeat(error, partial(self._make_attempt, plan))
 
     async def _make_attempt(
         self, plan: CallPlan, options: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Decides whether a failed call is retried, when, and with which options.
+"""Repeats failed calls: decides whether, when and with which options, and pauses before it.
 
 A call that certainly did not run may be retried; a call that perhaps ran only if its tool is
 idempotent, and only after a loss. The server reports this with its errors. After the loss of the
@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -80,6 +80,7 @@ _logger = bounded_logger(__name__)
 # has answered, and that answer stands.
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
+T = TypeVar("T")
 ToolkitKey: TypeAlias = tuple[str, str | None]
 """A toolkit's name, and its owner if the call names one."""
 Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
@@ -203,6 +204,25 @@ class RetryHistory:
         """The loss after which the call was pinned, if its caller has not pinned it."""
         self._may_have_run = False
         self._has_failed = False
+
+    async def repeat(
+        self, error: RoomException, attempt: Callable[[dict[str, Any]], Awaitable[T]]
+    ) -> T:
+        """Make further attempts after a failed one, until one succeeds; return its result.
+
+        Args:
+            error: That of the latest attempt.
+            attempt: Makes one with these options of a call.
+
+        Raises:
+            RoomException: There is no further attempt; `executed` covers all attempts so far.
+        """
+        while True:
+            options = await self.next_attempt(error)
+            try:
+                return await attempt(options)
+            except RoomException as next_error:
+                error = next_error
 
     async def next_attempt(self, error: RoomException) -> dict[str, Any]:
         """Wait until the next attempt is due and return its options.

@@ -166,18 +166,11 @@ class StreamingCall:
         """Make another attempt when it is due, or raise the error that ends the call."""
         if self._history is None:
             self._history = self._caller.retries.begin(self._plan)
-        while True:
-            try:
-                options = await self._history.next_attempt(error)
-            except BaseException as end:
-                self._finish(end)
-                raise
-            try:
-                await self._send_attempt(options)
-            except RoomException as next_error:
-                error = next_error
-            else:
-                return
+        try:
+            await self._history.repeat(error, self._send_attempt)
+        except BaseException as end:
+            self._finish(end)
+            raise
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_over = True
