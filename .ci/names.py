@@ -27,13 +27,16 @@ def definitions(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 yield node.lineno, name
-            case ast.ExceptHandler(name=str(name)):
+            case ast.ExceptHandler(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 yield node.lineno, name
 
 
 def problems(path: pathlib.Path) -> Iterator[str]:
     """List the names of one file that are to be changed."""
-    names = [(1, path.stem), *definitions(ast.parse(path.read_text(encoding="utf-8")))]
+    names = [
+        *((1, part) for part in path.with_suffix("").parts),
+        *definitions(ast.parse(path.read_text(encoding="utf-8"))),
+    ]
     for line, name in names:
         words = {word.lower() for word in SPLIT.findall(name)}
         if found := WORDS & words:

@@ -10,7 +10,7 @@ The way of one question:
 
 The call of the question carries deadline, cancellation, credit, principal and trace, so that an
 agent needs no right to act for others, and agents can ask agents. `loop` is the loop alone, to be
-copied; `state_store` keeps conversations over restarts; `model_calls` is what stands around each
+copied; `state_store` keeps conversations over restarts; `model_requests` is what stands around each
 request to a model.
 """
 

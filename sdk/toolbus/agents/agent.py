@@ -243,9 +243,10 @@ class Agent:
 
         def __getattr__(self, name: str) -> Any:
             """Say what a method of before 0.1 is now; until 0.2."""
-            new = {"answer": "run_stream_events", "ask": "run"}.get(name)
-            hint = f"; it is now {new}" if new else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+            new = {"answer": "run_stream_events", "ask": "run, whose result has the text"}.get(name)
+            if new is None:
+                return object.__getattribute__(self, name)  # raises the error of before
+            raise AttributeError(f"Agent has no {name!r}; it is now {new}")
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.
@@ -297,12 +298,13 @@ class Agent:
         if self._starter is task:
             raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
         loop = asyncio.get_running_loop()
-        if self._users and loop is not self._loop:
-            text = "it is started on another event loop: ask it there, or make another agent"
-            raise RuntimeError(f"the agent {self.name}: {text}")
+        if loop is not self._loop:
+            if self._users or self._starter is not None:
+                text = "it is started on another event loop: ask it there, or make another agent"
+                raise RuntimeError(f"the agent {self.name}: {text}")
+            self._loop, self._changing = loop, asyncio.Lock()  # a lock belongs to a loop
         async with self._changing:
             if not self._users:
-                self._loop = loop
                 self._starter = task
                 try:
                     self._started = await self._start(room)
@@ -383,7 +385,7 @@ class Agent:
             turn, found = await stack.enter_async_context(
                 self._open_turn(tools, conversation, context)
             )
-            async with aclosing(self._answer(question, turn, found)) as events:
+            async with aclosing(self._events(turn, found, question)) as events:
                 async for event in events:
                     if isinstance(event, dict) and event["type"] == "end":
                         end = event
@@ -440,9 +442,11 @@ class Agent:
             tools: Configs of toolkits to be built for it: JSON objects, or objects of the builders'
                 types. Inside a tool they are limited by the grants of its callers.
             files: Pictures and documents for the model.
-            conversation: The name of the conversation that it belongs to. Its questions are
-                answered one after the other: a tool that asks the agent that called it, in the
-                conversation that waits for this tool, waits until its own time is over.
+            conversation: The name of the conversation that it belongs to; questions without one
+                belong to one conversation, so a program that serves several people names one for
+                each. Its questions are answered one after the other: a tool that asks the agent
+                that called it, in the conversation that waits for this tool, waits until its own
+                time is over.
             context: Inside a running tool, its context: then the question is asked by its caller.
 
         Raises:
@@ -505,7 +509,8 @@ class Agent:
             text = f"the agent {self.name} is not started: async with Agent(...) as agent"
             raise Unavailable(text, executed="no", retryable=False)
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
-            raise _invalid("/conversation", f"a name has at most {MAX_NAME_CHARS} characters")
+            text = f"must be the name of a conversation, of at most {MAX_NAME_CHARS} characters"
+            raise _invalid("/conversation", text)
         if context is None:
             return conversation_key(LOCAL, None, name)
         return conversation_key(context.caller, context.on_behalf_of, name)
@@ -541,20 +546,9 @@ class Agent:
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         question = await self._question(text, files)
         async with self._open_turn(tools, name, context) as (turn, conversation):
-            async with aclosing(self._answer(question, turn, conversation)) as events:
-                async for event in events:
-                    yield event
-
-    async def _answer(
-        self, question: Plain, turn: Turn, conversation: Conversation
-    ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        try:
             async with aclosing(self._events(turn, conversation, question)) as events:
                 async for event in events:
                     yield event
-        finally:
-            if self.on_results is not None:
-                self.on_results(turn.results)
 
     async def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
         if not isinstance(text, str):
@@ -626,6 +620,8 @@ class Agent:
                         self._conversations.save_soon(conversation)
                     yield event
         finally:
+            if self.on_results is not None:
+                self.on_results(turn.results)
             if not has_ended:
                 conversation.end()
                 await self._conversations.save(conversation)

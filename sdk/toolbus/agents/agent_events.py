@@ -36,7 +36,7 @@ __all__ = [
     "MAX_END_CHARS",
     "AgentEvent",
     "end_event",
-    "for_a_chunk",
+    "fitted_to_chunk",
     "progress_event",
     "result_event",
     "text_after",
@@ -117,7 +117,7 @@ def end_event(reason: str, text: str, steps: int, tokens: Mapping[str, int]) -> 
     }
 
 
-def for_a_chunk(event: AgentEvent | FileChunk) -> AgentEvent | FileChunk:
+def fitted_to_chunk(event: AgentEvent | FileChunk) -> AgentEvent | FileChunk:
     """Return an event of which each text fits a chunk."""
     if isinstance(event, FileChunk) or len(event.get("text", "")) <= MAX_END_CHARS:
         return event

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from toolbus.agents.agent_events import AgentEvent, for_a_chunk
+from toolbus.agents.agent_events import AgentEvent, fitted_to_chunk
 from toolbus.agents.asked_agents import AGENT
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.errors import RoomException, ToolFailed
@@ -150,7 +150,7 @@ class _Ask(Tool):
             )
             async with aclosing(answer) as events:
                 async for event in events:
-                    yield for_a_chunk(event)
+                    yield fitted_to_chunk(event)
 
 
 class _About(Tool):

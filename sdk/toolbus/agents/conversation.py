@@ -369,6 +369,9 @@ class Conversations:
         So a store that cannot be used is an error when an agent starts, not of its first question.
         Raises what the store raises.
         """
+        for conversation in self._conversations.values():
+            if not conversation.lock.locked():
+                conversation.lock = asyncio.Lock()  # the former one may belong to another loop
         if self._store is None:
             yield
             return

@@ -76,8 +76,8 @@ class AffinityCache:
         self.known[key, tool] = argument
 
     def _forget(self, key: ToolkitKey) -> None:
-        for of_tool in [known for known in self.known if known[0] == key]:
-            del self.known[of_tool]
+        for entry in [known for known in self.known if known[0] == key]:
+            del self.known[entry]
 
     def with_affinity(
         self, options: dict[str, Any] | None, plan: CallPlan

@@ -204,7 +204,8 @@ class Caller:
             try:
                 result = await self._make_attempt(plan, plan.options)
             except RoomException as error:
-                result = await self._retry(plan, error)
+                again = partial(self._make_attempt, plan)
+                result = await self.retries.begin(plan).repeat(error, again)
         except BaseException as end:
             if span is not None:
                 span.end(recorded_end(end))
@@ -232,7 +233,8 @@ class Caller:
             try:
                 result = await self._make_attempt(plan, plan.options)
             except RoomException as error:
-                result = await self._retry(plan, error)
+                again = partial(self._make_attempt, plan)
+                result = await self.retries.begin(plan).repeat(error, again)
         except RoomException as error:
             error.executed = "no"
             raise
@@ -255,9 +257,6 @@ class Caller:
         if tracestate is not None:
             plan.options[TRACESTATE] = tracestate
         return span if span.recording else None
-
-    async def _retry(self, plan: CallPlan, error: RoomException) -> Result | InboundStream:
-        return await self.retries.begin(plan).repeat(error, partial(self._make_attempt, plan))
 
     async def _make_attempt(
         self, plan: CallPlan, options: dict[str, Any] | None

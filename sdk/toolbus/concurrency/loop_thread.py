@@ -145,8 +145,8 @@ class LoopThread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop runs no more work: its thread has ended, or is in another process."""
-        return self.is_forked or not self._thread.is_alive()
+        """Whether the thread has ended, so that the loop runs no more work."""
+        return not self._thread.is_alive()
 
     def run(self, start: Callable[[], Awaitable[T]]) -> T:
         """Run work on the loop and wait for its result; raises what `LoopWork.run` raises."""
@@ -214,6 +214,16 @@ def run_on_shared_loop(start: Callable[[], Awaitable[T]]) -> T:
             _shared = LoopThread("toolbus-shared", _end_nothing)
         thread = _shared
     return thread.run(start)
+
+
+def _forget_shared() -> None:
+    """Have another loop in a forked child, where the thread is not, and the lock may be held."""
+    global _shared, _sharing
+    _shared, _sharing = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_shared)
 
 
 async def _end_nothing() -> None:

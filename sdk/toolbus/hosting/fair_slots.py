@@ -14,15 +14,15 @@ from toolbus.tools.tool_limits import Identity
 
 __all__ = [
     "MAX_IN_FLIGHT",
-    "RESERVED_PLACES",
+    "RESERVED_SLOTS",
     "FairSlots",
-    "HeldPlaces",
-    "PlaceHolder",
+    "HeldSlots",
+    "SlotHolder",
 ]
 
 MAX_IN_FLIGHT = 256
 """Calls that one host runs and queues before its callers have to share."""
-RESERVED_PLACES = 128
+RESERVED_SLOTS = 128
 """Further calls that it runs, of callers that have fewer places than others."""
 
 
@@ -39,7 +39,7 @@ class FairSlots(NamedTuple):
     """
 
     common: int = MAX_IN_FLIGHT
-    reserved: int = RESERVED_PLACES
+    reserved: int = RESERVED_SLOTS
 
     @classmethod
     def of(cls, common: int) -> FairSlots:
@@ -56,7 +56,7 @@ class FairSlots(NamedTuple):
         return used < self.common or held < self.total - used
 
 
-class PlaceHolder(Protocol):
+class SlotHolder(Protocol):
     """A call that holds a place."""
 
     @property
@@ -64,7 +64,7 @@ class PlaceHolder(Protocol):
         """Its caller."""
 
 
-class HeldPlaces:
+class HeldSlots:
     """How many calls of each caller run, counted from when the common places are all taken.
 
     Until then, and once half of them are free, nothing is counted: a call costs a comparison at its
@@ -77,18 +77,18 @@ class HeldPlaces:
         self.counts: Counter[Identity] | None = None
         """By caller; None while nothing is counted."""
 
-    def of(self, caller: Identity, running: Collection[PlaceHolder]) -> int:
+    def of(self, caller: Identity, running: Collection[SlotHolder]) -> int:
         """Return how many of the running calls a caller has; from now on they are counted."""
         if self.counts is None:
             self.counts = Counter(call.identity for call in running)
         return self.counts[caller]
 
-    def begin(self, call: PlaceHolder) -> None:
+    def begin(self, call: SlotHolder) -> None:
         """Count a call that begins while the calls are counted."""
         if self.counts is not None:
             self.counts[call.identity] += 1
 
-    def end(self, call: PlaceHolder, *, is_scarce: bool) -> None:
+    def end(self, call: SlotHolder, *, is_scarce: bool) -> None:
         """Count the end of a call; stop counting if places are not scarce any more."""
         if self.counts is not None and not is_scarce:
             self.counts = None

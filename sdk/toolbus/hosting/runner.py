@@ -41,7 +41,7 @@ from toolbus.hosting.call_records import (
     record_refusal,
 )
 from toolbus.hosting.definitions import Definitions
-from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldPlaces
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldSlots
 from toolbus.hosting.hosted_call import (
     FIELDS_TO_READ,
     HostedCall,
@@ -123,11 +123,11 @@ class Runner:
         "_find",
         "_held",
         "_loop_is_ending",
-        "_places",
         "_process_id",
         "_room_name",
         "_running",
         "_sends_parts",
+        "_slots",
         "_threads",
         "_tracing",
         "_unread",
@@ -159,8 +159,8 @@ class Runner:
         self.room_of: Callable[[int, float | None], CallRoom] = room_of
         self._room_name = room_name
         self._tracing = tracing
-        self._places = FairSlots.of(max_in_flight)
-        self._held = HeldPlaces()
+        self._slots = FairSlots.of(max_in_flight)
+        self._held = HeldSlots()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
         self.definitions: Definitions = Definitions()
@@ -173,7 +173,7 @@ class Runner:
         self._unread = UnreadResults()
         self._abandoned: set[asyncio.Task[None]] = set()
         self._process_id = os.getpid()
-        self._threads = ThreadPoolExecutor(self._places.total, "toolbus-tool")
+        self._threads = ThreadPoolExecutor(self._slots.total, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
         self.owner_of: Callable[[], str] = owner_of
         """Returns the name of this host, for records of calls."""
@@ -238,7 +238,7 @@ class Runner:
         if hosted is None or not (hosted.is_for_all or hosted.serves(self._connection_number)):
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        is_scarce = self._unread.count or len(self._running) >= self._places.common
+        is_scarce = self._unread.count or len(self._running) >= self._slots.common
         if is_scarce and (reason := self._overload(dispatch.header)):
             self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
@@ -267,9 +267,9 @@ class Runner:
         caller = accountable(header, self.owner_of)
         unread = self._unread
         used = len(self._running) - unread.count
-        if used >= self._places.common:
+        if used >= self._slots.common:
             held = self._held.of(caller, self._running) - unread.count_of(caller)
-            if not self._places.may_take(used, held):
+            if not self._slots.may_take(used, held):
                 return f"the host runs {used} calls, {held} of them yours"
         if unread.is_full(caller):
             return "too many bytes of results wait at the host for you to read"
@@ -459,7 +459,7 @@ class Runner:
         if call.slots is not None:
             call.free_slot()
         if self._held.counts is not None and call in self._running:
-            self._held.end(call, is_scarce=len(self._running) > self._places.common // 2)
+            self._held.end(call, is_scarce=len(self._running) > self._slots.common // 2)
         self._running.discard(call)
         call.hosted.running_calls.discard(call)
         if call.hosted.idle_event is not None:

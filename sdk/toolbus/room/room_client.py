@@ -80,9 +80,9 @@ class RoomClient(Room):
 
     __slots__ = (
         "_choices",
-        "_current",
         "_is_entering",
         "_locked",
+        "_open_connection",
         "_settings",
         "_tracing",
         "_wait",
@@ -110,7 +110,7 @@ class RoomClient(Room):
         self._wait_for_host_s = wait_for_host_s
         self._wait = wait
         self._is_entering = False
-        self._current: RoomConnection | None = None  # while it is entered, or enters
+        self._open_connection: RoomConnection | None = None  # while it is entered, or enters
         self._settings: RoomSettings | None = None
         self._connection = _UNENTERED
         self._caller = _UNENTERED
@@ -120,7 +120,7 @@ class RoomClient(Room):
         self._is_forwarding = False
 
     async def __aenter__(self) -> Self:
-        if self._current is not None or self._is_entering:
+        if self._open_connection is not None or self._is_entering:
             raise RuntimeError(
                 "this room is already entered: one client has one connection; make another client,"
                 " or leave the room first (`await room.aclose()`, or the end of its block)"
@@ -159,7 +159,7 @@ class RoomClient(Room):
 
     async def _enter(self) -> None:
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
-        connection = self._current = RoomConnection(
+        connection = self._open_connection = RoomConnection(
             self,
             self._settings,
             Room,
@@ -170,7 +170,7 @@ class RoomClient(Room):
         try:
             await connection.link.start()
         except BaseException:
-            self._current = None
+            self._open_connection = None
             raise
         self._connection = connection
         self._caller = connection.caller
@@ -181,23 +181,23 @@ class RoomClient(Room):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        connection = self._current
+        connection = self._open_connection
         if connection is not None:
             if connection.loop.is_closed():  # and the connection with it
                 connection.has_left = True
-                self._current = None
+                self._open_connection = None
                 return
             check_loop(connection.loop)
-            self._current = None
+            self._open_connection = None
             await connection.stop()
 
     @property
     def _entered(self) -> RoomConnection:
         """The connection while the room is entered, for reading from any thread."""
-        if self._current is None:
+        if self._open_connection is None:
             _ = self._connection.loop  # raises if the room was never entered
             raise room_closed_error()
-        return self._current
+        return self._open_connection
 
     @property
     def _joined(self) -> RoomConnection:
@@ -209,7 +209,7 @@ class RoomClient(Room):
     @property
     def room(self) -> str:
         """The room's name."""
-        return self._entered.joined.room
+        return self._entered.checked_welcome.room
 
     @property
     def me(self) -> Participant:
@@ -224,11 +224,11 @@ class RoomClient(Room):
     @property
     def grants(self) -> ApiScope:
         """The grants of the token, as the server reported them; unknown ones are left out."""
-        return ApiScope.known_of(self._entered.joined.facts["api"])
+        return ApiScope.known_of(self._entered.checked_welcome.facts["api"])
 
     @property
     def _state(self) -> str:
-        connection = self._current
+        connection = self._open_connection
         if connection is None or connection.welcome is None:
             if self._is_entering:
                 return "connecting"
@@ -242,7 +242,7 @@ class RoomClient(Room):
         chosen = dict(self._choices)
         if self._settings is not None:
             chosen |= {"url": self._settings.url, "room": self._settings.room}
-        for connection in (self._connection, self._current):
+        for connection in (self._connection, self._open_connection):
             if connection is not None and connection is not _UNENTERED and connection.full_name:
                 chosen["name"] = connection.full_name
         try:

@@ -163,7 +163,7 @@ class RoomConnection:
                 self.subscriptions.end(None)
 
     @property
-    def joined(self) -> Welcome:
+    def checked_welcome(self) -> Welcome:
         """The server's latest welcome. Raises `Unavailable` before joining."""
         if self.welcome is None:
             raise Unavailable("the room is not joined", executed="no", retryable=False)
@@ -172,7 +172,7 @@ class RoomConnection:
     @property
     def me(self) -> Participant:
         """The participant as others see it; its id changes with each reconnect."""
-        welcome = self.joined
+        welcome = self.checked_welcome
         facts = welcome.facts
         identity = (facts["name"], facts["role"], facts["issuer"], facts.get("alias", ""))
         return Participant(welcome.participant, *identity)
@@ -224,7 +224,7 @@ class RoomConnection:
 
     async def _on_facts(self, facts: dict[str, Any]) -> None:
         self._check_open()
-        self.welcome = replace(self.joined, facts=facts)
+        self.welcome = replace(self.checked_welcome, facts=facts)
         await self.subscriptions.regrant(facts)
 
     def _check_open(self) -> None:

@@ -49,7 +49,7 @@ class TurnCallSpan:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
-    def decision(self, behavior: str, decided_by: str) -> None:
+    def set_decision(self, behavior: str, decided_by: str) -> None:
         """Record what the permissions of the turn said, and what decided so."""
         self._span.set_attributes(decision_attributes(behavior, decided_by))
 

@@ -123,7 +123,7 @@ class ToolSearch:
         listed.
         """
         if self._room is not None:
-            raise RuntimeError("these ToolSearch were started before")
+            raise RuntimeError("this ToolSearch was started before")
         self._room = room
         self._index = await _threads.run(ToolIndex)
         async with AsyncExitStack() as stack:
@@ -242,7 +242,7 @@ class ToolSearch:
 
     def _started(self) -> ToolIndex:
         if self._index is None:
-            text = "the tools of the room are not known here: start ToolSearch before"
+            text = "the tools of the room are not known here: start the ToolSearch before"
             raise Unavailable(text, executed="no", retryable=False)
         return self._index
 

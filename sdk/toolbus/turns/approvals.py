@@ -49,8 +49,9 @@ class ApprovalRequest:
 
         def __getattr__(self, name: str) -> Any:
             """Say what a field of before 0.1 is now; until 0.2."""
-            hint = "; it is now decision" if name == "permit" else ""
-            raise AttributeError(f"'ApprovalRequest' object has no attribute {name!r}{hint}")
+            if name != "permit":
+                return object.__getattribute__(self, name)  # raises the error of before
+            raise AttributeError("ApprovalRequest has no 'permit'; it is now decision")
 
 
 @dataclass(frozen=True, slots=True)

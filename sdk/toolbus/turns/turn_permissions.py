@@ -400,7 +400,7 @@ class CallJudge:
         """Let the trace and the record of a call show what was decided, and what it reaches."""
         decision, reaches = judged.decision, judged.assessment.reaches
         if call.span is not None:
-            call.span.decision(decision.behavior, decision.by)
+            call.span.set_decision(decision.behavior, decision.by)
         # An owner that is not trusted could hide calls by saying that they reach something else.
         if call.recording is not None and reaches:
             if People(judged.call).trusts_owner(frozenset(self._permissions.trusted_owners)):

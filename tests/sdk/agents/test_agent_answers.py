@@ -28,7 +28,7 @@ from toolbus import (
     Unavailable,
     tool,
 )
-from toolbus.agents.agent_events import for_a_chunk
+from toolbus.agents.agent_events import fitted_to_chunk
 from toolbus.models import scripted
 
 Events = list[Any]
@@ -320,7 +320,7 @@ async def test_long_text_comes_in_pieces_and_is_whole_in_the_conversation() -> N
         assert "".join(piece["text"] for piece in pieces) == LONG
         assert max(len(piece["text"]) for piece in pieces) == 16_384
         assert end["text"] == LONG
-        assert for_a_chunk(end) == {**end, "text": LONG[:60_000], "omitted": 40_000}
+        assert fitted_to_chunk(end) == {**end, "text": LONG[:60_000], "omitted": 40_000}
         await events_of(agent)
     assert heard(agent)[1]["text"] == LONG
 
@@ -492,3 +492,13 @@ def test_run_sync_serves_many_threads_on_one_loop() -> None:
         results = list(threads.map(lambda agent: agent.run_sync("hi").text, agents))
     assert results == ["one"] * 8
     assert len(loops) == 1
+
+
+def test_agent_runs_on_one_loop_after_another() -> None:
+    agent = agent_of("hello")
+
+    async def several() -> list[str]:
+        results = await asyncio.gather(*[agent.run("hi", conversation="a") for _ in range(3)])
+        return [result.text for result in results]
+
+    assert [asyncio.run(several()) for _ in range(2)] == [["hello"] * 3] * 2

@@ -68,11 +68,11 @@ def assess_line(
     reading = read_line(line, environment)
     if reading.faults:
         return _unreadable("; ".join(reading.faults), patterns)
-    paths = PathResolver(
+    resolver = PathResolver(
         directory, home=environment.get("HOME", ""), roots=roots, sensitive=sensitive
     )
     # What a rule allows holds in the working directories: a line that begins elsewhere has no rule.
-    is_inside = all(paths.is_inside(Target("", path)) for path in paths.directories)
+    is_inside = all(resolver.is_inside(Target("", path)) for path in resolver.directories)
     whole = exact_line(line) if is_inside else ""
     commands = []
     for found in all_commands(reading.commands):
@@ -81,7 +81,7 @@ def assess_line(
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
     try:
-        verdicts = _verdicts(line, commands, paths, environment)
+        verdicts = _verdicts(line, commands, resolver, environment)
         matches = _matches(commands, verdicts, patterns)
     except TooManyWords:
         return _unreadable("it has too many words", patterns)
@@ -126,7 +126,7 @@ def _matches(
 def _verdicts(
     line: str,
     commands: Sequence[LineCommand],
-    paths: PathResolver,
+    resolver: PathResolver,
     environment: Mapping[str, str],
 ) -> list[Verdict]:
     """Judge the commands of a line, each in all directories where it may run."""
@@ -136,18 +136,18 @@ def _verdicts(
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
         for _ in commands:
-            before = paths.directories
+            before = resolver.directories
             for found in commands:
-                _change_directory(found.command, found.effect, paths, environment)
-            if paths.directories == before or None in paths.directories:
+                _change_directory(found.command, found.effect, resolver, environment)
+            if resolver.directories == before or None in resolver.directories:
                 break
     leading = 0 if repeats else _leading_changes(line, commands)
     verdicts = []
     for number, found in enumerate(commands):
         command, effect = found.command, found.effect
-        verdicts.append(judge_command(command, effect, paths, environment))
+        verdicts.append(judge_command(command, effect, resolver, environment))
         is_certain = number < leading
-        _change_directory(command, effect, paths, environment, is_certain=is_certain)
+        _change_directory(command, effect, resolver, environment, is_certain=is_certain)
     # A symlink that one command may put somewhere leads the others away.
     for placing in verdicts:
         for other in verdicts:
@@ -190,7 +190,7 @@ def _leading_changes(line: str, commands: Sequence[LineCommand]) -> int:
 def _change_directory(
     command: SimpleCommand,
     effect: Effect,
-    paths: PathResolver,
+    resolver: PathResolver,
     environment: Mapping[str, str],
     *,
     is_certain: bool = False,
@@ -201,14 +201,14 @@ def _change_directory(
     if name not in ("cd", "pushd", "chdir"):
         # `env -C folder rm x`, `find folder -execdir rm x`: what it starts is elsewhere.
         if effect.runs and effect.directory is not None:
-            paths.enter(paths.entered(effect.directory))
+            resolver.enter(resolver.entered(effect.directory))
         return
     if "CDPATH" in environment or any(entry.name == "CDPATH" for entry in command.assignments):
-        paths.enter((None,))
+        resolver.enter((None,))
         is_certain = False
     is_home = name == "cd" and len(command.words) == 1
     word = None if is_home else effect.directory or Word(name, None)
-    paths.enter(paths.entered(word), is_certain=is_certain)
+    resolver.enter(resolver.entered(word), is_certain=is_certain)
 
 
 def _combined(

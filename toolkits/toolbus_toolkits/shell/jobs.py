@@ -50,7 +50,7 @@ class WrittenLines:
         self._assessed = dict[str, str]()
         """What was unfinished when a text was assessed."""
 
-    def note_assessment(self, text: str) -> str:
+    def lines_to_assess(self, text: str) -> str:
         """Return the lines that a text ends, and remember that it was assessed so."""
         if len(self._assessed) >= _MAX_ASSESSED:
             self._assessed.clear()

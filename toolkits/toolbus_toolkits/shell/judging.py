@@ -126,14 +126,14 @@ def changes_meaning(
 
 
 def judge_command(
-    command: SimpleCommand, effect: Effect, paths: PathResolver, environment: Mapping[str, str]
+    command: SimpleCommand, effect: Effect, resolver: PathResolver, environment: Mapping[str, str]
 ) -> Verdict:
     """Judge one command.
 
     Args:
         command: It may have no words.
         effect: What it does with its words.
-        paths: Where it may do it.
+        resolver: Where it may do it.
         environment: The variables that the line starts with.
     """
     verdict = Verdict(command, effect)
@@ -141,22 +141,22 @@ def judge_command(
         verdict.immune.append(effect.immune)
     for assignment in changes_meaning(command, environment):
         verdict.doubts.append(f"it sets {assignment.name}, which may change what a program does")
-    directories = paths.directories
+    directories = resolver.directories
     if effect.directory is not None:
-        directories = paths.entered(effect.directory)
-    inside = (paths.is_inside(Target("", directory)) for directory in directories)
+        directories = resolver.entered(effect.directory)
+    inside = (resolver.is_inside(Target("", directory)) for directory in directories)
     verdict.is_elsewhere = not all(inside)
     if effect.read_only and not effect.runs and base_name(command) == "git":
         verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
-        partial(_judge_redirection, verdict, redirection, paths)
+        partial(_judge_redirection, verdict, redirection, resolver)
         for redirection in command.redirections
     ]
     for word in effect.deletes:
-        steps.append(partial(_judge_deletion, verdict, word, paths, directories))
-    steps.append(partial(_judge_reads, verdict, paths, directories))
-    steps.append(partial(_judge_changes, verdict, paths, directories))
+        steps.append(partial(_judge_deletion, verdict, word, resolver, directories))
+    steps.append(partial(_judge_reads, verdict, resolver, directories))
+    steps.append(partial(_judge_changes, verdict, resolver, directories))
     for step in steps:
         try:
             step()
@@ -177,16 +177,16 @@ def _repository_doubts(directories: Iterable[str | None]) -> Iterator[str]:
 
 
 def _judge_reads(
-    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+    verdict: Verdict, resolver: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     effect = verdict.effect
     if effect.read_only and _shows_names(verdict.command):
         return
     if effect.reads is None:
-        _judge_any_words(verdict, paths, directories)
+        _judge_any_words(verdict, resolver, directories)
         return
     for word in effect.reads:
-        _judge_read(verdict, word, paths.targets(word, directories), paths)
+        _judge_read(verdict, word, resolver.targets(word, directories), resolver)
 
 
 def _shows_names(command: SimpleCommand) -> bool:
@@ -201,7 +201,7 @@ def _shows_names(command: SimpleCommand) -> bool:
 
 
 def _judge_any_words(
-    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+    verdict: Verdict, resolver: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     """Judge the words of a command of which it is not known what they are: each may be a path."""
     changes = verdict.effect.changes or ()
@@ -209,9 +209,9 @@ def _judge_any_words(
         if word in changes:  # judged as what is written
             continue
         for part in _possible_paths(word):
-            for target in paths.targets(part, directories):
+            for target in resolver.targets(part, directories):
                 verdict.reads.append(target)
-                if secret := paths.sensitive(target, writes=False):
+                if secret := resolver.sensitive(target, writes=False):
                     verdict.immune.append(secret)
     if verdict.effect.read_only and any(word.value is None for word in verdict.command.words):
         verdict.doubts.append("what it reads is known only when the line runs")
@@ -233,7 +233,7 @@ def _possible_paths(word: Word) -> Iterator[Word]:
 
 
 def _judge_read(
-    verdict: Verdict, word: Word, targets: Sequence[Target], paths: PathResolver
+    verdict: Verdict, word: Word, targets: Sequence[Target], resolver: PathResolver
 ) -> None:
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
@@ -241,11 +241,11 @@ def _judge_read(
     reads_hidden = base_name(verdict.command) != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
         or _has_option(verdict.command, "", "--unrestricted")
-        or _globs_hidden(verdict.command, paths)
+        or _globs_hidden(verdict.command, resolver)
     )
     for target in targets:
         verdict.reads.append(target)
-        if secret := paths.sensitive(target, writes=False):
+        if secret := resolver.sensitive(target, writes=False):
             verdict.immune.append(secret)
         elif target.path is None:
             # What a program that is asked about anyhow reads is no further question, and what
@@ -255,23 +255,23 @@ def _judge_read(
             if effect.read_only or effect.changes is not None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
         elif effect.is_recursive and os.path.isdir(target.path):
-            if secret := paths.secret_below(target.path, hidden=reads_hidden):
+            if secret := resolver.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
 
 
-def _globs_hidden(command: SimpleCommand, paths: PathResolver) -> bool:
+def _globs_hidden(command: SimpleCommand, resolver: PathResolver) -> bool:
     """Whether a glob of ripgrep may name hidden files: `-g .env`, `-g '*'`."""
     texts = [word.known for word in command.words]
     # Joined with its option a glob stands in one word, else in the next one.
     for text in (*texts, *map("\n".join, pairwise(texts))):
         option = _GLOB_OPTION.match(text)
         name = text[option.end() :] if option else ""
-        if name.endswith(("*", "]")) or paths.sensitive(Target(name, None), writes=False):
+        if name.endswith(("*", "]")) or resolver.sensitive(Target(name, None), writes=False):
             return True
     return False
 
 
-def _judge_redirection(verdict: Verdict, redirection: Redirection, paths: PathResolver) -> None:
+def _judge_redirection(verdict: Verdict, redirection: Redirection, resolver: PathResolver) -> None:
     word = redirection.target
     if word is None:
         return
@@ -281,45 +281,45 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, paths: PathRe
         return
     if value in HARMLESS_DEVICES:
         return
-    targets = paths.targets(word)
+    targets = resolver.targets(word)
     if not redirection.writes:
         for target in targets:
             verdict.reads.append(target)
-            if secret := paths.sensitive(target, writes=False):
+            if secret := resolver.sensitive(target, writes=False):
                 verdict.immune.append(secret)
             elif target.path is None:
                 verdict.doubts.append(f"{_shown(word)} {target.why}")
         return
     if targets:
         verdict.written.append(word)
-    _judge_written(verdict, targets, paths)
+    _judge_written(verdict, targets, resolver)
 
 
-def _judge_written(verdict: Verdict, targets: Iterable[Target], paths: PathResolver) -> None:
+def _judge_written(verdict: Verdict, targets: Iterable[Target], resolver: PathResolver) -> None:
     """Judge files that are changed: within a working directory, and none that is sensitive."""
     for target in targets:
         verdict.edits.append(target)
-        if reason := paths.sensitive(target, writes=True):
+        if reason := resolver.sensitive(target, writes=True):
             verdict.immune.append(reason)
-        elif not paths.is_inside(target) and target.path not in HARMLESS_DEVICES:
+        elif not resolver.is_inside(target) and target.path not in HARMLESS_DEVICES:
             verdict.is_outside = True
 
 
 def _judge_changes(
-    verdict: Verdict, paths: PathResolver, directories: tuple[str | None, ...]
+    verdict: Verdict, resolver: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     effect = verdict.effect
     changes = list(effect.changes or ())
     sources = [] if effect.changes is None else list(verdict.reads)
     for word in changes:
-        targets = paths.targets(word, directories)
-        _judge_written(verdict, targets, paths)
+        targets = resolver.targets(word, directories)
+        _judge_written(verdict, targets, resolver)
         if word.is_pattern and word.value is not None:
             # What it matches may be another file by then, but only below this folder.
             folder = re.split(r"[*?\[]", word.value)[0].rpartition("/")[0]
             start = replace(word, value=folder or ".", is_pattern=False)
             if not word.value.startswith("/") or folder:
-                _judge_written(verdict, paths.targets(start, directories), paths)
+                _judge_written(verdict, resolver.targets(start, directories), resolver)
         sources += targets
     # Copied into a folder, a file keeps its name there: `cp other/.gitconfig .`
     if not effect.reads and len(changes) < 2:
@@ -331,21 +331,21 @@ def _judge_changes(
                 name = source.text.rstrip("/").rpartition("/")[2]
                 copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
                 is_read = source in verdict.reads
-                _judge_copy(verdict, source.path if is_read else None, copy, paths)
+                _judge_copy(verdict, source.path if is_read else None, copy, resolver)
 
 
-def _judge_copy(verdict: Verdict, source: str | None, copy: str, paths: PathResolver) -> None:
+def _judge_copy(verdict: Verdict, source: str | None, copy: str, resolver: PathResolver) -> None:
     """Judge the path that a file or folder gets, and those of all below a folder that is copied."""
     copies = [copy]
     # Into a folder that is there already, the rest may follow symlinks of it.
     if source is not None and os.path.isdir(source) and os.path.isdir(copy):
         start = len(source.rstrip("/")) + 1
-        copies += (os.path.join(copy, path[start:]) for path in paths.below(source))
-    _judge_written(verdict, [Target(path, paths.resolved(path)) for path in copies], paths)
+        copies += (os.path.join(copy, path[start:]) for path in resolver.below(source))
+    _judge_written(verdict, [Target(path, resolver.resolved(path)) for path in copies], resolver)
 
 
 def _judge_deletion(
-    verdict: Verdict, word: Word, paths: PathResolver, directories: tuple[str | None, ...]
+    verdict: Verdict, word: Word, resolver: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
@@ -358,13 +358,13 @@ def _judge_deletion(
         # All that is in a folder: `*`, `./*`, `*/*`, `[!.]*`
         if not _NEGATED_SET.sub("?", name).strip("*?."):
             start = replace(word, value=folder or slash or ".", is_pattern=has_wildcard(folder))
-            _judge_deletion(verdict, start, paths, directories)
-    for target in paths.targets(word, directories):
+            _judge_deletion(verdict, start, resolver, directories)
+    for target in resolver.targets(word, directories):
         if target.path is None:
             # A name may be anything there; these are the directory itself, and those above it.
             if not target.text.strip("./"):
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
-        elif protected := paths.protected_as(target.path):
+        elif protected := resolver.protected_as(target.path):
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {protected}")
 
 

@@ -92,7 +92,7 @@ class ShellSessions:
         # A disk takes milliseconds to delete a file, in which the event loop would stand still.
         self._folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
-    def note_assessment(self, asker: Asker, command: str) -> ShellState:
+    def state_to_assess(self, asker: Asker, command: str) -> ShellState:
         """Return what a command would start with, and remember that it was assessed so."""
         with self._lock:
             session = self._session(asker)

@@ -282,7 +282,7 @@ class ShellTools:
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
         sessions = self._sessions
         asker = asker_of(context)
-        begun = self._first if sessions is None else sessions.note_assessment(asker, command)
+        begun = self._first if sessions is None else sessions.state_to_assess(asker, command)
         roots, sensitive = self._paths(context.workdirs)
         assessment = assess_line(
             command,
@@ -375,7 +375,7 @@ class ShellTools:
         message = f"gives text to the job {job}: {found.command}"
         if found.lines is None:
             return Assessment("ask", message=message, preview=text)
-        lines = found.lines.note_assessment(text)
+        lines = found.lines.lines_to_assess(text)
         assessment = self._assess_run(context, lines) if lines.strip() else Assessment("pass")
         # Earlier lines may have changed its directory and what a command is: that a line only
         # reads, or changes files of the working directory alone, is not known.

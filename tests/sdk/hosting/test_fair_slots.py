@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolbus.hosting.fair_slots import FairSlots, HeldPlaces
+from toolbus.hosting.fair_slots import FairSlots, HeldSlots
 
 PLACES = FairSlots()
 
@@ -46,7 +46,7 @@ def test_callers_that_take_all_they_can_leave_places_for_eight_others() -> None:
 
 def test_calls_are_counted_by_caller_while_places_are_scarce() -> None:
     a, b, c = (SimpleNamespace(identity=("acme", name)) for name in "abc")
-    held = HeldPlaces()
+    held = HeldSlots()
     held.begin(c)
     assert held.counts is None
     assert held.of(a.identity, [a, a, b]) == 2
