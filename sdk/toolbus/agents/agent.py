@@ -297,12 +297,10 @@ class Agent:
         task = asyncio.current_task()
         if self._starter is task:
             raise ValueError(f"the agent {self.name} is among its own toolkits, or those of these")
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._users or self._starter is not None:
-                text = "it is started on another event loop: ask it there, or make another agent"
-                raise RuntimeError(f"the agent {self.name}: {text}")
-            self._loop, self._changing = loop, asyncio.Lock()  # a lock belongs to a loop
+        if not self._users and self._starter is None and not self._is_on_its_loop:
+            # A lock belongs to a loop.
+            self._loop, self._changing = asyncio.get_running_loop(), asyncio.Lock()
+        self._check_loop()
         async with self._changing:
             if not self._users:
                 self._starter = task
@@ -311,6 +309,15 @@ class Agent:
                 finally:
                     self._starter = None
             self._users += 1
+
+    @property
+    def _is_on_its_loop(self) -> bool:
+        return asyncio.get_running_loop() is self._loop
+
+    def _check_loop(self) -> None:
+        if not self._is_on_its_loop:
+            text = "it is started on another event loop: ask it there, or make another agent"
+            raise RuntimeError(f"the agent {self.name}: {text}")
 
     async def _start(self, room: RoomClient | None) -> AsyncExitStack:
         self._room = room
@@ -418,10 +425,15 @@ class Agent:
             raise RuntimeError(f"{text}; with a room: await agent.run(...)")
         if running_loop() is not None:
             raise RuntimeError("an event loop runs in this thread: await agent.run(...)")
+
+        async def answer() -> RunResult:
+            try:
+                return await self.run(text, tools=tools, files=files, conversation=conversation)
+            except SystemExit as error:  # would end the loop, which others use
+                raise RuntimeError(f"SystemExit: {error.code}") from error
+
         # Shared, because the connections of a model's client belong to their loop.
-        return run_on_shared_loop(
-            lambda: self.run(text, tools=tools, files=files, conversation=conversation)
-        )
+        return run_on_shared_loop(answer)
 
     def run_stream_events(
         self,
@@ -454,6 +466,7 @@ class Agent:
             PermissionDenied: The asker may not have a toolkit of `tools` built.
             NotFound: There is no builder for an entry, or a required toolkit is missing.
             Unavailable: The agent is not started, or the call of `context` has ended.
+            RuntimeError: The agent is started on another event loop.
             ConversationUnavailable: The state of the conversation cannot be read, such as that of a
                 newer version of toolbus.
             Overloaded: 16 questions wait for the conversation already.
@@ -508,6 +521,7 @@ class Agent:
         if self._started is None:
             text = f"the agent {self.name} is not started: async with Agent(...) as agent"
             raise Unavailable(text, executed="no", retryable=False)
+        self._check_loop()
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
             text = f"must be the name of a conversation, of at most {MAX_NAME_CHARS} characters"
             raise _invalid("/conversation", text)

@@ -437,8 +437,9 @@ class Conversations:
 
     async def save(self, conversation: Conversation) -> None:
         """Store the state of a conversation, if there is a store, and wait until it is stored."""
-        if conversation.saving is not None:  # a store gets the states of a key one by one
-            await asyncio.wait([conversation.saving])
+        saving = conversation.saving
+        if saving is not None and not saving.done():  # a store gets the states of a key one by one
+            await asyncio.wait([saving])
         await self._save(conversation)
 
     async def _save_growth(self, conversation: Conversation) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from toolbus import (
     NotFound,
     RequestToModel,
     RoomClient,
+    SqliteStateStore,
     TokenUsage,
     Tool,
     TooLarge,
@@ -472,12 +474,17 @@ def test_run_sync_is_for_programs_without_an_event_loop() -> None:
     with pytest.raises(RuntimeError, match=r"an event loop runs in this thread: await agent\.run"):
         asyncio.run(within())
 
-    async def beside() -> None:
+    async def beside(ask: Callable[[], object]) -> None:
         async with agent:
-            await asyncio.to_thread(agent.run_sync, "hi")
+            await asyncio.to_thread(ask)
 
-    with pytest.raises(RuntimeError, match="is started on another event loop: ask it there"):
-        asyncio.run(beside())
+    for ask in (
+        lambda: agent.run_sync("hi"),
+        lambda: asyncio.run(events_of(agent)),
+        lambda: asyncio.run(agent.about()),
+    ):
+        with pytest.raises(RuntimeError, match="is started on another event loop: ask it there"):
+            asyncio.run(beside(ask))
 
 
 def test_run_sync_serves_many_threads_on_one_loop() -> None:
@@ -494,8 +501,19 @@ def test_run_sync_serves_many_threads_on_one_loop() -> None:
     assert len(loops) == 1
 
 
-def test_agent_runs_on_one_loop_after_another() -> None:
-    agent = agent_of("hello")
+def test_model_that_ends_the_program_does_not_end_the_loop_of_others() -> None:
+    def leave() -> AsyncIterator[Mapping[str, Any]]:
+        raise SystemExit(3)
+
+    other = agent_of(lambda: leave())
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        other.run_sync("hi")
+    assert agent_of("hello").run_sync("hi").text == "hello"
+
+
+def test_agent_runs_on_one_loop_after_another(tmp_path: Path) -> None:
+    replies = [uses("kit.count", text="a"), *["hello"] * 7]
+    agent = agent_of(*replies, store=SqliteStateStore(tmp_path / "states.db"))
 
     async def several() -> list[str]:
         results = await asyncio.gather(*[agent.run("hi", conversation="a") for _ in range(3)])
