@@ -12,11 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer
 from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.loop_watchdog import watched_loop
 from toolbus.hosting.runner import Runner
 from toolbus.room.registrations import Registration, Registrations, checked_supersede
+from toolbus.tools.omission import entries_of, fit_tools
 from toolbus.tools.policy import warn_of_asks
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
@@ -26,11 +28,35 @@ from toolbus.wire.manifest import MAX_MANIFEST_BYTES
 __all__ = ["Hosting", "find_hosting", "packed_manifest"]
 
 Key = tuple[str, bool]
+_MAX_NAMED = 10
+_logger = bounded_logger(__name__)
 
 
 def packed_manifest(toolkit: Toolkit) -> bytes:
-    """Return a toolkit's manifest as it is registered. Raises `InvalidOffer`."""
-    packed = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
+    """Return a toolkit's manifest as it is registered. Raises `InvalidOffer`.
+
+    A tool that the room would refuse by itself is left out of it, and named there and in the log:
+    the others need not wait for its author.
+    """
+    manifest = toolkit.manifest()
+    fitting, left_out = fit_tools(toolkit.tools)
+    if left_out:
+        named = "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out[:_MAX_NAMED])
+        if not fitting:
+            raise InvalidOffer(f"toolkit {toolkit.name}: no room takes its tools: {named}")
+        text = "toolkit %s: %d of its tools cannot be hosted and are left out: %s"
+        _logger.warning(text, toolkit.name, len(left_out), named)
+        entries = entries_of("left_out", (*toolkit.left_out, *left_out))
+        update = {
+            "tools": tuple(tool.manifest() for tool in fitting),
+            "annotations": {**manifest.annotations, **entries},
+        }
+        manifest = manifest.model_copy(update=update)
+    try:
+        packed = pack_body(manifest.model_dump(mode="json", exclude_defaults=True))
+    except (ValueError, TypeError, RecursionError) as error:
+        text = f"toolkit {toolkit.name}: its annotations or texts cannot be sent: {error}"
+        raise InvalidOffer(text) from error
     if len(packed) > MAX_MANIFEST_BYTES:
         text = (
             f"the definition of toolkit {toolkit.name} has {len(packed):,} bytes, and a room takes "

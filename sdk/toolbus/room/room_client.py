@@ -281,7 +281,8 @@ class RoomClient(Room):
 
         At its end the toolkit is unregistered, running calls may finish, and its tools are stopped.
         If other hosts of this identity serve another definition under the name, this one takes over
-        from a lower `version`; else it is in reserve, with a warning in the log.
+        from a lower `version`; else it is in reserve, with a warning in the log. A tool that
+        no room takes is left out, and named in the log and in the annotation `left_out`.
 
         Args:
             toolkit: The toolkit to host.
@@ -293,8 +294,8 @@ class RoomClient(Room):
 
         Raises:
             ValueError: This connection already hosts a toolkit of this name, its definition has
-                more than 1 MiB, a public toolkit is shared, or `public`, `shared_with` or
-                `supersede` is invalid.
+                more than 1 MiB or no tool that a room takes, a public toolkit is shared, or
+                `public`, `shared_with` or `supersede` is invalid.
             TypeError: `toolkit` is not a toolkit.
             RoomException: The server refuses the registration.
             Exception: What the `start` of a tool raises.

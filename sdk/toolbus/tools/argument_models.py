@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
-from toolbus.chunks.json_values import shown
+from toolbus.chunks.json_values import plain_json, shown
+from toolbus.errors import InvalidResult
 from toolbus.tools.input_stream import unsupported_type_text
 from toolbus.tools.schema_validation import JsonCheck, UnknownArgument
 
@@ -43,7 +44,11 @@ _ELSEWHERE = frozenset(
 
 
 class SchemaWriter(GenerateJsonSchema):
-    """Pydantic's schemas without generated titles and without warnings about odd defaults."""
+    """Pydantic's schemas without generated titles and without warnings about odd defaults.
+
+    A default or a bound that no frame can carry, such as 2**64, is not in the schema: the function
+    has it, and pydantic checks it.
+    """
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012 - its type
         "skipped-choice",
@@ -53,6 +58,24 @@ class SchemaWriter(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return False: a title made of a field's name says nothing."""
         return False
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as JSON. Raises what pydantic takes as "leave it out"."""
+        try:
+            return plain_json(super().encode_default(dft))
+        except InvalidResult as error:
+            raise PydanticSerializationError(str(error)) from error
+
+    def update_with_validations(
+        self, json_schema: dict[str, Any], core_schema: Any, mapping: dict[str, str]
+    ) -> None:
+        """Add the bounds of a value that can be sent."""
+        sent = {key: value for key, value in core_schema.items() if _can_be_sent(value)}
+        super().update_with_validations(json_schema, sent, mapping)
+
+
+def _can_be_sent(bound: Any) -> bool:
+    return type(bound) is not int or -(2**63) <= bound < 2**64
 
 
 def check_defaults(schema: dict[str, Any], defaults: Mapping[str, Any], label: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolbus.chunks.json_values import plain_json
+from toolbus.errors import InvalidResult
 from toolbus.untrusted_text import one_line
 from toolbus.wire import BadBody, pack_body
 from toolbus.wire.manifest import tool_refusal
@@ -63,7 +65,10 @@ def fit_tools(tools: Iterable[Tool]) -> tuple[list[Tool], list[Omission]]:
 def _refusal(tool: Tool) -> str:
     """Return why a room refuses a tool; empty if it does not."""
     try:
-        packed = pack_body(tool.manifest().model_dump(mode="json", exclude_defaults=True))
+        fields = tool.manifest().model_dump(mode="json", exclude_defaults=True)
+        packed = pack_body(plain_json(fields))
+    except InvalidResult as error:
+        return str(error)
     except (ValueError, TypeError, RecursionError) as error:  # BadBody is a ValueError
         return str(error) or "its definition is invalid"
     refused: BadBody | None = tool_refusal(packed)

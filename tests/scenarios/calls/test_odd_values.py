@@ -14,8 +14,10 @@ from support.clients.refusals import steps_of
 from toolbus import RemoteToolkit, RoomClient, ToolFailed, Toolkit, tool
 from toolbus.client.retry import RetryPolicy
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
+from toolbus.room.hosting import packed_manifest
 from toolbus.room.room import connection_of
 from toolbus.tools.foreign_schemas import usable_schema
+from toolbus.tools.omission import entries_in
 from toolbus.wire import Result, pack_body
 from toolbus_server.registry.toolkit_definition import read_definition
 from toolbus_server.testing import TestServer
@@ -238,3 +240,38 @@ async def test_a_missing_description_is_requested_again() -> None:
         answer.set_exception(error)
         await asyncio.wait([answer])
         assert (("echo", None) in retries.known) is isinstance(error, PermissionDenied)
+
+
+def fine(count: int, seed: int = 2**64) -> str:
+    return f"{count} {seed}"
+
+
+@tool(args_schema={"type": "object", "properties": {"value": {"enum": [2**64, 1]}}})
+def huge(**arguments: Any) -> None: ...
+
+
+@tool(annotations={"size": 2**64})
+def noted() -> None: ...
+
+
+DEEP: dict[str, Any] = {"type": "object", "properties": {"a": {}}}
+for _ in range(40):
+    DEEP = {"type": "object", "not": DEEP}
+
+
+@tool(args_schema=DEEP)
+def deep(**arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize("odd", [huge, noted, deep])
+async def test_tool_that_no_room_takes_is_left_out_and_named_and_the_others_are_hosted(
+    odd: Any, server: TestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match=f"no room takes its tools: {odd.__name__}: "):
+        packed_manifest(Toolkit("t", [odd]))
+    toolkit = Toolkit("t", [fine, odd])
+    async with server.room("host") as host, host.host(toolkit), server.room("b") as caller:
+        assert await caller.call("t.fine", count=1) == f"1 {2**64}"
+        annotations = (await caller.toolkit("t")).manifest.annotations
+    assert [entry.name for entry in entries_in(annotations, "left_out")[0]] == [odd.__name__]
+    assert f"left out: {odd.__name__}: " in caplog.text

@@ -16,7 +16,6 @@ from toolbus import (
     ConnectionLost,
     DefinitionChanged,
     DefinitionConflict,
-    InvalidArguments,
     NotFound,
     RoomClient,
     RoomException,
@@ -197,7 +196,7 @@ def refused_kits(log: list[str]) -> list[tuple[Callable[[], Toolkit], type[Excep
     large.input_schema = {"type": "object", "properties": {"a": {"enum": list(range(66_000))}}}
     return [
         (lambda: kit.with_tools(Part("more", log), failing), OSError, "no disk"),
-        (lambda: kit.with_tools(large), InvalidArguments, "values"),
+        (lambda: Toolkit("kit", [large]), ValueError, "no room takes its tools: large: .* values"),
         (lambda: Toolkit("kid"), ValueError, r"hosts no toolkit kid: did you mean kit\?"),
         (lambda: Toolkit("other"), ValueError, "host it first"),
         (lambda: "kit", TypeError, "replace takes one Toolkit, not str"),  # type: ignore[list-item, return-value]

@@ -166,6 +166,33 @@ def test_default_that_is_not_json_is_omitted_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
+    ("annotation", "default", "written"),
+    [
+        (int, 2**64, {"type": "integer"}),
+        (int, 2**64 - 1, {"type": "integer", "default": 2**64 - 1}),
+        (int, -(2**63) - 1, {"type": "integer"}),
+        (list[int], [2**64], {"type": "array", "items": {"type": "integer"}}),
+        (float, float("nan"), {"type": "number"}),
+        (str, "\ud800", {"type": "string"}),
+        (Annotated[int, Field(ge=-(2**64), lt=2**70)], 1, {"type": "integer", "default": 1}),
+        (
+            Annotated[float, Field(ge=0, le=2**80)],
+            1,
+            {"type": "number", "minimum": 0, "default": 1},
+        ),
+    ],
+)
+def test_default_and_bound_that_no_frame_carries_are_the_functions_alone(
+    annotation: Any, default: Any, written: Any
+) -> None:
+    def function(value: Any = default) -> None:
+        pass
+
+    function.__annotations__["value"] = annotation
+    assert arguments_of(function) == {"value": written}
+
+
+@pytest.mark.parametrize(
     ("annotation", "default", "is_refused"),
     [
         (int, "x", True),
