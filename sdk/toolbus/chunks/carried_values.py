@@ -10,12 +10,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from collections import deque
+from collections.abc import Collection, Mapping
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from math import isnan
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic_core import to_jsonable_python
 
 from toolbus.chunks.json_values import (
@@ -29,6 +33,7 @@ from toolbus.wire.json_check import Location
 
 __all__ = ["Carrying", "SourceText", "repaired"]
 
+_WITHOUT_BYTES = frozenset({str, int, float, bool, type(None), date, datetime})
 _MAX_DECIMAL_BITS = 100_000
 """Larger integers are written in hexadecimal: the time for decimal digits grows with the square,
 and takes 13 ms for this many bits."""
@@ -49,8 +54,8 @@ class Carrying(Conversion):
     """Converts one result to plain JSON, with text for what JSON or msgpack cannot carry.
 
     Integers beyond 64 bits become their decimal digits, NaN and infinities their names, bytes
-    Base64, and what is nested too deep its JSON text; lone surrogates become U+FFFD. Keys are
-    written as pydantic writes them. An object two of whose keys have one name becomes its JSON
+    Base64, and what is nested too deep its JSON text; lone surrogates become U+FFFD. Other keys
+    are written as pydantic writes them. An object two of whose keys have one name becomes its JSON
     text, which has both.
     """
 
@@ -64,6 +69,9 @@ class Carrying(Conversion):
 
     def key(self, key: Any, location: Location | None) -> str:
         """Return the name of a key, as pydantic writes it."""
+        if isinstance(key, bytes):
+            self.note((location, name := _base64(key)))
+            return name
         if isinstance(key, str):
             name = str(key.value if isinstance(key, Enum) else str.__str__(key))
         elif type(key) is int:
@@ -72,9 +80,6 @@ class Carrying(Conversion):
             try:
                 (name,) = to_jsonable_python({key: None})
             except Exception as error:
-                if isinstance(key, bytes):  # pydantic writes those that are UTF-8
-                    self.note((location, name := _base64(key)))
-                    return name
                 text = f"a key of the type {type(key).__name__} cannot be written as JSON"
                 raise self.refused(location, text) from error
         if is_encodable(name):
@@ -117,18 +122,60 @@ class Carrying(Conversion):
         return text
 
     def written(self, value: Any, location: Location | None) -> Any:
-        """Do as `Conversion`; what pydantic cannot write as a whole is written field by field."""
+        """Do as `Conversion`, except for bytes, which pydantic writes as UTF-8 or not at all.
+
+        What it cannot write as a whole is written field by field.
+        """
         try:
-            return super().written(value, location)
+            return _with_bytes(super().written(value, location), value)
         except InvalidResult:
             if isinstance(value, BaseModel):
-                return dict(value)
+                return value.model_dump(by_alias=True, warnings=False)
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
                 fields = dataclasses.fields(value)
                 return {field.name: getattr(value, field.name) for field in fields}
-            if isinstance(value, set | frozenset):
+            if isinstance(value, set | frozenset | deque):
                 return list(value)
             raise
+
+
+def _with_bytes(written: Any, value: Any) -> Any:
+    """Return what pydantic wrote, with the bytes that it decoded themselves in it.
+
+    What a type or a serializer of its own made of bytes, such as `Base64Bytes`, stays.
+    """
+    if type(value) in _WITHOUT_BYTES:
+        return written
+    if isinstance(value, RootModel):
+        return _with_bytes(written, value.root)
+    if isinstance(value, Enum):
+        return _with_bytes(written, value.value)
+    kind = type(written)
+    if kind is str and isinstance(value, bytes | bytearray):
+        return value if repaired(written).encode() == value else written
+    if kind is dict and isinstance(value, Mapping) and len(value) == len(written):
+        pairs = zip(written.items(), value.items(), strict=True)
+        return {_with_bytes(k, key): _with_bytes(v, item) for (k, v), (key, item) in pairs}
+    if kind is dict:
+        names = _names_of(value.__class__)
+        return {
+            key: _with_bytes(item, getattr(value, names.get(key, key), None))
+            for key, item in written.items()
+        }
+    if kind is list and isinstance(value, Collection) and len(value) == len(written):
+        return [_with_bytes(item, found) for item, found in zip(written, value, strict=True)]
+    return written
+
+
+@lru_cache(maxsize=1024)
+def _names_of(kind: type) -> dict[str, str]:
+    """Return the fields of a model or pydantic dataclass that are written under another name."""
+    fields = getattr(kind, "__pydantic_fields__", {})
+    return {
+        field.serialization_alias: name
+        for name, field in fields.items()
+        if field.serialization_alias
+    }
 
 
 class _Ready(str):

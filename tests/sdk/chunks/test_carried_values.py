@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64encode
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, RootModel, field_serializer
 
 from toolbus.chunks.carried_values import SourceText
 from toolbus.chunks.chunk_types import (
@@ -60,6 +63,55 @@ def as_received(chunk: Chunk) -> Chunk:
     return received
 
 
+class Picture(BaseModel):
+    data: bytes = Field(alias="Data")
+    ready: Base64Bytes = b"QUJDRA=="
+    hidden: bytes = Field(b"x", exclude=True)
+
+    @field_serializer("data", when_used="unless-none")
+    def as_it_is(self, data: bytes) -> Any:
+        return data
+
+
+class Hex(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="hex")
+    data: bytes
+
+
+@dataclass(slots=True)
+class Small:
+    rest: Any
+
+
+class Code(Enum):
+    A = b"ABCD"
+
+
+def within(data: bytes) -> list[Any]:
+    holders = [{"a": data}, (data,), {data}, {data: 1}, deque([data]), RootModel[bytes](data)]
+    rows = [Row(rest=value) for value in (*holders, data, bytearray(data), Point(data))]
+    return [*holders, *rows, Point(data), Small(data), Point({"a": [data, Row(rest=data)]})]
+
+
+@pytest.mark.parametrize("data", [b"ABCD", b"", b"\xfa\xfb"])
+def test_bytes_are_base64_wherever_they_stand(data: bytes) -> None:
+    text = b64encode(data).decode()
+    for value in within(data):
+        chunk = result_chunk(value)
+        written = json.dumps(chunk.value)
+        assert written.count(f'"{text}"') == len(chunk.as_text) > 0, value
+        assert "ABCD" not in written
+
+
+@pytest.mark.parametrize("data", [b"ABCD", b"\xfa\xfb"])
+def test_what_a_type_makes_of_its_bytes_itself_stays(data: bytes) -> None:
+    assert result_chunk(Row(rest=Hex(data=data))).value == {"rest": {"data": data.hex()}}
+    picture: Any = result_chunk(Picture(Data=data)).value
+    assert picture.pop("Data") == b64encode(data).decode()
+    assert picture.keys() == {"ready"}
+    assert result_chunk([Code.A, Row(rest=Code.A)]).value == ["QUJDRA==", {"rest": "QUJDRA=="}]
+
+
 DEEPEST = "/0" * MAX_JSON_DEPTH
 CARRIED: list[tuple[Any, Any, tuple[str, ...]]] = [
     (2**64 - 1, 2**64 - 1, ()),
@@ -70,7 +122,7 @@ CARRIED: list[tuple[Any, Any, tuple[str, ...]]] = [
     ([1 << 200_000], [hex(1 << 200_000)], ("/0",)),
     (math.nan, "NaN", ("",)),
     ([memoryview(b"abcd")[::2]], ["YWM="], ("/0",)),
-    ({b"\xff": 1, b"a": 2}, {"/w==": 1, "a": 2}, ("/~1w==",)),
+    ({b"\xff": 1, b"a": 2}, {"/w==": 1, "YQ==": 2}, ("/~1w==", "/YQ==")),
     ([math.inf, -math.inf, True], ["Infinity", "-Infinity", True], ("/0", "/1")),
     ({"a/b~": math.nan}, {"a/b~": "NaN"}, ("/a~1b~0",)),
     ([*range(9_999), math.nan], [*range(9_999), "NaN"], ("/9999",)),
