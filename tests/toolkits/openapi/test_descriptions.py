@@ -191,6 +191,32 @@ def test_equal_names_in_several_places_get_the_place_as_a_suffix(tmp_path: Path)
     }
 
 
+@pytest.mark.parametrize(
+    ("wire_names", "fields", "arguments"),
+    [
+        (["$filter", "filter"], [], ["filter_query", "filter"]),
+        (["_id", "id"], [], ["id_query", "id"]),
+        (["a[b]", "a_b"], [], ["a_b_query", "a_b"]),
+        (["$filter", "@filter", "filter"], [], ["filter_query", "filter_query_2", "filter"]),
+        (["$filter", "filter", "filter_query"], [], ["filter_query_2", "filter", "filter_query"]),
+        (["$filter"], ["filter"], ["filter_query", "filter"]),
+        (["filter"], ["_filter"], ["filter", "filter_body"]),
+        (["$filter"], [], ["filter"]),
+        (["x" * 64 + "y"], ["x" * 64], ["x" * 58 + "_query", "x" * 64]),
+    ],
+)
+def test_an_argument_with_the_exact_name_of_a_parameter_or_field_is_that_one(
+    tmp_path: Path, wire_names: list[str], fields: list[str], arguments: list[str]
+) -> None:
+    document = _posted({"type": "object", "properties": {name: {"title": name} for name in fields}})
+    document["paths"]["/x"]["parameters"] = [
+        {"name": name, "in": "query", "schema": {"title": name}} for name in wire_names
+    ]
+    properties = _schema(tmp_path, document)["properties"]
+    titles = {name: schema["title"] for name, schema in properties.items()}
+    assert titles == dict(zip(arguments, [*wire_names, *fields], strict=True))
+
+
 _FORM = {"schema": {"type": "object", "properties": {"a": {"type": [["x"], "string"]}}}}
 
 

@@ -129,7 +129,10 @@ class Arguments:
 
 def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
     """Plan the arguments of an operation. Raises `SpecError`."""
-    names = ArgumentNames(reserved=[_ATTACHMENT])
+    drafts = _drafts_of(operation.body)
+    fields = [name for draft in drafts if draft.fields is not None for name in draft.fields.places]
+    wire_names = [*(parameter.name for parameter in operation.parameters), *fields]
+    names = ArgumentNames([_ATTACHMENT], wire_names)
     properties: dict[str, Any] = {}
     required: list[str] = []
     parameters: list[tuple[str, Parameter]] = []
@@ -146,7 +149,7 @@ def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
             required.append(argument)
     body = None
     if operation.body is not None:
-        planner = _BodyPlanner(operation.body, names, writer)
+        planner = _BodyPlanner(operation.body, drafts, names, writer)
         body = planner.plan()
         properties.update(planner.properties)
         required.extend(planner.required)
@@ -180,20 +183,24 @@ class _BodyPlanner:
 
     Args:
         body: The body.
+        drafts: Its media types of use.
         names: Gives arguments their names.
         writer: Writes schemas.
     """
 
-    def __init__(self, body: Body, names: ArgumentNames, writer: SchemaWriter) -> None:
+    def __init__(
+        self, body: Body, drafts: list[_FormDraft], names: ArgumentNames, writer: SchemaWriter
+    ) -> None:
         self._body = body
+        self._drafts = drafts
         self._names = names
         self._writer = writer
         self.properties: dict[str, Any] = {}
         self.required: list[str] = []
 
     def plan(self) -> BodyPlan:
-        """Return the plan; fills `properties` and `required`. Raises `SpecError`."""
-        drafts = _drafts(candidates(self._body), is_required=self._body.required)
+        """Return the plan; fills `properties` and `required`."""
+        drafts = self._drafts
         arguments = self._name_fields(drafts)
         forms = tuple(self._form(draft, arguments) for draft in drafts)
         if self._body.required:
@@ -255,13 +262,16 @@ class _BodyPlanner:
         )
 
 
-def _drafts(found: list[Candidate], *, is_required: bool) -> list[_FormDraft]:
-    """Return the media types of use, with their fields.
+def _drafts_of(body: Body | None) -> list[_FormDraft]:
+    """Return the media types of use of a body, with their fields. Raises `SpecError`.
 
     Where a form takes files, its fields are arguments, however its schema describes them, and
     those of the other media types too: so that a call can give a file or leave it out. A media type
     that cannot carry a required file is not offered beside such a form.
     """
+    if body is None:
+        return []
+    found = candidates(body)
     of_forms = {
         id(candidate): _files(candidate.place)
         for candidate in found
@@ -271,11 +281,11 @@ def _drafts(found: list[Candidate], *, is_required: bool) -> list[_FormDraft]:
     drafts: list[_FormDraft] = []
     for candidate in found:
         if candidate.kind == "binary":
-            drafts.append(_FormDraft(candidate, None, files_required=is_required))
+            drafts.append(_FormDraft(candidate, None, files_required=body.required))
             continue
         draft = _draft(candidate, of_forms.get(id(candidate), {}), file_names)
         if draft is not None:
-            draft.files_required = draft.files_required and is_required
+            draft.files_required = draft.files_required and body.required
             drafts.append(draft)
     return [draft for draft in drafts if draft is drafts[0] or _adds(draft, drafts[0])]
 

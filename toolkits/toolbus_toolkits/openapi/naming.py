@@ -41,16 +41,22 @@ class ArgumentNames:
 
     Args:
         reserved: Names that no argument has.
+        wire_names: The names of all parameters and fields. An argument with the name of one that it
+            is not would send a value to the wrong place, such as that of `filter` to `$filter`.
     """
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
+    def __init__(self, reserved: Iterable[str], wire_names: Iterable[str]) -> None:
         self._taken = set(reserved)
+        self._wire_names = frozenset(wire_names)
 
     def name(self, wire_name: str, location: str) -> str:
-        """Return the name for a parameter or field; if it is taken, with its place as a suffix."""
+        """Return the name for a parameter or field.
+
+        With its place as a suffix if it is taken, or is exactly that of another one.
+        """
         base = _sanitised(wire_name, r"[^A-Za-z0-9_.-]+")[:_MAX_NAME] or location
         name, number = base, 1
-        while name in self._taken:
+        while name in self._taken or (name != wire_name and name in self._wire_names):
             suffix = f"_{location}" if number == 1 else f"_{location}_{number}"
             name = f"{base[: _MAX_NAME - len(suffix)]}{suffix}"
             number += 1
