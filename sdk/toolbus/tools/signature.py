@@ -180,6 +180,11 @@ def read_signature(
     default that does not fit its type, or if `args_schema` does not fit the function.
     """
     label = name_of(function)
+    if _chooses_by_position(function):
+        raise TypeError(
+            f"{label}: singledispatch chooses by the first positional argument, and arguments are"
+            f" passed by name: make a tool of a function that calls {label}(value)"
+        )
     split = _split(function, label)
     if split.var_keyword and args_schema is None and not is_extended:
         raise TypeError(
@@ -267,6 +272,17 @@ def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isroutine(function):
         return function
     return type(function).__call__
+
+
+def _chooses_by_position(function: Any) -> bool:
+    """Whether a callable is a `singledispatch` function or method without its first argument."""
+    while isinstance(function, functools.partial):
+        if function.args:
+            return False
+        function = function.func
+    # Before Python 3.14 a method is a function of `functools`, since then an object.
+    module = getattr(function, "__globals__", {}).get("__name__", type(function).__module__)
+    return module == functools.__name__ and hasattr(function, "register")
 
 
 def is_async(function: Callable[..., Any]) -> bool:

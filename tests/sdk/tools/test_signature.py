@@ -447,6 +447,31 @@ def test_parameter_without_a_schema_is_refused_with_the_names_of_function_and_pa
             read_signature(function)
 
 
+@functools.singledispatch
+def described(value: int) -> str:
+    return f"int {value}"
+
+
+class Describer:
+    @functools.singledispatchmethod
+    def described(self, value: int) -> str:
+        return f"int {value}"
+
+
+@functools.wraps(described)
+def around(value: int) -> str:
+    return described(value)
+
+
+def test_function_that_chooses_by_position_is_refused_when_the_tool_is_made() -> None:
+    refused: list[Any] = [described, Describer().described, functools.partial(described)]
+    for function in refused:
+        with pytest.raises(TypeError, match=r"singledispatch .* a function that calls described"):
+            read_signature(function)
+    for function in (around, functools.partial(described, 3)):
+        read_signature(function)
+
+
 def test_context_without_an_annotation_is_refused_with_the_right_form() -> None:
     def forecast(context, city: str) -> None: ...  # type: ignore[no-untyped-def]
 
