@@ -59,6 +59,20 @@ class SchemaWriter(GenerateJsonSchema):
         """Return False: a title made of a field's name says nothing."""
         return False
 
+    def ser_schema(self, schema: Any) -> Any:
+        """Raise `PydanticUserError` for a serializer that does not say what it returns.
+
+        Pydantic would write the schema of the field itself, and each result would break it.
+        """
+        is_function = schema["type"] in ("function-plain", "function-wrap")
+        if is_function and schema.get("return_schema") is None:
+            function = schema["function"]
+            if not str(getattr(function, "__module__", "")).startswith("pydantic"):
+                text = f"its serializer {getattr(function, '__name__', shown(function))!r} does not"
+                hint = "say what it returns: annotate it, `-> str`, or set `return_type`"
+                raise PydanticUserError(f"{text} {hint}", code=None)
+        return super().ser_schema(schema)
+
     def encode_default(self, dft: Any) -> Any:
         """Return a default as JSON. Raises what pydantic takes as "leave it out"."""
         try:

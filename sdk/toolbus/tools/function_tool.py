@@ -123,7 +123,7 @@ class FunctionTool(Tool):
             self.function,
             marked.args_schema,
             is_extended=marked.extended is not None,
-            is_postprocessed=marked.postprocess is not None,
+            has_own_result=bool(marked.postprocess or marked.output_schema),
         )
         self._plain: PlainArguments | None = None
         self._signature = signature

@@ -165,7 +165,7 @@ def read_signature(
     args_schema: type[BaseModel] | dict[str, Any] | None = None,
     *,
     is_extended: bool = False,
-    is_postprocessed: bool = False,
+    has_own_result: bool = False,
 ) -> FunctionSignature:
     """Read a function's parameters, docstring and return annotation.
 
@@ -173,8 +173,8 @@ def read_signature(
         function: The function.
         args_schema: What describes the arguments, in place of the types of the parameters.
         is_extended: Whether a further model may fill `**kwargs`.
-        is_postprocessed: Whether another function makes the result, so that there is no output
-            schema.
+        has_own_result: Whether another function makes the result, or its schema is given, so that
+            none is read.
 
     Raises `TypeError` with the names of function and parameter if they have no schema, for a
     default that does not fit its type, or if `args_schema` does not fit the function.
@@ -206,7 +206,7 @@ def read_signature(
     return FunctionSignature(
         description=docs.description,
         input_schema=found.schema,
-        output_schema=None if is_postprocessed else _output_schema(label, returns),
+        output_schema=None if has_own_result else _output_schema(label, returns),
         context=split.context,
         convert=found.convert,
         plain=_plain(split.parameters) if args_schema is None else None,

@@ -7,18 +7,29 @@ import enum
 import functools
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional
 
 import griffe
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import (
+    Base64Bytes,
+    BaseModel,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    WrapSerializer,
+    field_serializer,
+    model_serializer,
+)
 from typing_extensions import TypedDict
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.tools.context import ToolContext
 from toolbus.tools.docstrings import read_docstring
+from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.signature import FunctionSignature, read_signature
 
@@ -445,6 +456,58 @@ def test_parameter_without_a_schema_is_refused_with_the_names_of_function_and_pa
     for function, parameter in cases:
         with pytest.raises(TypeError, match=rf"{function.__name__}.*{parameter!r}"):
             read_signature(function)
+
+
+class ByField(BaseModel):
+    a: int
+
+    @field_serializer("a")
+    def odd(self, value):  # type: ignore[no-untyped-def]
+        return str(value)
+
+
+class ByModel(BaseModel):
+    a: int
+
+    @model_serializer
+    def odd(self):  # type: ignore[no-untyped-def]
+        return {"b": self.a}
+
+
+class ByType(BaseModel):
+    a: Annotated[int, PlainSerializer(lambda value: {"x": value})]
+
+
+@dataclasses.dataclass
+class ByWrap:
+    a: Annotated[int, WrapSerializer(lambda value, handler: str(value))]
+
+
+class Within(BaseModel):
+    rows: list[ByField | None]
+
+
+class Described(BaseModel):
+    a: Annotated[int, PlainSerializer(str, return_type=str)]
+    b: SecretStr
+    c: Base64Bytes
+    d: Unit
+    e: deque[int]
+
+    @field_serializer("d", mode="wrap")
+    def as_text(self, value: Any, handler: Any) -> str:
+        return str(value)
+
+
+@pytest.mark.parametrize("annotation", [ByField, ByModel, ByType, ByWrap, Within])
+def test_serializer_that_does_not_say_what_it_returns_is_refused_when_the_tool_is_made(
+    annotation: Any,
+) -> None:
+    function = returning(annotation)
+    with pytest.raises(TypeError, match=r"serializer '(odd|<lambda>)' does not say .* annotate it"):
+        FunctionTool(function)
+    FunctionTool(function, output_schema={"type": "object"})
+    assert read_signature(returning(Described)).output_schema is not None
 
 
 @functools.singledispatch
