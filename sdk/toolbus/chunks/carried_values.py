@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -19,7 +20,7 @@ from functools import lru_cache
 from math import isnan
 from typing import Any
 
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from toolbus.chunks.json_values import (
@@ -31,7 +32,7 @@ from toolbus.errors import InvalidResult
 from toolbus.wire import MAX_FRAME_BYTES
 from toolbus.wire.json_check import Location
 
-__all__ = ["Carrying", "SourceText", "repaired"]
+__all__ = ["Carrying", "SourceText", "as_declared", "repaired"]
 
 _WITHOUT_BYTES = frozenset({str, int, float, bool, type(None), date, datetime})
 _MAX_DECIMAL_BITS = 100_000
@@ -176,6 +177,20 @@ def _names_of(kind: type) -> dict[str, str]:
         for name, field in fields.items()
         if field.serialization_alias
     }
+
+
+def as_declared(declared: TypeAdapter[Any], value: Any) -> Any:
+    """Return a value as its declared type writes it: without the fields that a subclass adds.
+
+    Bytes stay bytes. What the type cannot write as JSON it gives as Python values.
+    """
+    try:
+        written = declared.dump_python(value, mode="json", by_alias=True, warnings=False)
+        return _with_bytes(written, value)
+    except Exception:  # a serializer may raise anything; what follows names the place
+        with suppress(Exception):
+            return declared.dump_python(value, by_alias=True, warnings=False)
+    return value
 
 
 class _Ready(str):

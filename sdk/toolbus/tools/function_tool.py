@@ -10,9 +10,11 @@ from contextlib import aclosing, closing
 from copy import copy, deepcopy
 from typing import Any, NamedTuple, Self, Unpack
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
-from toolbus.chunks.json_values import PlainArguments, shown
+from toolbus.chunks.carried_values import as_declared
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.chunks.json_values import NotJson, PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.tools.argument_models import ExtendedModel
 from toolbus.tools.assess_functions import InputFunction
@@ -26,7 +28,7 @@ from toolbus.tools.signature import (
     FunctionSignature,
     is_async,
     name_of,
-    read_result_schema,
+    read_result_type,
     read_signature,
     takes_positional,
     with_preset,
@@ -61,6 +63,10 @@ _PASSED_ON = (
     "middlewares",
 )
 """The options that are those of `Tool`."""
+
+
+_SENT_AS_THEY_ARE = (str, bytes, bytearray, memoryview, NotJson, Iterator, AsyncIterator)
+"""What no declared type writes: texts, files, chunks, and what is refused."""
 
 
 class FunctionTool(Tool):
@@ -98,6 +104,7 @@ class FunctionTool(Tool):
     input_schema: dict[str, Any]
     _extended: ExtendedModel | None = None
     # Set only where they are used: see `_is_direct`.
+    _returned: TypeAdapter[Any] | None = None
     _assess: InputFunction | None = None
     _match_rule: InputFunction | None = None
 
@@ -144,6 +151,9 @@ class FunctionTool(Tool):
             output_schema=marked.output_schema or self._read_output_schema(signature),
             **{option: getattr(marked, option) for option in _PASSED_ON},
         )
+        returned = self._read_returned(signature)
+        if returned is not None:
+            self._returned = returned
         self._extend(marked.extended)
         known = None if signature.takes_any else signature.parameters
         label = name_of(self.function)
@@ -235,6 +245,17 @@ class FunctionTool(Tool):
             return self._postprocess.output_schema
         # An override may collect what the function yields, or yield what it returns.
         return signature.output_schema if self._yields() is self._signature.is_generator else None
+
+    def _read_returned(self, signature: FunctionSignature) -> TypeAdapter[Any] | None:
+        if self._postprocess is not None:
+            return self._postprocess.returned
+        return signature.returned if self._yields() is signature.is_generator else None
+
+    def make_result(self, value: Any) -> Chunk:
+        """Do as `Tool`, with the fields of the type that the function says it returns."""
+        if self._returned is not None and not isinstance(value, _SENT_AS_THEY_ARE):
+            value = as_declared(self._returned, value)
+        return super().make_result(value)
 
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute
@@ -354,6 +375,7 @@ class _Postprocess(NamedTuple):
     function: Callable[[Any], Any]
     is_async: bool
     output_schema: dict[str, Any] | None
+    returned: TypeAdapter[Any] | None
 
     @classmethod
     def of(cls, function: Any, label: str) -> Self | None:
@@ -365,8 +387,8 @@ class _Postprocess(NamedTuple):
             raise TypeError(f"{label}: postprocess {text}, not {shown(function)}")
         if not takes_positional(function, 1):
             raise TypeError(f"{label}: postprocess must take one value: {shown(function)} does not")
-        schema = read_result_schema(function, f"{label}: postprocess")
-        return cls(function, is_async(function), schema)
+        schema, returned = read_result_type(function, f"{label}: postprocess")
+        return cls(function, is_async(function), schema, returned)
 
     async def __call__(self, value: Any) -> Any:
         return await _awaited(self.function(value))

@@ -74,7 +74,7 @@ __all__ = [
     "is_async",
     "is_context",
     "name_of",
-    "read_result_schema",
+    "read_result_type",
     "read_signature",
     "takes_positional",
     "with_preset",
@@ -115,6 +115,9 @@ class FunctionSignature(NamedTuple):
     output_schema: dict[str, Any] | None
     """Only if the return annotation is a model, a dataclass or a TypedDict, or an iterator of such;
     then it is the schema of each item."""
+    returned: TypeAdapter[Any] | None
+    """The type of a result, or of each item, if it is or holds such a type: it says which fields
+    are in a result."""
     context: ContextParameter | None
     convert: Callable[[Any], dict[str, Any]]
     """Converts checked arguments to the function's keywords; raises `pydantic.ValidationError`."""
@@ -207,6 +210,7 @@ def read_signature(
         description=docs.description,
         input_schema=found.schema,
         output_schema=None if has_own_result else _output_schema(label, returns),
+        returned=_declared_type(returns),
         context=split.context,
         convert=found.convert,
         plain=_plain(split.parameters) if args_schema is None else None,
@@ -224,13 +228,16 @@ def read_signature(
     )
 
 
-def read_result_schema(function: Callable[..., Any], label: str) -> dict[str, Any] | None:
-    """Return the schema of a structured return annotation; None for any other."""
+def read_result_type(
+    function: Callable[..., Any], label: str
+) -> tuple[dict[str, Any] | None, TypeAdapter[Any] | None]:
+    """Return the schema of a structured return annotation, and the type that holds fields."""
     try:
         annotation = inspect.signature(function).return_annotation
     except (ValueError, TypeError):  # a class or a function written in C
-        return None
-    return _output_schema(label, _Names(function, label).resolve(annotation, "its return type"))
+        return None, None
+    returns = _Names(function, label).resolve(annotation, "its return type")
+    return _output_schema(label, returns), _declared_type(returns)
 
 
 def with_preset(
@@ -614,6 +621,25 @@ def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:
     if not structured and not is_typeddict(returns):
         return None
     return _adapted(returns, "serialization", f"{label}: the return annotation")
+
+
+def _declared_type(returns: Any) -> TypeAdapter[Any] | None:
+    """Return a type that writes results; None if no model, dataclass or TypedDict is in it."""
+    if not _holds_fields(returns):
+        return None
+    try:
+        return TypeAdapter(returns)
+    except Exception:  # beside such a type may be one that pydantic does not know
+        return None
+
+
+def _holds_fields(annotation: Any) -> bool:
+    if isinstance(annotation, type) and not get_args(annotation):
+        if annotation is BaseModel or annotation in _CHUNKS:
+            return False
+        is_model = issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
+        return is_model or is_typeddict(annotation)
+    return any(map(_holds_fields, get_args(annotation)))
 
 
 def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]:

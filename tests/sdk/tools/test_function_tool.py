@@ -8,10 +8,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, SerializeAsAny
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
@@ -458,3 +458,73 @@ def test_cache_over_a_tool_class_that_is_not_read_only_is_refused() -> None:
     with pytest.raises(ValueError, match="read_only"):
         Cached()
     assert Cached(read_only=True).manifest().cache_ttl_s == 5
+
+
+class User(BaseModel):
+    name: str
+    picture: bytes = b""
+
+
+class Account(User):
+    password_hash: str = "secret"
+
+
+@dataclass
+class Member:
+    name: str
+
+
+@dataclass
+class Staff(Member):
+    password_hash: str = "secret"
+
+
+class Team(BaseModel):
+    lead: User
+    members: list[User] = []
+
+
+ACCOUNT, STAFF = Account(name="ann"), Staff("ann")
+ANN, MEMBER = {"name": "ann", "picture": ""}, {"name": "ann"}
+
+
+@pytest.mark.parametrize("shape", ["sync", "async", "stream", "postprocess"])
+@pytest.mark.parametrize(
+    ("declared", "value", "expected"),
+    [
+        (User, ACCOUNT, ANN),
+        (User | None, ACCOUNT, ANN),
+        (list[User], [ACCOUNT], [ANN]),
+        (dict[str, list[User]], {"a": [ACCOUNT]}, {"a": [ANN]}),
+        (tuple[User, int], (ACCOUNT, 1), [ANN, 1]),
+        (Annotated[User, "one"], ACCOUNT, ANN),
+        (Team, Team(lead=ACCOUNT, members=[ACCOUNT]), {"lead": ANN, "members": [ANN]}),
+        (User, Account(name="ann", picture=b"\xff"), {"name": "ann", "picture": "/w=="}),
+        (User, Account(name="ann", picture=b"ABCD"), {"name": "ann", "picture": "QUJDRA=="}),
+        (Member, STAFF, MEMBER),
+        (list[Member], [STAFF], [MEMBER]),
+        (SerializeAsAny[User], ACCOUNT, {**ANN, "password_hash": "secret"}),
+        (Any, ACCOUNT, {**ANN, "password_hash": "secret"}),
+        (User | str, "ann", "ann"),
+    ],
+)
+async def test_result_has_the_fields_of_the_declared_type_at_the_top_and_within(
+    declared: Any, value: Any, expected: Any, shape: str
+) -> None:
+    def returning(made: Any = None) -> Any:
+        return value
+
+    async def returning_later() -> Any:
+        return value
+
+    def yielding() -> Any:
+        yield value
+
+    functions: dict[str, Any] = {"async": returning_later, "stream": yielding}
+    function = functions.get(shape, returning)
+    function.__annotations__["return"] = Iterator[declared] if shape == "stream" else declared
+    if shape == "postprocess":
+        made = FunctionTool(lambda: 0, name="made", postprocess=function)
+    else:
+        made = FunctionTool(function, name="made")
+    assert await outcome(made) == ([expected] if shape == "stream" else expected)
