@@ -229,6 +229,40 @@ async def test_a_pattern_may_be_an_absolute_path_below_the_folder(tools: _Tools)
     assert (found["paths"], "stands for `path`" in found["note"]) == ([], True)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("routes/[slug]/page.ts", ["routes/[slug]/page.ts"]),
+        ("./routes/[slug]/*.ts", ["routes/[slug]/page.ts"]),
+        ("/routes/[user-id]/**", ["routes/[user-id]/page.ts"]),  # no range as a set
+        ("routes/[[...all]]/page.ts", ["routes/[[...all]]/page.ts"]),
+        ("routes/[slug]/[o-q]age.ts", ["routes/[slug]/page.ts"]),
+        ("**/[slug]/page.ts", ["routes/[slug]/page.ts", "routes/g/page.ts"]),
+        ("r*/[slug]/*", ["routes/[slug]/page.ts", "routes/g/page.ts"]),
+        ("routes/\\[slug\\]/page.ts", ["routes/[slug]/page.ts"]),
+        ("routes/[fgh]/page.ts", ["routes/g/page.ts"]),
+        ("{{name}}/[ab].txt", ["{{name}}/[ab].txt"]),
+        ("{{name}}/{a,b}.txt", ["{{name}}/a.txt"]),
+        ("?/x", ["?/x", "q/x"]),
+    ],
+)
+async def test_a_name_that_exists_as_it_is_written_is_found(
+    tools: _Tools, pattern: str, expected: list[str]
+) -> None:
+    for name in ("[slug]", "[user-id]", "[[...all]]", "g"):
+        tools.put(f"routes/{name}/page.ts", "word")
+    for name in ("{{name}}/[ab].txt", "{{name}}/a.txt", "?/x", "q/x"):
+        tools.put(name, "word")
+    assert (await tools.call("glob", pattern=pattern))["paths"] == expected
+    assert (await tools.call("grep", pattern="word", glob=pattern))["matches"] == expected
+    others = (await tools.call("grep", pattern="word", glob=f"!{pattern}"))["matches"]
+    assert len(others) == 8 - len(expected)
+    listed = await files_read(
+        ReachedFiles(FilesConfig(root=tools.root)), ".", FileFilter(glob=pattern)
+    )
+    assert sorted(listed.paths) == expected
+
+
 async def test_files_with_secrets_are_left_out_unless_they_are_named(
     tools: _Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
-from toolbus_toolkits.workspace import PathPattern, is_draft
+from toolbus_toolkits.workspace import PathPattern, escaped, is_draft, with_plain_brackets
 
 __all__ = [
     "VERSION_CONTROL",
@@ -29,7 +29,7 @@ __all__ = [
     "is_path_of_draft",
     "matcher_below",
     "matching",
-    "pattern_below",
+    "patterns_below",
     "searched",
 ]
 
@@ -57,9 +57,13 @@ class FileFilter:
     """A type of `rg --type`."""
 
     def arguments(self, folder: SearchedFolder) -> list[str]:
-        """Return it for rg in a folder. Raises `ToolFailed` for a pattern that leads out of it."""
+        """Return it for rg in a folder; blocking.
+
+        Raises `ToolFailed` for a pattern that leads out of it.
+        """
         # Of several globs the last one counts that matches.
-        found = [] if self.glob is None else [f"--glob={pattern_below(folder, self.glob)}"]
+        patterns = [] if self.glob is None else patterns_below(folder, self.glob)
+        found = [f"--glob={pattern}" for pattern in patterns]
         if self.type is not None:
             found.append(f"--type={self.type}")
         return [*found, *_WALK]
@@ -101,22 +105,27 @@ async def files_read(
         if not folder.is_folder:
             return Listing((folder.from_root(b""),), is_complete=True)
 
-        matches = None if pattern is None else matcher_below(folder, pattern)
+        matches = None
+        if pattern is not None:
+            matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+        arguments = await FILE_THREADS.run(which.arguments, folder)
 
         def take(names: list[bytes]) -> bool:
             found = names if matches is None else matching(matches, names)
             paths.extend(folder.from_root(name) for name in found)
             return len(paths) > limit
 
-        is_in_time = await indexed(folder, ["--files", *which.arguments(folder)], take, seconds)
+        is_in_time = await indexed(folder, ["--files", *arguments], take, seconds)
     return Listing(tuple(paths[:limit]), is_in_time and len(paths) <= limit)
 
 
-def pattern_below(folder: SearchedFolder, text: str) -> str:
-    """Return a pattern from the folder that is searched.
+def patterns_below(folder: SearchedFolder, text: str) -> list[str]:
+    """Return the patterns, from the folder that is searched, that a text stands for; blocking.
 
     Models write paths from `/` and from `./`; for rg a `/` at the start is that folder, and there
-    is nothing called `.`.
+    is nothing called `.`. They also write the names of files as they are: `[slug]` is a set, and a
+    folder of many web projects. First names that exist as they are written stand for themselves;
+    in what follows, brackets are both.
 
     Raises `ToolFailed` for a pattern that leads upwards: rg would find nothing with it.
     """
@@ -129,16 +138,26 @@ def pattern_below(folder: SearchedFolder, text: str) -> str:
     if ".." in pattern.split("/"):
         words = "a pattern does not lead upwards: give the folder as `path`"
         raise failure("bad_pattern", words)
-    return sign + pattern
+    start = folder.existing_start(pattern)
+    rest = pattern[len(start) :]
+    readings = dict.fromkeys((rest, with_plain_brackets(rest)))
+    return [f"{sign}{escaped(start)}{reading}" for reading in readings]
 
 
 def matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:
-    """Return what is true of the files that a `glob` finds. Raises `ToolFailed` for no pattern."""
-    pattern = pattern_below(folder, text)
+    """Return what is true of the files that a `glob` finds; blocking.
+
+    Raises `ToolFailed` for no pattern.
+    """
+    patterns = patterns_below(folder, text)
     try:
-        return PathPattern(pattern).file_matcher()
+        matchers = [PathPattern(pattern).file_matcher() for pattern in patterns]
     except ValueError as error:
-        raise failure("bad_pattern", f"it is no pattern of files: {error}") from None
+        words = "write \\[ and \\{ for the characters"
+        raise failure("bad_pattern", f"it is no pattern of files: {error}; {words}") from None
+    if len(matchers) == 1:
+        return matchers[0]
+    return lambda name: any(matches(name) for matches in matchers)
 
 
 def matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes]:

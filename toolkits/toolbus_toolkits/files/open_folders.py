@@ -72,6 +72,28 @@ class SearchedFolder:
         path = os.fsdecode(name)
         return path if self._from_root == "." else f"{self._from_root}/{path}"
 
+    def existing_start(self, pattern: str) -> str:
+        """Return the first names of a pattern that exist as they are written; blocking.
+
+        One with `*` or `?` is never one of them: a file of that name must not hide all others.
+        """
+        names = pattern.removeprefix("/").split("/")
+        start = pattern[: pattern.startswith("/")]
+        with self.walk() as walk:
+            for at, name in enumerate(names):
+                if "*" in name or "?" in name:
+                    break
+                try:
+                    above = walk.enter(os.fsencode("/".join(names[:at])))
+                    os.lstat(os.fsencode(name), dir_fd=above)
+                except OSError as error:
+                    _check_is_gone(error)
+                    break
+                except ValueError:  # NUL, or no text
+                    break
+                start += f"/{name}" if at else name
+        return start
+
     @contextmanager
     def walk(self) -> Iterator[_Walk]:
         """Go into its folders, on a thread. Raises `OSError` when it is closed."""

@@ -182,7 +182,7 @@ class SearchTools:
             seconds = seconds_to_answer(context, _MAX_SECONDS)
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
-            matches = matcher_below(folder, pattern)
+            matches = await FILE_THREADS.run(matcher_below, folder, pattern)
             newest = NewestFiles(folder, limit, partial(matching, matches))
             # Not by `--glob`: what that matches is found though Git ignores it, and with
             # `**` all of `node_modules` would be. By one thread: rg is faster than what looks at

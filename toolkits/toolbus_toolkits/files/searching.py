@@ -188,7 +188,7 @@ class Search:
     async def _find(self, seconds: float) -> bool:
         """Find the files that match, and count those that are left out; return whether in time."""
         mode = "--count" if self._question.output == "count" else "--files-with-matches"
-        filters = self._which.arguments(self._folder)
+        filters = await FILE_THREADS.run(self._which.arguments, self._folder)
         # The count must not depend on what is in the files, or it would tell that: so it is one of
         # their names.
         counting = asyncio.ensure_future(self._count_secrets(["--files", *filters], seconds))

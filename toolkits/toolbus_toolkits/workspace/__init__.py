@@ -17,7 +17,12 @@ from toolbus_toolkits.workspace.locating import (
     RootVanished,
     located,
 )
-from toolbus_toolkits.workspace.patterns import PathPattern, RootedPattern, escaped
+from toolbus_toolkits.workspace.patterns import (
+    PathPattern,
+    RootedPattern,
+    escaped,
+    with_plain_brackets,
+)
 from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
@@ -56,4 +61,5 @@ __all__ = [
     "located",
     "replaced",
     "resolve",
+    "with_plain_brackets",
 ]

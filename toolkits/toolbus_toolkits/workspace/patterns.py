@@ -32,7 +32,7 @@ from toolbus_toolkits.workspace.roots import (
     resolve,
 )
 
-__all__ = ["PathPattern", "RootedPattern", "escaped"]
+__all__ = ["PathPattern", "RootedPattern", "escaped", "with_plain_brackets"]
 
 _Token: TypeAlias = "str | list[list[_Token]]"
 """A character, or a regular expression of one character or of a `*`, or one of the names of `**`
@@ -57,12 +57,18 @@ _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN = re.compile(r"(?:\\.|[^*?\[\]{}\\])*", re.DOTALL).fullmatch
 _NOTHING: list[list[_Token]] = [[]]
 """Braces without a text. They are a token nevertheless: what follows them begins nothing."""
+_BRACKETS = re.compile(r"\\.|[\[\]]", re.DOTALL)
 _SPECIAL = re.compile(r"[*?\[\]{}\\!#~]|\s(?=\s*\Z)")
 
 
 def escaped(path: str) -> str:
     """Return a pattern for the characters of a path as they are."""
     return _SPECIAL.sub(r"\\\g<0>", path)
+
+
+def with_plain_brackets(text: str) -> str:
+    """Return a pattern in which `[` and `]` are characters, not sets."""
+    return _BRACKETS.sub(lambda match: f"\\{match[0]}" if len(match[0]) == 1 else match[0], text)
 
 
 class PathPattern:
