@@ -17,7 +17,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files import Files
 
 _FOLDERS = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
-_BARE = ("--no-config", "--hidden", "--null", *(f"--glob=!{name}" for name in _FOLDERS))
+_BARE = ("--no-config", "--hidden", "--null", "--crlf", *(f"--glob=!{name}" for name in _FOLDERS))
 _SECRET = {".env", "keys/server.pem", "src/.aws/config"}
 _LINE = re.compile(rb"(.+?)\0([0-9]+)([:-])(.*)", re.DOTALL)
 
@@ -78,6 +78,18 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def crlf_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same files, whose lines end with CRLF."""
+    root = tmp_path_factory.mktemp("crlf") / "tree"
+    shutil.copytree(tree, root, symlinks=True, ignore=shutil.ignore_patterns("pipe.py"))
+    for name, data in _FILES.items():
+        if data.isascii() and 0 not in data and b"\r" not in data and "ignore" not in str(name):
+            path = os.path.join(os.fsencode(root), os.fsencode(name))
+            Path(os.fsdecode(path)).write_bytes(data.replace(b"\n", b"\r\n"))
+    return root
+
+
 def _bare(root: str | Path, *arguments: str) -> bytes:
     """Return what rg writes."""
     rg = shutil.which("rg", path=sysconfig.get_path("scripts")) or "rg"
@@ -117,6 +129,13 @@ _PATTERNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("-U", "--multiline-dotall", "def.*Import"),
     ),
     ({"pattern": "import$"}, ("import$",)),
+    ({"pattern": "^$"}, ("^$",)),
+    ({"pattern": r"one$|\s$"}, (r"one$|\s$",)),
+    ({"pattern": "[^:z]$"}, ("[^:z]$",)),
+    *(
+        ({"pattern": pattern, "multiline": True}, ("-U", "--multiline-dotall", pattern))
+        for pattern in ("sys\n{2,}def", "path\n\nclass", r"^class A:$\n^ +pass$", r"sys\\n|A:[\n]?")
+    ),
     ({"pattern": "x"}, ("x",)),
 ]
 
@@ -131,7 +150,7 @@ async def test_grep_finds_the_files_lines_and_counts_of_rg(
     assert len(found["matches"]) == len(set(found["matches"]))
 
     found = await _call(tree, "grep", **arguments, output="count")
-    counts = re.findall(rb"(?s)\./(.+?)\0([0-9]+)\n", _bare(tree, "-c", *bare))
+    counts = re.findall(rb"(?s)\./(.+?)\0([0-9]+)\r\n", _bare(tree, "-c", *bare))
     expected = {_name(name): int(count) for name, count in counts}
     assert dict(line.rsplit(":", 1) for line in found["matches"]) == {
         name: str(expected[name]) for name in _expected(set(expected))
@@ -144,11 +163,49 @@ async def test_grep_finds_the_files_lines_and_counts_of_rg(
     assert sorted(shown) == sorted(_shown_lines(lines))
 
 
+@pytest.mark.parametrize(("arguments", "bare"), _PATTERNS)
+async def test_grep_finds_the_same_where_lines_end_with_crlf(
+    tree: Path, crlf_tree: Path, arguments: dict[str, Any], bare: tuple[str, ...]
+) -> None:
+    found = await _call(crlf_tree, "grep", **arguments, output="content", limit=1000)
+    lines = _shown_lines(_bare(tree, "-n", "--no-heading", "-H", *bare))
+    assert {line for line in found["matches"] if not line.startswith("late.txt")} == set(lines)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "multiline", "count"),
+    [
+        ("alpha;$", False, 1),
+        ("^$", False, 1),
+        ("^beta$", False, 1),
+        (r"\r$", False, 3),  # who names it finds it
+        (r"beta\x0d", False, 1),
+        (r"\\r", False, 0),
+        (";\nbeta", True, 1),
+        (r";\nbeta\n\n", True, 1),
+        (";\r\nbeta", True, 1),
+        (r"[];]\nb", True, 1),
+        (r"beta[^\n]*\n", True, 1),
+        ("(?x)alpha; $ # a comment\n", True, 1),
+        (r"alpha;\\nbeta", True, 0),
+    ],
+)
+async def test_line_ends_are_no_part_of_the_line_of_a_pattern(
+    tmp_path: Path, pattern: str, multiline: bool, count: int
+) -> None:
+    (tmp_path / "crlf.txt").write_bytes(b"alpha;\r\nbeta\r\n\r\n")
+    for path in (None, "crlf.txt"):
+        found = await _call(
+            tmp_path, "grep", pattern=pattern, multiline=multiline, output="count", path=path
+        )
+        assert found["matches"] == ([f"crlf.txt:{count}"] if count else [])
+
+
 def _shown_lines(data: bytes) -> list[str]:
     shown = []
     # The name of a file may have a line end; each line of rg has one `./`.
-    for record in re.split(rb"\n(?=\./|--\n|\Z)", data):
-        match = _LINE.fullmatch(record.removeprefix(b"--\n"))
+    for record in re.split(rb"\r?\n(?=\./|--\r?\n|\Z)", data):
+        match = _LINE.fullmatch(re.sub(rb"\A--\r?\n", b"", record))
         if match is None:
             continue
         name, number, sign, text = match.groups()

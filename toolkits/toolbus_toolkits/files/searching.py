@@ -48,7 +48,27 @@ _MAX_COUNTS = 64
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
-_FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+))?")
+_FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)\r?)?")
+_RETURN = re.compile(
+    r"(?<!\\)(?:\\\\)*(?:\r|\\(?:r|x0d|x\{0*d\}|u000d|u\{0*d\}|U0000000d))", re.IGNORECASE
+)
+"""A carriage return in a regular expression."""
+_PIECE = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+"""Where a line end in a regular expression ends a comment, or is nothing."""
+_LINE_ENDS = ("\n", r"\n")
+
+
+def _with_any_line_end(pattern: str) -> str:
+    r"""Return a regular expression in which `\n` also matches `\r\n`, but for one in a set."""
+    if _VERBOSE.search(pattern):
+        return pattern
+    found = []
+    depth = 0  # of sets, which rg has inside of each other
+    for piece in _PIECE.findall(pattern):
+        depth = max(0, depth + piece.startswith("[") - (piece == "]"))
+        found.append(r"(?:\r?\n)" if piece in _LINE_ENDS and not depth else piece)
+    return "".join(found)
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,11 @@ class Question:
 
     def arguments(self) -> list[str]:
         """Return what decides which lines match, for rg."""
-        found = [f"--regexp={self.pattern}"]
+        pattern = _with_any_line_end(self.pattern) if self.multiline else self.pattern
+        found = [f"--regexp={pattern}"]
+        # With it `\r` is no part of a line, and rg refuses a pattern that names it.
+        if self.multiline or not _RETURN.search(pattern):
+            found.append("--crlf")
         if self.ignore_case:
             found.append("--ignore-case")
         if self.multiline:
@@ -281,7 +305,7 @@ class Search:
     def _add_line(self, record: bytes, names: dict[int, bytes]) -> bool:
         """Add a line of rg to the answer; return whether there was room."""
         line = "--"
-        if record != b"--":
+        if record not in (b"--", b"--\r"):  # with `--crlf`, rg itself writes `\r\n`
             match = _LINE.fullmatch(record)
             if match is None:
                 words = one_line(record[:200].decode(errors="replace"))
