@@ -222,7 +222,17 @@ def _shown_lines(data: bytes) -> list[str]:
     [
         *("*", "**", "**/*", "*.py", "**/*.py", "src/**", "src/*", "src/**/*.py", "/src/app.py"),
         *("src", "src/", "*.{py,ts}", "[a-d]*", "[!a-z]*", "?????.txt", "**/er/*", "deep/er/*"),
-        *("src/\\[x\\]/*", "*.log", "build/**", ".*", ".hidden/*", "*\\ *", "{a,b}*", "-*", "*:*"),
+        *(
+            "src/\\[x\\]/*",
+            "*.log",
+            "**/build/**",
+            ".*",
+            ".hidden/*",
+            "*\\ *",
+            "{a,b}*",
+            "-*",
+            "*:*",
+        ),
         *("nothing", "*.PY", "src/**/util.py", "**/deep/**/*.py", "in/*", "out/*", "keys/*.pem"),
     ],
 )

@@ -263,6 +263,45 @@ async def test_a_name_that_exists_as_it_is_written_is_found(
     assert sorted(listed.paths) == expected
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("grep", {"pattern": "word", "glob": "build/**"}, "build/a.js"),
+        ("grep", {"pattern": "word", "glob": "./build/a.js"}, "build/a.js"),
+        ("grep", {"pattern": "word", "path": "vendor"}, "vendor/lib/v.go"),
+        ("grep", {"pattern": "word", "path": "vendor/lib", "type": "go"}, "vendor/lib/v.go"),
+        ("grep", {"pattern": "word", "path": "logs"}, "logs/app.log"),
+        ("grep", {"pattern": "word", "path": "src"}, "src/a.txt"),
+        ("grep", {"pattern": "in src alone", "path": "src"}, "not searched"),
+        ("glob", {"pattern": "build/a.js"}, "build/a.js"),
+        ("glob", {"pattern": "*.log", "path": "logs"}, "logs/app.log"),
+        ("glob", {"pattern": "src/*.log"}, "src/b.log"),
+        ("glob", {"pattern": "**", "path": "src"}, "src/a.txt"),
+        ("glob", {"pattern": "*.log"}, ""),
+        ("glob", {"pattern": "/*.log"}, ""),
+        ("grep", {"pattern": "word", "glob": "!x"}, "src/a.txt"),
+    ],
+)
+async def test_what_is_named_is_searched_where_git_ignores_all_of_it(
+    tools: _Tools, tool: str, arguments: dict[str, str], expected: str
+) -> None:
+    tools.put(".ignore", "build/\n*.log\n/vendor/*\n")
+    for name in ("build/a.js", "vendor/lib/v.go", "logs/app.log", "src/a.txt"):
+        tools.put(name, "word")
+    tools.put("src/b.log", "in src alone")
+    found = await tools.call(tool, **arguments)
+    paths = found.get("paths", found.get("matches"))
+    assert paths == ([expected] if "/" in expected else [])
+    is_ignored = expected not in ("", "src/a.txt", "not searched") and "type" not in arguments
+    assert ("Git ignores these" in found["note"]) == is_ignored
+    assert ("not searched" in found["note"]) == (expected == "not searched")
+    glob = arguments["pattern"] if tool == "glob" else None
+    which = FileFilter(arguments.get("glob"), arguments.get("type"))
+    files = ReachedFiles(FilesConfig(root=tools.root))
+    listed = await files_read(files, arguments.get("path", "."), which, pattern=glob)
+    assert set(paths) <= set(listed.paths)
+
+
 async def test_files_with_secrets_are_left_out_unless_they_are_named(
     tools: _Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:

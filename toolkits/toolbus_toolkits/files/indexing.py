@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolbus import ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
@@ -24,6 +24,7 @@ __all__ = [
     "FileFilter",
     "Listing",
     "files_read",
+    "filter_of_named",
     "fitting",
     "indexed",
     "is_path_of_draft",
@@ -55,6 +56,8 @@ class FileFilter:
     """A pattern of `rg --glob`, from the folder that is searched."""
     type: str | None = None
     """A type of `rg --type`."""
+    with_ignored: bool = False
+    """Whether what Git ignores is searched too."""
 
     def arguments(self, folder: SearchedFolder) -> list[str]:
         """Return it for rg in a folder; blocking.
@@ -66,6 +69,8 @@ class FileFilter:
         found = [f"--glob={pattern}" for pattern in patterns]
         if self.type is not None:
             found.append(f"--type={self.type}")
+        if self.with_ignored:
+            found.append("--no-ignore")
         return [*found, *_WALK]
 
 
@@ -105,6 +110,7 @@ async def files_read(
         if not folder.is_folder:
             return Listing((folder.from_root(b""),), is_complete=True)
 
+        which = await filter_of_named(folder, which, seconds, pattern=pattern)
         matches = None
         if pattern is not None:
             matches = await FILE_THREADS.run(matcher_below, folder, pattern)
@@ -119,6 +125,41 @@ async def files_read(
     return Listing(tuple(paths[:limit]), is_in_time and len(paths) <= limit)
 
 
+async def filter_of_named(
+    folder: SearchedFolder, which: FileFilter, seconds: float, *, pattern: str | None = None
+) -> FileFilter:
+    """Return a filter for files that a call names: with those that Git ignores, if all are.
+
+    A call names a folder below a root by its `path`, or by how its pattern begins. This goes by
+    names alone, so an assessment lists what the call will read.
+
+    Args:
+        folder: What is searched.
+        which: Which of its files.
+        seconds: How long it may take.
+        pattern: That of a `glob`.
+
+    Raises `ToolFailed` for a mistake in a pattern.
+    """
+    sign, text = _from_folder(folder, pattern or which.glob or "")
+    start = await FILE_THREADS.run(folder.existing_start, text)
+    if folder.is_root and (sign or not start.strip("/")):
+        return which
+    matches = None
+    if pattern is not None:
+        matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+    is_any_found = False
+
+    def take(names: list[bytes]) -> bool:
+        nonlocal is_any_found
+        is_any_found |= bool(names if matches is None else matching(matches, names))
+        return is_any_found
+
+    arguments = await FILE_THREADS.run(which.arguments, folder)
+    is_in_time = await indexed(folder, ["--files", *arguments], take, seconds)
+    return replace(which, with_ignored=is_in_time and not is_any_found)
+
+
 def patterns_below(folder: SearchedFolder, text: str) -> list[str]:
     """Return the patterns, from the folder that is searched, that a text stands for; blocking.
 
@@ -129,6 +170,15 @@ def patterns_below(folder: SearchedFolder, text: str) -> list[str]:
 
     Raises `ToolFailed` for a pattern that leads upwards: rg would find nothing with it.
     """
+    sign, pattern = _from_folder(folder, text)
+    start = folder.existing_start(pattern)
+    rest = pattern[len(start) :]
+    readings = dict.fromkeys((rest, with_plain_brackets(rest)))
+    return [f"{sign}{escaped(start)}{reading}" for reading in readings]
+
+
+def _from_folder(folder: SearchedFolder, text: str) -> tuple[str, str]:
+    """Return the `!` of a pattern, if it has one, and the pattern from a folder."""
     sign = "!" if text.startswith("!") else ""
     pattern = text[len(sign) :]
     if pattern.startswith("./"):
@@ -138,10 +188,7 @@ def patterns_below(folder: SearchedFolder, text: str) -> list[str]:
     if ".." in pattern.split("/"):
         words = "a pattern does not lead upwards: give the folder as `path`"
         raise failure("bad_pattern", words)
-    start = folder.existing_start(pattern)
-    rest = pattern[len(start) :]
-    readings = dict.fromkeys((rest, with_plain_brackets(rest)))
-    return [f"{sign}{escaped(start)}{reading}" for reading in readings]
+    return sign, pattern
 
 
 def matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:

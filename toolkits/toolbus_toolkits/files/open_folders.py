@@ -45,6 +45,7 @@ class SearchedFolder:
         self.is_secret = is_secret
         self._prefix = prefix
         self._from_root = location.relative
+        self.is_root: bool = self._from_root == "."
         self.descriptor: int = location.open_folder() if self.is_folder else location.open_file()
         # A thread goes on for a moment after its call was cancelled: it must not find another
         # folder under the number of this one.

@@ -20,6 +20,7 @@ from toolbus_toolkits.callers import PerCallerSemaphore, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.indexing import (
     FileFilter,
+    filter_of_named,
     fitting,
     indexed,
     matcher_below,
@@ -28,7 +29,13 @@ from toolbus_toolkits.files.indexing import (
 )
 from toolbus_toolkits.files.open_folders import NewestFiles, SearchedFolder
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
-from toolbus_toolkits.files.searching import Output, Question, Search, SecretCounts, ended_early
+from toolbus_toolkits.files.searching import (
+    Output,
+    Question,
+    Search,
+    SecretCounts,
+    ended_early,
+)
 from toolbus_toolkits.workspace import is_draft
 
 __all__ = ["Entry", "GlobResult", "GrepResult", "ListResult", "SearchTools"]
@@ -170,7 +177,8 @@ class SearchTools:
     ) -> GlobResult:
         """Find files by their paths, the newest first.
 
-        Hidden files count. Not found are what Git ignores, what is behind symlinks, and folders.
+        Hidden files count. Not found are folders, what is behind symlinks, and what Git ignores,
+        unless it ignores all that `path` and the pattern name.
 
         Args:
             context: The call.
@@ -183,13 +191,15 @@ class SearchTools:
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
             matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+            which = await filter_of_named(folder, FileFilter(), seconds, pattern=pattern)
             newest = NewestFiles(folder, limit, partial(matching, matches))
             # Not by `--glob`: what that matches is found though Git ignores it, and with
             # `**` all of `node_modules` would be. By one thread: rg is faster than what looks at
             # each file here, and names of one folder come together, so that it is opened once.
-            arguments = ["--files", "--threads=1", *FileFilter().arguments(folder)]
+            arguments = ["--files", "--threads=1", *which.arguments(folder)]
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
         note = "" if is_in_time else ended_early(seconds)
+        note = f"{_note_of_ignored(folder, which, newest.total)} {note}".strip()
         if not newest.total and pattern.startswith("/"):
             hint = (
                 "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
@@ -228,7 +238,7 @@ class SearchTools:
             pattern: A regular expression of ripgrep (Rust): no look-around, no back-references.
             path: The folder to search, or a file; by default the root.
             glob: Only these files, as for `rg --glob`: `*.py`, `src/**/*.{ts,tsx}`, `!*.md`. What
-                it names is searched also where Git ignores it.
+                it or `path` names is searched also where Git ignores all of it.
             output: `files` for paths, `content` for lines as `path:number:text`, `count` for
                 `path:count`, the number of lines that match.
             context: With `content`: so many lines before and after each, as `path-number-text`.
@@ -248,14 +258,27 @@ class SearchTools:
             multiline=multiline,
         )
         async with self._searched(path, call) as folder:
+            seconds = seconds_to_answer(call, _MAX_SECONDS)
+            if folder.is_folder:
+                which = await filter_of_named(folder, which, seconds)
             search = Search(self._files, folder, which, question, self._counts)
-            answer = await search.run(seconds_to_answer(call, _MAX_SECONDS))
+            answer = await search.run(seconds)
+            note = f"{answer.note} {_note_of_ignored(folder, which, len(answer.lines))}".strip()
         return GrepResult(
             matches=answer.lines,
             truncated=answer.truncated,
             left_out=answer.left_out,
-            note=answer.note,
+            note=note,
         )
+
+
+def _note_of_ignored(folder: SearchedFolder, which: FileFilter, count: int) -> str:
+    """Return what a result with so many files says about those that Git ignores."""
+    if count:
+        return "Git ignores these files, as all that was named." if which.with_ignored else ""
+    if folder.is_folder and not (folder.is_root or which.with_ignored):
+        return "Files that Git ignores were not searched: a pattern with their name finds them."
+    return ""
 
 
 def _first_names(folder: int, limit: int, context: ToolContext) -> tuple[int, list[str]]:
