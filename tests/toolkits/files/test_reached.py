@@ -66,6 +66,33 @@ def test_a_path_that_names_no_file_fails_with_a_reason(
 
 
 @pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (("~", "~/a.txt", "~ann/a.txt", "~/new/a.txt"), "`~` stands for nothing"),
+        (("$HOME/x", "${HOME}/x", "$PWD", "$(pwd)/x", "%TEMP%/x"), "variables stand for nothing"),
+        (("file:///x", "file:/x", "file://host/x", "https://host/x"), "it is a URL"),
+        (('"a b.txt"', "'a.txt'", "`a.txt`", '"~/a.txt"'), "leave out the quotes"),
+        (("a.txt\n", "a\nb.txt", "\na.txt", "a.txt\r\n", "a\u2028"), "leave out the line end"),
+        (
+            ("a~", "~a.txt", "$id.tsx", "$id/x", "file.txt", "file:x", "it's", "'", "100%", "a b"),
+            "",
+        ),
+    ],
+)
+def test_a_new_path_that_is_written_for_a_shell_or_a_browser_is_refused(
+    root: Path, paths: tuple[str, ...], words: str
+) -> None:
+    for path in paths:
+        expected = "no_path" if words else "no_such_file"
+        reason, message = failure_of(root, path)
+        assert (reason, words in message) == (expected, True), path
+        if "://" not in path and "/" not in path:
+            (root / path).write_text("what exists is found")
+            _read(ReachedFiles(FilesConfig(root=root)), path, None)
+            (root / path).unlink()
+
+
+@pytest.mark.parametrize(
     ("number", "reason", "words"),
     [
         (errno.ENOSPC, "no_space", "the disk is full"),

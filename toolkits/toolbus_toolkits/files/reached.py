@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
@@ -41,6 +42,26 @@ Token = Annotated[str, Field(min_length=1, max_length=64)]
 
 MAX_SHOWN = 200
 """Characters of a path, or of a pattern, in a message."""
+
+
+_NOTATIONS = (
+    (r"~(?:[\w.-]*/|\Z)", "`~` stands for nothing here: write the path from the root, or from `/`"),
+    (
+        r"\$(?:\(|\{\w+\}|[A-Z_][A-Z0-9_]*(?:/|\Z))|%\w+%[/\\]",
+        "variables stand for nothing here: write the path from the root, or from `/`",
+    ),
+    (r"file:/|[A-Za-z][\w+.-]*://", "it is a URL: write the path from the root, or from `/`"),
+    (r"""(["'`]).+\1\Z""", "leave out the quotes: a path is written as it is"),
+    (r"(?s).*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", "leave out the line end: it is part of no name"),
+)
+"""What a path means elsewhere, by how it begins: as the name of a new file it is a mistake."""
+
+
+def _check_new(path: str) -> None:
+    """Refuse the path of what does not exist, if it is written for a shell or a browser."""
+    for pattern, words in _NOTATIONS:
+        if re.match(pattern, path):
+            raise UnresolvedPath(words)
 
 
 class ReachedFiles:
@@ -88,6 +109,8 @@ class ReachedFiles:
             with ExitStack() as stack:
                 try:
                     location = stack.enter_context(located(path, self.roots))
+                    if location.status is None and isinstance(path, str):
+                        _check_new(path)
                 except (OSError, ValueError):
                     self._is_as_assessed(context, path, "")
                     raise
