@@ -122,7 +122,7 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     assert found["matches"] == [
         f"long.txt:1:{'x' * 2000} [cut]",
         "long.txt:2:short x",
-        f"long.txt:3:{'y' * 2000} [cut]",
+        f"long.txt:3:[cut: 29,000 bytes] {'y' * 1000}x",
     ]
     assert not found["truncated"]
     found = await tools.call("grep", pattern="short", output="content", context=1, limit=2)
@@ -135,6 +135,35 @@ async def test_lines_are_cut_and_bounded(tools: _Tools, monkeypatch: pytest.Monk
     monkeypatch.setattr(searching, "MAX_SHOWN_CHARS", 3000)
     found = await tools.call("grep", path="long.txt", pattern="x", output="content")
     assert (len(found["matches"]), found["truncated"]) == (2, True)
+
+
+@pytest.mark.parametrize("path", [None, "min.js"])
+@pytest.mark.parametrize("multiline", [False, True])
+async def test_a_match_far_in_a_line_is_shown(
+    tools: _Tools, path: str | None, multiline: bool
+) -> None:
+    lines = [
+        "short target",
+        "é" * 3000 + "target" + "x" * 9000,
+        "y" * 70_000 + " target()",
+        "z" * 3000,
+    ]
+    tools.put("min.js", "\r\n".join([*lines, "target" + "w" * 3000]) + "\n")
+    found = await tools.call(
+        "grep", pattern="target", path=path, output="content", context=1, multiline=multiline
+    )
+    starts = [
+        "1:short target",
+        "2:[cut: 5,000 bytes] é",
+        "3:[cut: 69,001 bytes] y",
+        "4-zz",
+        "5:target",
+    ]
+    for line, start in zip(found["matches"], starts, strict=True):
+        assert line.startswith((f"min.js:{start}", f"min.js-{start}"))
+        assert ("target" in line) == (":" in start)
+        assert len(line) < 2100
+    assert found["matches"][2].endswith(" target()")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ about, also where somebody swaps a folder for a symlink meanwhile.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import os
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -49,6 +52,7 @@ _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
 _FILE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)\r?)?")
+_PLACE = re.compile(rb"/proc/self/fd/([0-9]+)\0([0-9]+):([0-9]+):([0-9]+):\r?")
 _RETURN = re.compile(
     r"(?<!\\)(?:\\\\)*(?:\r|\\(?:r|x0d|x\{0*d\}|u000d|u\{0*d\}|U0000000d))", re.IGNORECASE
 )
@@ -163,6 +167,9 @@ class Search:
             lambda names: [n for n in names if not (is_path_of_draft(n) or self._secrets.has(n))],
         )
         self._answer = Answer()
+        self._cut_lines: dict[tuple[int, int], tuple[int, str]] = {}
+        """Lines that matched and were cut, by descriptor and number: where in the answer they are,
+        and what stands before their text."""
         self._chars = 0
 
     async def run(self, seconds: float) -> Answer:
@@ -299,12 +306,38 @@ class Search:
             async for records in rg.records(b"\n"):
                 for record in records:
                     if not self._add_line(record, names):
+                        await self._show_far_matches()
                         return True
+        await self._show_far_matches()
         return False
+
+    async def _show_far_matches(self) -> None:
+        """Show lines that are cut from a place before their first match, where that is cut off."""
+        far = self._cut_lines
+        self._cut_lines = {}
+        if not far:
+            return
+        # Only where the matches are: they, and their lines, may be of any length.
+        places = ["--only-matching", "--replace=", "--line-number", "--column", "--byte-offset"]
+        async with self._reading(
+            [*places, "--no-heading", "--threads=1"], dict.fromkeys(file for file, _ in far)
+        ) as rg:
+            async for records in rg.records(b"\n"):
+                for match in filter(None, map(_PLACE.fullmatch, records)):
+                    file, line, column, offset = map(int, match.groups())
+                    found = far.pop((file, line), None)
+                    if found is not None and column > MAX_LINE_CHARS // 2:
+                        at, head = found
+                        text = await FILE_THREADS.run(_text_around, file, column - 1, offset)
+                        self._answer.lines[at] = head + text
+                if not far:
+                    return
 
     def _add_line(self, record: bytes, names: dict[int, bytes]) -> bool:
         """Add a line of rg to the answer; return whether there was room."""
         line = "--"
+        head = ""
+        cut_line = None
         if record not in (b"--", b"--\r"):  # with `--crlf`, rg itself writes `\r\n`
             match = _LINE.fullmatch(record)
             if match is None:
@@ -314,16 +347,21 @@ class Search:
             line = self._shown(names[int(number)])
             # Without a number it is what rg says of a file that is binary from some byte on.
             line += ": " if sign is None else f"{sign.decode()}{int(line_number)}{sign.decode()}"
+            head = line
             line += _shown_text(text)
+            if sign == b":" and len(line) > len(head) + MAX_LINE_CHARS:
+                cut_line = (int(number), int(line_number))
         lines = self._answer.lines
         if len(lines) == self._question.limit or self._chars + len(line) > MAX_SHOWN_CHARS:
             return False
+        if cut_line:
+            self._cut_lines[cut_line] = (len(lines), head)
         lines.append(line)
         self._chars += len(line)
         return True
 
     def _reading(
-        self, arguments: list[str], names: dict[int, bytes]
+        self, arguments: list[str], names: Iterable[int]
     ) -> AbstractAsyncContextManager[Ripgrep]:
         paths = [f"/proc/self/fd/{number}" for number in names]
         question = self._question.arguments()
@@ -339,6 +377,23 @@ class Search:
 def ended_early(seconds: float) -> str:
     """Return a note about a search that took too long."""
     return f"The search was ended after {seconds:.3g} s: search a part of the folder."
+
+
+def _text_around(file: int, before: int, offset: int) -> str:
+    """Return a part of a line of an open file; blocking.
+
+    Args:
+        file: A descriptor.
+        before: How many bytes of the line are before the match.
+        offset: Where the match is in the file.
+    """
+    if os.pread(file, 2, 0) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # rg counts in UTF-8
+        return f"[cut: the match is {before:,} bytes further on; `read` with limit=1 shows more]"
+    left_out = max(0, before - MAX_LINE_CHARS // 2)
+    data = os.pread(file, 4 * MAX_LINE_CHARS, offset - before + left_out)
+    # It may begin within a character.
+    text = _shown_text(data.partition(b"\n")[0].lstrip(bytes(range(0x80, 0xC0))))
+    return f"[cut: {left_out:,} bytes] {text}"
 
 
 def _shown_text(data: bytes) -> str:
