@@ -220,6 +220,47 @@ async def test_a_change_that_cannot_be_made_says_why_and_writes_nothing(
         assert re.search(reason, await call.reason(tool, **arguments))
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "words"),
+    [
+        (
+            "say “hi”",
+            'say "hi"',
+            "the file has (U+201C, U+201D) and characters that old_text has (U+0022)",
+        ),
+        (
+            'say "hi"',
+            "say “hi”",
+            "the file has (U+0022) and characters that old_text has (U+201C, U+201D)",
+        ),
+        (
+            "it\u2019s “x”",
+            "it's",
+            "the file has (U+2019) and characters that old_text has (U+0027)",
+        ),
+        ("ä f\uff08x\uff09", "f(x)", "the file has (U+FF08, U+FF09)"),
+        ("a \u2013 b", "a - b", "the file has (U+2013)"),
+        (
+            "cafe\u0301",
+            "caf\u00e9",
+            "the file has (U+0065, U+0301) and characters that old_text has (U+00E9)",
+        ),
+        ("x\u200by", "xy", "the file has (U+200B)"),
+        ("x\u00a0 y", "x y", "the file has (U+00A0)"),
+        ("x\ty", "x y", "the file has (U+0009)"),
+    ],
+)
+async def test_where_characters_look_alike_the_line_and_they_are_named(
+    call: Caller, text: str, old: str, words: str
+) -> None:
+    call.path.write_text(f"é first\n\n{text}\n")
+    await call("read")
+    with pytest.raises(ToolFailed) as failed:
+        await call("edit", old_text=old, new_text="z")
+    assert words in failed.value.message
+    assert "line 3: " in failed.value.message
+
+
 async def test_only_lines_that_were_seen_are_changed(call: Caller) -> None:
     numbers = range(1, 11)
     call.path.write_text("".join(f"line {number}.\n" for number in numbers))

@@ -7,6 +7,7 @@ the line ends of the file. All that is not replaced keeps its bytes.
 from __future__ import annotations
 
 import re
+import unicodedata
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -34,6 +35,15 @@ _MAX_PLACES = 100_000
 _MAX_NAMED = 20
 _NUMBERS = re.compile(r"^[ ]*\d+\t", re.MULTILINE)
 """What `read` puts before a line."""
+
+
+_ALIKE = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u2032\u00b4"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"), '"'),
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"), "-"),
+    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad"), None),
+}
+"""Characters that look like others, or like nothing, beside those of NFKD."""
 
 
 class Changed(NamedTuple):
@@ -239,19 +249,52 @@ def _hint(shown: str, old: str) -> str:
     bare = _NUMBERS.sub("", old)
     if bare != old and bare in shown:
         return ": it has the line numbers that `read` shows; leave them and the tab out"
-    wanted = "".join(old.split())
+    wanted = _folded(old)
     if not wanted:
         return ""
-    lines = ["".join(line.split()) for line in shown.split("\n")]
+    shown_lines = shown.split("\n")
+    lines = list(map(_folded, shown_lines))
     at = "".join(lines).find(wanted)
     if at < 0:
         return ": read the file again, and copy the text from there"
-    for number, line in enumerate(lines, 1):
-        at -= len(line)
-        if at < 0:
-            found = shown.split("\n")[number - 1]
-            return (
-                f" as it is written: a text that differs from it in white space alone begins in"
-                f" line {number}: {one_line(found, 200)!r}"
-            )
-    return ""
+    number = 0
+    while at >= len(lines[number]):
+        at -= len(lines[number])
+        number += 1
+    found = "\n".join(shown_lines[number:])
+    words = _differences(_part_of(found, at, len(wanted)), old) or "white space alone"
+    return (
+        f" as it is written: a text that differs from it in {words} begins in"
+        f" line {number + 1}: {one_line(shown_lines[number], 200)!r}"
+    )
+
+
+def _folded(text: str) -> str:
+    """Return a text without white space, in which characters that look alike are the same."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text.translate(_ALIKE)).translate(_ALIKE)
+    return "".join(text.split())
+
+
+def _part_of(text: str, start: int, length: int) -> str:
+    """Return the part of a text that has so many folded characters, from one of them on."""
+    first = None
+    folded = 0
+    for at, character in enumerate(text):
+        folded += len(_folded(character))
+        if first is None and folded > start:
+            first = at
+        if folded >= start + length:
+            return text[first : at + 1]
+    return text[first:]
+
+
+def _differences(found: str, old: str) -> str:
+    """Return which characters one text has and the other has not; empty if there are none."""
+    sides = []
+    for name, one, other in (("the file", found, old), ("old_text", old, found)):
+        only = [c for c in dict.fromkeys(one) if c not in other and c not in " \n"]
+        codes = [f"U+{ord(c):04X}" for c in only[:_MAX_NAMED]]
+        if codes:
+            sides.append(f"characters that {name} has ({', '.join(codes)})")
+    return " and ".join(sides)
