@@ -7,6 +7,7 @@ import inspect
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,25 @@ async def test_a_server_that_cannot_be_reached_says_why_and_leaves_nothing(
     assert [
         each for each in psutil.Process().children(recursive=True) if SCRIPT in _line(each)
     ] == []
+
+
+@pytest.mark.parametrize("behaviour", ["--mute", "--crash"])
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.9])
+async def test_entering_that_is_cancelled_stops_the_server(
+    behaviour: str, after_s: float, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    line = f'echo >> {started}; exec "$@"'
+    program = ["-c", line, "sh", sys.executable, SCRIPT, behaviour]
+    server = McpServer("scripted", command="sh", args=program)
+    with suppress(TimeoutError, Unavailable):
+        async with asyncio.timeout(after_s), server:
+            pass
+    assert server.state == "closed"
+    count = len(started.read_text()) if started.exists() else 0
+    await asyncio.sleep(0.7)  # longer than the pause before it is started again
+    assert count <= 1
+    assert (len(started.read_text()) if started.exists() else 0) == count
 
 
 def _line(process: psutil.Process) -> str:

@@ -155,11 +155,13 @@ class McpServer:
     async def __aenter__(self) -> Self:
         """Connect. Raises `Unavailable` if the first attempt fails."""
         await self.start()
-        await self._connection.tried()
-        if self._toolkit is None:
-            reason = self.reason
+        try:
+            await self._connection.tried()
+            if self._toolkit is None:
+                raise Unavailable(f"MCP server {self.name}: {self.reason}", executed="no")
+        except BaseException:  # also a cancellation: no block ends that would stop it
             await self.stop()
-            raise Unavailable(f"MCP server {self.name}: {reason}", executed="no")
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
