@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import getpass
 import inspect
+import ipaddress
 import json
 import os
 import re
@@ -47,6 +48,7 @@ __all__ = [
     "home_of",
     "is_drain",
     "is_loopback",
+    "is_loopback_host",
     "is_token",
     "read_token_file",
     "records_file",
@@ -83,7 +85,6 @@ TOKEN_THREADS = WorkerThreads("tokens", 4)
 """What reads the files of tokens and keys, for each connection and each renewal."""
 
 _MAX_INSTANCE_CHARS = 128
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
 _FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
 VARIABLES = frozenset(
@@ -197,7 +198,15 @@ def records_file(environ: Mapping[str, str]) -> Path:
 
 def is_loopback(url: str) -> bool:
     """Whether a server's address is on this machine."""
-    return urlsplit(url).hostname in _LOOPBACK
+    return is_loopback_host(urlsplit(url).hostname or "")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host is 127.0.0.0/8, ::1 or localhost; other names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from toolbus import RoomClient
 from toolbus.auth.token_limits import MAX_JWT_BYTES
-from toolbus.settings import RoomSettings
+from toolbus.settings import RoomSettings, is_loopback
 
 
 @pytest.mark.parametrize("empty", ["", " \n"])
@@ -261,3 +261,17 @@ def test_text_that_may_be_the_name_of_a_missing_file_is_no_token(
 async def test_file_without_an_end_is_read_in_part() -> None:
     read = await RoomSettings.resolve(token="@/dev/zero", environ={}).token()
     assert len(read) == MAX_JWT_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *(("127.0.0.1", True), ("127.0.0.2", True), ("127.200.0.1", True), ("[::1]", True)),
+        *(("LOCALHOST", True), ("128.0.0.1", False), ("[::2]", False), ("0.0.0.0", False)),
+        *(("127.example.org", False), ("127.0.0.1.example.org", False), ("localhost.x", False)),
+    ],
+)
+def test_loopback_is_all_of_its_addresses_and_no_name_that_begins_like_one(
+    host: str, expected: bool
+) -> None:
+    assert is_loopback(f"ws://{host}:7717") == expected

@@ -7,7 +7,6 @@ and files are read in `commands`.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
 from toolbus_server.process.key_files import check_writers, dev_keys, private_to_owner
@@ -27,7 +26,6 @@ from toolbus_server.settings import ServerSettings
 
 __all__ = ["ServeOptions", "Switch", "load_keys"]
 
-_LOOPBACK = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "::1": "::1"}
 _NO_KEYS = (
     "there are no keys to check tokens with: make one with `toolbus key create` "
     "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
@@ -89,7 +87,7 @@ class ServeOptions:
             keys.aliases()
         except ValueError as error:
             raise UsageError(str(error)) from error
-        if tls is None and not _is_loopback(host):
+        if tls is None and not is_loopback_host(host):
             warn(
                 f"NO TLS on {host}: who can read this network can read tokens and calls; give a "
                 "certificate with --tls-cert and --tls-key, or let only a proxy with TLS reach it"
@@ -156,20 +154,12 @@ def _dev_keys_file(variables: Mapping[str, str]) -> Path:
 
 
 def _loopback(host: str) -> str:
-    if host not in _LOOPBACK:
+    if not is_loopback_host(host):
         raise UsageError(
             f"--dev listens on loopback only, not on {host!r}: leave --host out, or make keys "
             "with `toolbus key create` and start without --dev"
         )
-    return _LOOPBACK[host]
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether an address to listen on is of this machine only; other names are not looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    return "127.0.0.1" if host.lower() == "localhost" else host
 
 
 def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:

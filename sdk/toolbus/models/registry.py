@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from toolbus.errors import RoomException
 from toolbus.models.adapter import Model
+from toolbus.settings import is_loopback_host
 
 __all__ = ["open_model"]
 
@@ -203,8 +204,7 @@ def _key(api: _Api, given: SecretStr | None, host: str, address: str | None) -> 
 def _is_readable(address: str) -> bool:
     """Whether requests to an address go over a network without TLS."""
     parts = urlsplit(address)
-    name = parts.hostname or ""
-    return parts.scheme == "http" and name not in ("localhost", "::1") and name[:4] != "127."
+    return parts.scheme == "http" and not is_loopback_host(parts.hostname or "")
 
 
 def _find_key(

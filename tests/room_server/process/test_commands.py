@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jwt import PyJWKSet, decode
@@ -51,7 +52,25 @@ def test_error_for_a_wrong_value_names_the_valid_ones(toolbus: CommandLine) -> N
     assert "Value error" not in toolbus.run_here("key", "create", "--alg", "none").err
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
+@pytest.mark.parametrize(
+    ("host", "listens_on"),
+    [
+        *(("127.0.0.1", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"), ("127.255.1.9", "127.255.1.9")),
+        *(("localhost", "127.0.0.1"), ("LOCALHOST", "127.0.0.1"), ("::1", "::1")),
+    ],
+)
+def test_development_server_listens_on_every_address_of_loopback(
+    host: str, listens_on: str, toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: list[Any] = []
+    monkeypatch.setattr(commands, "run", lambda _, given, *rest: settings.append(given))
+    outcome = toolbus.run_here("serve", "--dev", "--host", host)
+    assert (outcome.code, [given.host for given in settings]) == (0, [listens_on])
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "example.org", "127.example.org", "128.0.0.1", "::2"]
+)
 def test_development_server_refuses_to_leave_loopback(toolbus: CommandLine, host: str) -> None:
     outcome = toolbus.run_here("serve", "--dev", "--host", host, "--port", "0")
     assert (outcome.code, outcome.out) == (2, "")

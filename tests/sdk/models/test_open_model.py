@@ -140,6 +140,7 @@ def test_a_key_comes_from_the_variables_of_the_provider(
         (None, KEY),
         ("https://api.openai.com/v1", KEY),
         ("http://api.openai.com/v1", "no-key"),
+        ("http://127.example/v1", "no-key"),
         ("https://other.example/v1", "no-key"),
         ("https://api.openai.com.example/v1", "no-key"),
     ],
@@ -150,7 +151,7 @@ def test_a_stored_key_is_sent_to_its_hosts_only(
     create_key_file(tmp_path / "key")
     monkeypatch.setenv(KEY_FILE_VARIABLE, str(tmp_path / "key"))
     name = CredentialName.parse("models/openai/key")
-    CredentialStore.open().set(name, KEY, hosts=["api.openai.com"])
+    CredentialStore.open().set(name, KEY, hosts=["api.openai.com", "127.example"])
     assert key_of(open_model("openai:gpt", address)) == expected
 
 
