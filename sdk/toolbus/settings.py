@@ -45,6 +45,7 @@ __all__ = [
     "check_room",
     "check_url",
     "checked_instance",
+    "expanded",
     "home_of",
     "is_drain",
     "is_loopback",
@@ -53,6 +54,7 @@ __all__ = [
     "read_token_file",
     "records_file",
     "token_or_file",
+    "user_folder",
 ]
 
 DEFAULT_URL = "ws://127.0.0.1:7717"
@@ -188,7 +190,27 @@ def is_drain(value: Any) -> bool:
 
 def home_of(environ: Mapping[str, str]) -> Path:
     """Return the folder of toolbus's files: `TOOLBUS_HOME`, else `~/.toolbus`."""
-    return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
+    return Path(environ.get("TOOLBUS_HOME") or user_folder() / ".toolbus")
+
+
+def user_folder() -> Path:
+    """Return the user's folder.
+
+    A user without a name and `HOME`, as containers have it, has `/`: that is what Docker sets.
+    Nothing is found in it, and what cannot be written there names `TOOLBUS_HOME`.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with the folder of the user for `~`; `~NAME` stays if nobody has the name."""
+    text = os.fspath(path)
+    if text == "~" or text.startswith("~/"):
+        return user_folder() / text[2:]
+    return Path(os.path.expanduser(text))
 
 
 def records_file(environ: Mapping[str, str]) -> Path:

@@ -16,6 +16,7 @@ from toolbus.permissions.modes import MODES, Mode, mode_fault
 from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule, name_fault_in_rules
 from toolbus.permissions.toml_file import TomlFile, TomlFileError, TomlKey
 from toolbus.permissions.toml_lines import KeyPath
+from toolbus.settings import expanded
 from toolbus.untrusted_text import one_line
 
 __all__ = [
@@ -160,10 +161,7 @@ def _workdirs(file: TomlFile) -> tuple[str, ...]:
     for at, text in file.items(("workdirs",), file.values):
         if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
             raise file.error(at, f"workdirs: {one_line(repr(text), 64)} is no path")
-        try:
-            found.append(str(folder / Path(text).expanduser()))
-        except RuntimeError as error:
-            raise file.error(at, f"workdirs: {error}") from None
+        found.append(str(folder / expanded(text)))
     return tuple(found)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pwd
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -163,3 +165,31 @@ def test_errors_of_joining_name_the_context(toolbus: CommandLine) -> None:
 def url_of(toolbus: CommandLine) -> str:
     listed = toolbus.run_here("context", "list", "--json").out
     return str(next(each["url"] for each in json.loads(listed) if each["context"] == "own"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("doctor", 2, "set TOOLBUS_TOKEN"),
+        ("context list", 0, "there are no contexts"),
+        ("credential list", 2, "`toolbus credential key PATH` creates one"),
+        ("registry list", 0, "there are no registries"),
+        ("bundle list", 0, "there are no bundles"),
+        ("calls", 4, "there are no records of calls at /.toolbus/records.db"),
+        ("tools", 2, "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
+        ("host skills", 2, "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
+        ("permissions check ~/rules.toml", 2, "rules.toml"),
+    ],
+)
+def test_commands_of_a_user_without_a_name_and_a_folder(
+    arguments: str, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uid: int) -> NoReturn:
+        raise KeyError(f"uid not found: {uid}")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    variables = {"TOOLBUS_HOME": "", "TOOLBUS_URL": "ws://127.0.0.1:1"}
+    outcome = CommandLine(tmp_path, variables).run_here(*arguments.split())
+    assert outcome.code == code, outcome
+    assert words in outcome.out + outcome.err

@@ -15,7 +15,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from toolbus.settings import home_of
+from toolbus.settings import expanded, home_of
 
 # Of the extra: without the first, the part for MCP servers would name an extra that is not enough.
 if not all(find_spec(package) for package in ("mcp", "packaging", "yaml")):
@@ -68,7 +68,7 @@ def plan_install(
 
     Raises `BundleRefused` if it cannot be installed, with all reasons that are known.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     bundle = read_bundle(read_contents(place))
     state = _state(home)
     return make_plan(bundle, state, origin=origin or str(place.absolute()), replace=replace)

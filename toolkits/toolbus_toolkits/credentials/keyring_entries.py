@@ -41,7 +41,10 @@ def usable_keyring() -> KeyringBackend | None:
         raise StoreUnavailable(
             f"credentials need {error.name}: pip install 'toolbus[credentials]'"
         ) from None
-    backend = keyring.get_keyring()
+    try:
+        backend = keyring.get_keyring()
+    except RuntimeError:  # it looks for its settings in the folder of a user who has none
+        return None
     members = getattr(backend, "backends", [backend])  # of a chain of backends
     if not members or any(
         type(member).__module__.startswith(_UNUSABLE)

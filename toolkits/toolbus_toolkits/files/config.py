@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly
+from toolbus.settings import expanded
 
 __all__ = ["FilesConfig"]
 
@@ -45,10 +46,7 @@ class FilesConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("root")
     @classmethod
     def _must_be_a_folder(cls, root: Path) -> Path:
-        try:
-            path = root.expanduser()
-        except RuntimeError:  # `~` of a user who does not exist
-            path = root
+        path = expanded(root)
         if not path.is_dir():
             raise ValueError(f"there is no such folder: {str(path)!r}")
         return path.resolve()

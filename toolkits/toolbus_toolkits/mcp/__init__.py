@@ -20,6 +20,7 @@ try:
 except ImportError as error:  # the extra is not installed
     raise ImportError("MCP servers need more packages: pip install 'toolbus[mcp]'") from error
 
+from toolbus.settings import expanded
 from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.mcp.builder import McpBuilder
@@ -67,7 +68,7 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     def _must_exist(cls, config: Path | None) -> Path | None:
         if config is None:
             return None
-        path = config.expanduser()
+        path = expanded(config)
         if not path.is_file():
             raise ValueError(f"there is no such file: {str(path)!r}")
         return path

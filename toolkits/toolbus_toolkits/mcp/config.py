@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from toolbus.settings import expanded
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import parse_json, read_json_file
 from toolbus_toolkits.credentials.references import has_reference
@@ -127,7 +128,7 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
         cwd = fields.get("cwd")
         if isinstance(command, str) and "/" in command and isinstance(cwd, str | Path):
             # The launcher would look it up from the folder of this process.
-            fields["command"] = str(Path(cwd).expanduser() / command)
+            fields["command"] = str(expanded(cwd) / command)
         return fields
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from typing import Self
 
 from toolbus import AlreadyExists, RoomClient, RoomException, Toolkit
 from toolbus.bounded_logging import bounded_logger
-from toolbus.settings import home_of
+from toolbus.settings import expanded, home_of, user_folder
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.mcp.config import (
     ServerEntry,
@@ -95,9 +95,9 @@ class McpHub:
                 that cannot be read are skipped, and logged.
         """
         if path is not None:
-            file = read_file(Path(path).expanduser(), by_operator=True)
+            file = read_file(expanded(path), by_operator=True)
             return cls.from_files([file], access=access)
-        found = usual_files(Path.cwd(), Path.home(), home_of(os.environ))
+        found = usual_files(Path.cwd(), user_folder(), home_of(os.environ))
         if not found:
             raise ValueError(
                 "there is no file of MCP servers here or at home: name one with --config"

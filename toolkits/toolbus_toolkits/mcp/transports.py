@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
+from toolbus.settings import expanded
 from toolbus_toolkits.credentials.references import (
     CREDENTIAL_THREADS,
     CredentialResolver,
@@ -124,7 +125,7 @@ def _program(entry: ServerEntry, access: ServerAccess) -> Program:
             name: access.credentials.for_command(value, entry.command)
             for name, value in entry.env.items()
         },
-        entry.cwd.expanduser() if entry.cwd is not None else None,
+        expanded(entry.cwd) if entry.cwd is not None else None,
         ProgramLimits(memory_bytes=megabytes),
     )
 

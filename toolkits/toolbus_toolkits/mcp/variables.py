@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolbus.settings import user_folder
 from toolbus.untrusted_text import one_line
 
 __all__ = ["FileContext", "filled_in"]
@@ -142,7 +143,7 @@ def _value_of(inner: str, context: FileContext, *, for_shell: bool = False) -> s
 
 def _places(context: FileContext) -> dict[str, str]:
     """Return the variables that say where something is."""
-    places = {"userHome": str(Path.home()), "/": os.sep, "pathSeparator": os.sep}
+    places = {"userHome": str(user_folder()), "/": os.sep, "pathSeparator": os.sep}
     if context.folder is not None:
         folder = str(context.folder)
         places |= dict.fromkeys(("workspaceFolder", "workspaceRoot", "cwd"), folder)
@@ -152,7 +153,7 @@ def _places(context: FileContext) -> dict[str, str]:
 
 def _of_environment(name: str, default: str | None, inner: str, context: FileContext) -> str:
     if name == "HOME":  # it says where something is, as `~` does
-        return str(Path.home())
+        return str(user_folder())
     if context.environment is None:
         raise _unknown(inner, context)
     value = context.environment.get(name) or default
@@ -193,7 +194,7 @@ def _escaped(value: str) -> str:
 
 def _at_home(text: str) -> str:
     """Return a path that may begin with `~`, as a shell reads it."""
-    return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
+    return str(user_folder()) + text[1:] if text == "~" or text.startswith("~/") else text
 
 
 def _read_env_files(files: Iterable[object], context: FileContext) -> dict[str, str]:

@@ -17,6 +17,7 @@ import httpx2
 
 from toolbus import ToolFailed
 from toolbus.concurrency.event_loop import run_on_any_thread
+from toolbus.settings import expanded
 from toolbus_toolkits.network import (
     AddressPolicy,
     AddressRefused,
@@ -47,7 +48,7 @@ def load_file(path: Path, policy: AddressPolicy) -> Place:
 
     Raises `SpecError`.
     """
-    path = path.expanduser().resolve()
+    path = expanded(path).resolve()
     folder = path.parent
 
     def retrieve(address: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from toolbus.cli.columns import show_columns
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.settings import expanded
 from toolbus.untrusted_text import json_text, printable
 from toolbus_toolkits.bundles.commands import (
     DryRunFlag,
@@ -186,7 +187,7 @@ def _reporting(*, as_json: bool = False) -> Iterator[None]:
 
 
 def _folder(place: str) -> Path:
-    folder = Path(place).expanduser().absolute()
+    folder = expanded(place).absolute()
     if not folder.is_dir():
         raise UsageError(f"{place} is no folder: give a folder, or a URL with http:// or https://")
     if any((folder / file).exists() for file in MANIFESTS):

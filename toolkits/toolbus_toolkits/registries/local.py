@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus.settings import expanded
 from toolbus_toolkits.bundles.bundle import read_bundle
 from toolbus_toolkits.bundles.contents import (
     MAX_BYTES,
@@ -69,7 +70,7 @@ class LocalRegistry:
     def _places(self) -> Iterator[Path]:
         """Yield zips and folders that may have something, by their names."""
         try:
-            places = sorted(self._folder.expanduser().iterdir())
+            places = sorted(expanded(self._folder).iterdir())
         except OSError as error:
             raise RegistryRefused(f"its folder cannot be read: {error.strerror}") from None
         found = [place for place in places if not place.name.startswith(".") and _may_have(place)]

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly
+from toolbus.settings import expanded
 from toolbus_toolkits.launcher import ProgramLimits
 from toolbus_toolkits.shell.environment import READING
 
@@ -62,7 +63,7 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("workdir")
     @classmethod
     def _must_be_a_folder(cls, workdir: Path) -> Path:
-        path = workdir.expanduser()
+        path = expanded(workdir)
         if not path.is_dir():
             raise ValueError(f"there is no such folder: {str(path)!r}")
         return path.resolve()

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
+from toolbus.settings import expanded
 from toolbus_toolkits.skills.gates import SkillGate
 from toolbus_toolkits.skills.library import Skills
 from toolbus_toolkits.skills.scan import SkippedSkill
@@ -47,7 +48,7 @@ class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _must_be_folders(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         for path in paths:
-            if not path.expanduser().is_dir():
+            if not expanded(path).is_dir():
                 raise ValueError(f"{str(path)!r} is no folder: name one that holds skills")
         return paths
 

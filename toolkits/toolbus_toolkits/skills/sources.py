@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
+from toolbus.settings import expanded, user_folder
+
 __all__ = [
     "INSTALLED_FOLDER",
     "NAMED_PRIORITY",
@@ -55,7 +57,7 @@ class SkillSource:
             raise TypeError(f"a source of skills is a path, not {type(self.path).__name__}")
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise TypeError("the priority of a source of skills must be a whole number")
-        object.__setattr__(self, "path", Path(self.path).expanduser())
+        object.__setattr__(self, "path", expanded(self.path))
         object.__setattr__(self, "name", self.name or str(self.path))
 
 
@@ -84,7 +86,7 @@ def standard_sources(
         project: The folder of the project; by default the working directory.
     """
     variables = os.environ if environ is None else environ
-    user, here = home or Path.home(), project or Path.cwd()
+    user, here = home or user_folder(), project or Path.cwd()
     named = variables.get("TOOLBUS_HOME")
     ours = Path(named) if named else user / ".toolbus"
     found = []

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, ToolContext, Toolkit, tool
+from toolbus.settings import expanded
 from toolbus_toolkits.sql.read_only import ReadLimits
 from toolbus_toolkits.sql.reader import (
     Parameter,
@@ -45,7 +46,7 @@ class SqlConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("database")
     @classmethod
     def _must_exist(cls, database: Path) -> Path:
-        path = database.expanduser()
+        path = expanded(database)
         if not path.is_file():
             raise ValueError(f"there is no such file: {str(path)!r}")
         return path

@@ -12,7 +12,8 @@ import pwd
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from pathlib import Path
+
+from toolbus.settings import expanded
 
 __all__ = [
     "ProcessPath",
@@ -145,7 +146,7 @@ class Roots:
     def __init__(self, folders: Iterable[str | os.PathLike[str]]) -> None:
         found = []
         for folder in folders:
-            path = resolve(os.fspath(Path(folder).expanduser()), os.getcwd())
+            path = resolve(os.fspath(expanded(folder)), os.getcwd())
             if not os.path.isdir(path):
                 raise ValueError(f"there is no such folder: {os.fspath(folder)!r}")
             found.append(path)

@@ -15,6 +15,7 @@ from toolbus.cli.chat.render import prose, text_in, whole_result
 from toolbus.cli.chat.session import Session
 from toolbus.cli.chat.transcript import NumberedResult
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.settings import expanded
 from toolbus.untrusted_text import one_line
 
 __all__ = ["COMMANDS", "Quit", "run_command"]
@@ -128,10 +129,7 @@ def _save(session: Session, typed: str) -> None:
     if not (number.isascii() and number.isdigit()):
         number = ""
         path = typed
-    try:
-        target = Path(path.strip()).expanduser() if path.strip() else session.folder or Path()
-    except RuntimeError as error:  # `~NAME` of a user that is not there
-        raise UsageError(f"cannot write {one_line(path)}: {error}") from error
+    target = expanded(path.strip()) if path.strip() else session.folder or Path()
     if not number:
         answer = session.transcript.answer
         if not answer:
