@@ -32,6 +32,7 @@ from toolbus.diagnostics.join_errors import TokenExpired, expired_for_s, uncheck
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEFAULT_URL, is_loopback
 from toolbus.transport.addresses import UnreachableHost, open_streams
+from toolbus.transport.opening import UnusableProxy
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER
 
 __all__ = [
@@ -92,6 +93,10 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
         is_first: Whether no earlier attempt has succeeded, so that the URL may be wrong. Then one
             more connection finds out whether the server expects the other of ws and wss.
     """
+    if isinstance(error, UnusableProxy):
+        message = f"cannot connect to {url}: {error}"
+        details = {"url": url, "proxy": str(error)}
+        return Unavailable(message, executed="no", retryable=False, details=details)
     response = _response_of(error)
     if response is not None and _is_toolbus_response(response):
         return _refused_error(response, token)

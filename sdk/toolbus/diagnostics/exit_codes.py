@@ -229,6 +229,8 @@ def _after_unavailable(error: RoomException, _: CallTarget) -> str:
         return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
     if "certificate" in error.details:
         return CERTIFICATE_STEP
+    if "proxy" in error.details:
+        return "correct the proxy's variable (ALL_PROXY), or name the server's host in NO_PROXY"
     if "url" in error.details:
         return _NO_SERVER if error.retryable else _WRONG_URL
     if not error.retryable:

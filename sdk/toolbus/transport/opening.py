@@ -8,7 +8,13 @@ from typing import Any
 from urllib.parse import urljoin
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, SecurityError
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidMessage,
+    InvalidProxy,
+    InvalidStatus,
+    SecurityError,
+)
 from websockets.uri import WebSocketURI, parse_uri
 
 from toolbus.transport.addresses import connect_to_host
@@ -18,9 +24,13 @@ try:
 except ImportError:  # websockets 15
     from websockets.uri import get_proxy  # type: ignore[attr-defined,no-redef]
 
-__all__ = ["open_websocket"]
+__all__ = ["UnusableProxy", "open_websocket"]
 
 _MAX_REDIRECTS = 10
+
+
+class UnusableProxy(ValueError):
+    """The proxy that the environment names cannot be used here, at any attempt."""
 
 
 async def open_websocket(
@@ -43,6 +53,7 @@ async def open_websocket(
         WebSocketException: What answers refuses the websocket, or speaks another protocol.
         ValueError: It redirects elsewhere, or to a malformed address.
         LookupError: It redirects to several addresses.
+        UnusableProxy: The proxy that the environment names cannot be used.
     """
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + timeout_s
@@ -51,7 +62,14 @@ async def open_websocket(
         left_s = ends_at - loop.time()
         proxy = get_proxy(uri) if may_use_proxy else None
         if proxy is not None:
-            return await _SameOriginConnect(url, proxy=proxy, open_timeout=left_s, **options)
+            # Without the proxy's address, which may have a password.
+            try:
+                return await _SameOriginConnect(url, proxy=proxy, open_timeout=left_s, **options)
+            except ImportError:  # websockets imports what a SOCKS proxy needs only here
+                reason = "a SOCKS proxy needs a package: pip install 'python-socks[asyncio]'"
+            except InvalidProxy as error:
+                reason = f"its address is invalid: {error.msg}"
+            raise UnusableProxy(f"the proxy of the environment cannot be used: {reason}")
 
         async def use(sock: socket.socket, url: str = url) -> ClientConnection:
             # `connect_to_host` limits the time, in which another address may be tried.

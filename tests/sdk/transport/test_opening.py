@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ import pytest
 
 from support.clients.ending_tokens import lives_for
 from toolbus import RoomClient, Unavailable
+from toolbus.diagnostics.exit_codes import failure_lines
 from toolbus_server.testing import running_server
 
 TIME_S = 60
@@ -51,6 +53,33 @@ async def test_a_proxy_gets_the_name_which_is_not_looked_up_here(
             async with RoomClient("ws://far.invalid:81", room="lab", token=token) as room:
                 assert room.me.name == "ann"
     assert asked == [b"CONNECT far.invalid:81 HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [
+        ("socks5://127.0.0.1:9", "a SOCKS proxy needs a package: pip install 'python-socks"),
+        ("socks5h://ann:secret@127.0.0.1:9", "a SOCKS proxy needs a package"),
+        ("socks4://127.0.0.1:9", "a SOCKS proxy needs a package"),
+        ("other://ann:secret@127.0.0.1:9", "its address is invalid: scheme other isn't supported"),
+        ("http://", "its address is invalid: hostname"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
+    proxy: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "python_socks", None)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(Unavailable) as caught:
+        async with asyncio.timeout(TIME_S), RoomClient("wss://far.invalid", token=TOKEN, wait=True):
+            pass
+    error = caught.value
+    assert (error.executed, error.retryable) == ("no", False)
+    assert f"the proxy of the environment cannot be used: {words}" in error.message
+    assert "secret" not in f"{error.message} {error.details} {error.__context__}"
+    assert "name the server's host in NO_PROXY" in failure_lines(error)[1]
 
 
 async def test_a_redirect_is_followed_at_the_same_origin_only() -> None:
