@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.event_loop import running_loop
 
 __all__ = ["LoopEnded", "LoopThread", "LoopWork", "run_on_shared_loop"]
 
@@ -27,6 +28,13 @@ _CHECK_S = 5.0
 _EXIT_S = 2.0
 # Replies that are there when the loop ends are delivered; what waits longer is cancelled.
 _LAST_REPLIES_S = 0.5
+
+
+_GREENLETS = (
+    "the threads of this process are greenlets, and an event loop needs a thread of its own: leave "
+    "them as they are (gevent.monkey.patch_all(thread=False, queue=False)), or use toolbus in "
+    "another process"
+)
 
 
 class LoopEnded(Exception):
@@ -126,6 +134,8 @@ class LoopThread:
     Args:
         name: The name of the thread.
         at_end: Runs on the loop before it ends; an error is logged.
+
+    Raises `RuntimeError` where a thread is a greenlet of the thread that makes it.
     """
 
     def __init__(self, name: str, at_end: Callable[[], Awaitable[None]]) -> None:
@@ -136,6 +146,9 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         self.loop: asyncio.AbstractEventLoop = started.result()
+        if running_loop() is self.loop:  # gevent and eventlet put greenlets in the place of threads
+            self.request_stop()
+            raise RuntimeError(_GREENLETS)
         _running.add(self)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import FrameType
@@ -15,6 +16,7 @@ import pytest
 from support.patience import PATIENCE_S
 from toolbus.concurrency import loop_thread
 from toolbus.concurrency.loop_thread import LoopEnded, LoopThread, LoopWork
+from toolbus.sync import RoomClient
 
 PLACE: ContextVar[str] = ContextVar("place", default="nowhere")
 
@@ -120,3 +122,32 @@ def test_ctrl_c_at_any_bytecode_leaves_no_work_running(monkeypatch: pytest.Monke
         begun.add(bool(tasks))
     assert begun == {False, True}
     thread.stop(30)
+
+
+class Greenlet(threading.Thread):
+    """A thread as gevent makes it: its event loop runs in the thread that starts it."""
+
+    def start(self) -> None:
+        super().start()
+        started = self._args[0]  # type: ignore[attr-defined]
+        asyncio._set_running_loop(started.result())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: LoopThread("worker", nothing),
+        lambda: loop_thread.run_on_shared_loop(nothing),
+        lambda: RoomClient("ws://127.0.0.1:1", token="e30.e30.t").connect(),
+    ],
+)
+def test_greenlets_in_the_place_of_threads_are_refused_in_words(
+    use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "Thread", Greenlet)
+    monkeypatch.setattr(loop_thread, "_shared", None)
+    try:
+        with pytest.raises(RuntimeError, match=r"are greenlets.*patch_all\(thread=False"):
+            use()
+    finally:
+        asyncio._set_running_loop(None)
