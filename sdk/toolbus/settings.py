@@ -440,7 +440,7 @@ def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
 ) -> _TokenSource:
     if token is not None:
-        if name:
+        if name and name != _name_in(token):
             raise ValueError(f"a token contains a name: give either the token or the name {name!r}")
         return _given(token)
     source = found.credentials()
@@ -538,6 +538,20 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
         raise ValueError("this is the token itself, not the name of its file")
     with open(path, encoding="ascii") as file:
         return file.read(MAX_JWT_BYTES + 1).strip()
+
+
+def _name_in(token: Token) -> str | None:
+    """Return the name in a token, unchecked; None if it cannot be read here and now."""
+    try:
+        given = token_or_file(token) if isinstance(token, str) else token
+        if not isinstance(given, str | os.PathLike):
+            return None
+        text = given if isinstance(given, str) else read_token_file(given)
+        payload = text.split(".")[1]
+        name = json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _given(token: Token, origin: str = "") -> _TokenSource:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.clients.ending_tokens import lives_for
 from toolbus import RoomClient
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.settings import RoomSettings, is_loopback
@@ -87,6 +88,24 @@ async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:
     around = {**nothing, "TOOLBUS_TOKEN": "e30.e30.t"}
     assert await RoomSettings.resolve(name="bob", environ=around).token() == "e30.e30.t"
     settings_with(tmp_path, TOOLBUS_NAME="bob")
+
+
+async def test_a_name_beside_a_token_is_accepted_where_they_agree(tmp_path: Path) -> None:
+    token = lives_for("ann", 60)
+    (tmp_path / "ann.jwt").write_text(token)
+
+    async def function() -> str:
+        return token
+
+    environ = {"TOOLBUS_HOME": str(tmp_path)}
+    for given in (token, f"@{tmp_path}/ann.jwt", tmp_path / "ann.jwt"):
+        settings = RoomSettings.resolve(token=given, name="ann", environ=environ)
+        assert await settings.token() == token
+        with pytest.raises(ValueError, match="give either the token or the name 'Ann'"):
+            RoomSettings.resolve(token=given, name="Ann", environ=environ)
+    for unknown in (function, tmp_path / "missing", "e30.W10.t", "e30.e30.t"):
+        with pytest.raises(ValueError, match="give either the token or the name 'ann'"):
+            RoomSettings.resolve(token=unknown, name="ann", environ=environ)
 
 
 CONTEXTS = """

@@ -38,22 +38,39 @@ def reasons(found: Skills) -> dict[str, str]:
     return {each.path.parent.name: each.reason for each in found.skipped}
 
 
-def test_skills_are_found_one_and_two_levels_deep(tmp_path: Path) -> None:
+def test_skills_are_found_at_every_level_but_not_within_a_skill(tmp_path: Path) -> None:
     write(tmp_path / "one")
     write(tmp_path / "group" / "two")
     write(tmp_path / "group" / "deep" / "three")
+    write(tmp_path / "plugins" / "a" / "skills" / "four")
+    (tmp_path / "group" / "back").symlink_to(tmp_path)
     write(tmp_path / "one" / "inner")
     write(tmp_path / ".hidden", "hidden")
     (tmp_path / "README.md").write_text("no folder")
     found = Skills([tmp_path])
-    assert names(found) == ["one", "two"]
+    assert names(found) == ["four", "one", "three", "two"]
+    assert found.skipped == ()
     assert names(Skills([tmp_path / "one"])) == ["one"]
     assert names(Skills([tmp_path / "missing"])) == []
     skill = found.get("two")
     assert (skill.body, skill.base_dir) == ("Body of two.\n", tmp_path / "group" / "two")
     assert (skill.location, len(skill.content_hash)) == ("global", 64)
-    with pytest.raises(LookupError, match="no skill 'three'"):
-        found.get("three")
+    with pytest.raises(LookupError, match="no skill 'inner'"):
+        found.get("inner")
+
+
+@pytest.mark.parametrize(
+    ("folders", "count"), [((), 0), (("docs",), 1), (("docs/a/b", "src"), 1), ((".git/x",), 0)]
+)
+def test_a_source_with_folders_and_no_skill_is_reported(
+    folders: tuple[str, ...], count: int, tmp_path: Path
+) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    found = Skills([tmp_path])
+    assert names(found) == []
+    reason = "no folder in it has a SKILL.md; hidden folders are not searched"
+    assert found.skipped == ((tmp_path, reason),) * count
 
 
 @pytest.mark.parametrize(
@@ -144,10 +161,10 @@ def test_number_of_searched_folders_is_bounded(
 ) -> None:
     for name in ("a", "b/x", "b/y", "c"):
         write(tmp_path / name)
-    monkeypatch.setattr("toolbus_toolkits.skills.scan.MAX_FOLDERS", 2)
+    monkeypatch.setattr("toolbus_toolkits.skills.scan.MAX_FOLDERS", 4)
     found = Skills([tmp_path])
-    assert names(found) == ["a", "x"]
-    assert [each.reason for each in found.skipped] == ["only 2 of its folders were searched"]
+    assert names(found) == ["a", "c", "x"]
+    assert [each.reason for each in found.skipped] == ["only 4 of its folders were searched"]
 
 
 def test_name_counts_once_by_priority_then_path_also_in_look_alike_forms(tmp_path: Path) -> None:

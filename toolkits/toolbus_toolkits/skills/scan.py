@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,26 +94,35 @@ class SkillScanner:
                     found.append(entry.found)
         return found
 
-    def _candidates(self, root: str) -> Iterator[str | SkippedSkill]:
-        """Yield folders that have a `SKILL.md`."""
+    def _candidates(self, root: str) -> list[str | SkippedSkill]:
+        """Return folders that have a `SKILL.md`, by path; a skill's own folders are not searched.
+
+        Level by level, so that a large folder does not take the share of the others.
+        """
         if _has_skill(root):
-            yield root
-            return
+            return [root]
+        found: list[str | SkippedSkill] = []
+        searched = {root}
+        waiting = deque([root])
         left = MAX_FOLDERS
-        for group in self._folders(root, root):
-            if isinstance(group, SkippedSkill) or _has_skill(group):
-                yield group
-            else:
-                for folder in self._folders(group, root):
-                    left -= 1
-                    if isinstance(folder, SkippedSkill) or _has_skill(folder):
-                        yield folder
-                    if left <= 0:
-                        break
-            left -= 1
-            if left <= 0:
-                yield SkippedSkill(Path(root), f"only {MAX_FOLDERS} of its folders were searched")
-                return
+        while waiting:
+            for folder in self._folders(waiting.popleft(), root):
+                if isinstance(folder, SkippedSkill) or _has_skill(folder):
+                    found.append(folder)
+                else:
+                    place = os.path.realpath(folder) if os.path.islink(folder) else folder
+                    if place not in searched:  # a link may lead back
+                        searched.add(place)
+                        waiting.append(folder)
+                left -= 1
+                if left <= 0:
+                    text = f"only {MAX_FOLDERS} of its folders were searched"
+                    found.append(SkippedSkill(Path(root), text))
+                    return sorted(found, key=_parts)
+        if len(searched) > 1 and not found:
+            text = f"no folder in it has a {SKILL_FILE}; hidden folders are not searched"
+            return [SkippedSkill(Path(root), text)]
+        return sorted(found, key=_parts)
 
     def _folders(self, path: str, root: str) -> Iterator[str | SkippedSkill]:
         """Yield the folders in a folder, by name; links that leave the source as skipped."""
@@ -178,6 +188,10 @@ def _settled(facts: os.stat_result) -> _Version | None:
     """Return the version of a file, unless it may change again within the same tick."""
     newest = max(facts.st_mtime_ns, facts.st_ctime_ns)
     return _Version.of(facts) if time.time_ns() - newest > _SETTLED_NS else None
+
+
+def _parts(candidate: str | SkippedSkill) -> tuple[str, ...]:
+    return (Path(candidate) if isinstance(candidate, str) else candidate.path).parts
 
 
 def _has_skill(folder: str) -> bool:
