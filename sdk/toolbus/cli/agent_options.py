@@ -18,7 +18,7 @@ from toolbus.agents.agent import Agent
 from toolbus.agents.model_middlewares import ModelLog, ModelRetries
 from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.chunks.json_values import shown
-from toolbus.cli.arguments import read_file
+from toolbus.cli.arguments import read_file, warn_if_readable
 from toolbus.cli.avatars import AvatarPieces, read_avatar
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
 from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
@@ -306,6 +306,7 @@ def _states(path: Path) -> SqliteStateStore:
         states.check()
     except StateStoreUnavailable as error:
         raise UsageError(f"--state: {error.message}; {error.next_step}") from error
+    warn_if_readable("--state", path)
     return states
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
+
+import typer
 
 from toolbus.chunks.json_values import cut
 from toolbus.cli.schema_text import SchemaReader, values_of
@@ -30,6 +34,7 @@ __all__ = [
     "read_json",
     "read_json_option",
     "read_parameters",
+    "warn_if_readable",
 ]
 
 _INTEGER = re.compile(r"-?\d+")
@@ -303,3 +308,10 @@ def read_file(flag: str, name: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{flag}: {label} is not text in UTF-8") from error
+
+
+def warn_if_readable(flag: str, path: Path) -> None:
+    """Warn of the private file of a flag if other users can read it; one that we make is 0600."""
+    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        text = f"{flag}: other users can read {path}: chmod 600 {shlex.quote(str(path))}"
+        typer.echo(text, err=True)

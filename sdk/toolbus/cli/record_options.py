@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from toolbus.cli.arguments import warn_if_readable
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
@@ -71,6 +72,8 @@ class RecordChoices:
                 path = default_records_file(os.environ)
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             days = self.records_days or _DAYS
-            return Records.sqlite(path, days, arguments=self.records_arguments)
+            store = Records.sqlite(path, days, arguments=self.records_arguments)
         except (RecordsUnavailable, OSError) as error:
             raise UsageError(f"{error}; name another file with --records-file") from error
+        warn_if_readable("--records-file", path)
+        return store

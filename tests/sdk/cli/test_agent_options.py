@@ -10,6 +10,7 @@ import pytest
 from support.processes.command_line import CommandLine
 from toolbus import Agent
 from toolbus.cli.agent_options import AgentChoices, agent_of
+from toolbus.cli.record_options import RecordChoices
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.turns.builders import builder_infos
 
@@ -110,6 +111,26 @@ def test_name_that_is_not_the_tokens_is_refused(here: Path) -> None:
     ended = line.run_here("agent", "--model", MODEL, "--name", "helper", TOOLBUS_TOKEN=token)
     assert ended.code == 2
     assert "--name 'helper': the token (TOOLBUS_TOKEN) is one for 'eve': leave out" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_warned"),
+    [(0o600, False), (0o644, True), (0o640, True), (0o604, True), (0o700, False), (None, False)],
+)
+def test_a_state_file_that_others_can_read_is_warned_of(
+    mode: int | None, is_warned: bool, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states, calls = here / "my states.db", here / "my calls.db"
+    for path in (states, calls):
+        if mode is not None:
+            path.touch()
+            path.chmod(mode)
+    words = "{}: other users can read {}: chmod 600 '{}'\n".format
+    chosen(state=states)
+    assert capsys.readouterr().err == words("--state", states, states) * is_warned
+    records = RecordChoices(records_file=calls).open()
+    assert records is not None
+    assert capsys.readouterr().err == words("--records-file", calls, calls) * is_warned
 
 
 def chosen(**choices: Any) -> Agent:
