@@ -153,6 +153,13 @@ def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(
     assert writable <= {"toolbus": {"keys:/keys"}, "inventory": {"data:/data"}}.get(name, set())
 
 
+@EACH_OF_OURS
+def test_process_1_of_a_service_waits_for_what_tools_left_behind(
+    file: ComposeFile, name: str
+) -> None:
+    assert file.ours[name]["init"] is True
+
+
 @FILES
 def test_ports_are_open_to_this_machine_alone(file: ComposeFile) -> None:
     for service in file.services.values():
