@@ -19,12 +19,12 @@ from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
 
 __all__ = [
-    "CERTIFICATE_STEP",
     "UNAUTHORIZED",
     "CallTarget",
     "ExitCode",
     "Terminated",
     "UsageError",
+    "certificate_step",
     "exit_code",
     "failure_lines",
     "grant_command",
@@ -142,11 +142,24 @@ _NEXT_STEPS = MappingProxyType(
 _NO_SERVER = (
     "is --url (TOOLBUS_URL) correct? `toolbus doctor` with the same options finds the problem"
 )
-CERTIFICATE_STEP = (
+_CERTIFICATE_STEP = (
     "set SSL_CERT_FILE to a file with the certificate of its authority, and use a host name that "
     "the certificate contains"
 )
-"""What to do about a server whose certificate is not trusted."""
+# OpenSSL says the same of an authority that is not known here and of a chain that is not sent.
+_CHAIN_STEP = (
+    "set SSL_CERT_FILE to a file with the certificate of its authority; or, if that is known here, "
+    "let the server send its chain: in the file of --tls-cert the certificates of intermediate "
+    "authorities follow its own"
+)
+_NO_ISSUER = ("unable to get local issuer", "unable to get issuer", "unable to verify the first")
+
+
+def certificate_step(reason: str) -> str:
+    """Return what to do about a certificate that is not trusted for a reason of OpenSSL."""
+    return _CHAIN_STEP if reason.startswith(_NO_ISSUER) else _CERTIFICATE_STEP
+
+
 _WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
@@ -228,7 +241,7 @@ def _after_unavailable(error: RoomException, _: CallTarget) -> str:
     if "right_url" in error.details:
         return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
     if "certificate" in error.details:
-        return CERTIFICATE_STEP
+        return certificate_step(str(error.details["certificate"]))
     if "proxy" in error.details:
         return "correct the proxy's variable (ALL_PROXY), or name the server's host in NO_PROXY"
     if "url" in error.details:

@@ -19,7 +19,7 @@ from support.clients.other_services import other_service
 from support.clients.server_tls import tls_settings
 from support.parts.scripted_server import scripted_server
 from toolbus import RoomClient, RoomException, Unavailable
-from toolbus.diagnostics.exit_codes import ExitCode, exit_code, failure_lines
+from toolbus.diagnostics.exit_codes import ExitCode, certificate_step, exit_code, failure_lines
 from toolbus.errors import PermissionDenied
 from toolbus_server.testing import running_server
 
@@ -122,6 +122,24 @@ async def test_certificate_of_an_unknown_authority_is_in_the_details(tmp_path: P
         error = await join_error(server.url)
     assert "certificate" in error.message
     assert error.details["certificate"].startswith("unable to get local issuer certificate")
+    step = failure_lines(error)[1]
+    assert step.startswith("  next: set SSL_CERT_FILE to a file")
+    assert "let the server send its chain: in the file of --tls-cert" in step
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_of_chain"),
+    [
+        ("unable to get local issuer certificate", True),
+        ("unable to get issuer certificate", True),
+        ("unable to verify the first certificate", True),
+        ("self-signed certificate", False),
+        ("certificate has expired", False),
+        ("Hostname mismatch, certificate is not valid for 'bus.example'.", False),
+    ],
+)
+def test_a_chain_that_may_be_missing_is_named_in_the_step(reason: str, is_of_chain: bool) -> None:
+    assert ("chain" in certificate_step(reason)) == is_of_chain
 
 
 @pytest.mark.parametrize("is_secure", [False, True])

@@ -37,7 +37,7 @@ from toolbus.client.connect_errors import (
     wrong_scheme_error,
 )
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
-from toolbus.diagnostics.exit_codes import CERTIFICATE_STEP, ExitCode, UsageError
+from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
@@ -229,7 +229,8 @@ async def _check_port(context: _Context) -> str:
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
-        raise CheckFailed(f"{url}: {certificate_text(error)}", CERTIFICATE_STEP) from None
+        step = certificate_step(error.verify_message)
+        raise CheckFailed(f"{url}: {certificate_text(error)}", step) from None
     except OSError as error:
         await _check_scheme(url)
         raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
