@@ -205,12 +205,18 @@ def user_folder() -> Path:
         return Path("/")
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with the folder of the user for `~`; `~NAME` stays if nobody has the name."""
+def expanded(path: str | os.PathLike[str], *, strict: bool = False) -> Path:
+    """Return a path with the folder of the user for `~`.
+
+    `~NAME` stays if nobody has the name, or raises `ValueError` where that is `strict`.
+    """
     text = os.fspath(path)
     if text == "~" or text.startswith("~/"):
         return user_folder() / text[2:]
-    return Path(os.path.expanduser(text))
+    found = os.path.expanduser(text)
+    if strict and found == text and text.startswith("~"):
+        raise ValueError(f"there is no user {text[1:].partition('/')[0]!r}")
+    return Path(found)
 
 
 def records_file(environ: Mapping[str, str]) -> Path:

@@ -161,7 +161,10 @@ def _workdirs(file: TomlFile) -> tuple[str, ...]:
     for at, text in file.items(("workdirs",), file.values):
         if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
             raise file.error(at, f"workdirs: {one_line(repr(text), 64)} is no path")
-        found.append(str(folder / expanded(text)))
+        try:
+            found.append(str(folder / expanded(text, strict=True)))
+        except ValueError as error:
+            raise file.error(at, f"workdirs: {one_line(str(error))}") from None
     return tuple(found)
 
 

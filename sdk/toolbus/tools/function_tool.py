@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, Self, Unpack
 
 from pydantic import BaseModel, TypeAdapter
 
-from toolbus.chunks.carried_values import as_declared
-from toolbus.chunks.chunk_types import Chunk
-from toolbus.chunks.json_values import NotJson, PlainArguments, shown
+from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.tools.argument_models import ExtendedModel
 from toolbus.tools.assess_functions import InputFunction
@@ -65,10 +63,6 @@ _PASSED_ON = (
 """The options that are those of `Tool`."""
 
 
-_SENT_AS_THEY_ARE = (str, bytes, bytearray, memoryview, NotJson, Iterator, AsyncIterator)
-"""What no declared type writes: texts, files, chunks, and what is refused."""
-
-
 class FunctionTool(Tool):
     """A function as a tool.
 
@@ -104,7 +98,6 @@ class FunctionTool(Tool):
     input_schema: dict[str, Any]
     _extended: ExtendedModel | None = None
     # Set only where they are used: see `_is_direct`.
-    _returned: TypeAdapter[Any] | None = None
     _assess: InputFunction | None = None
     _match_rule: InputFunction | None = None
 
@@ -250,12 +243,6 @@ class FunctionTool(Tool):
         if self._postprocess is not None:
             return self._postprocess.returned
         return signature.returned if self._yields() is signature.is_generator else None
-
-    def make_result(self, value: Any) -> Chunk:
-        """Do as `Tool`, with the fields of the type that the function says it returns."""
-        if self._returned is not None and not isinstance(value, _SENT_AS_THEY_ARE):
-            value = as_declared(self._returned, value)
-        return super().make_result(value)
 
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.carried_values import as_declared
 from toolbus.chunks.chunk_types import (
     Chunk,
     FileChunk,
@@ -21,6 +24,7 @@ from toolbus.chunks.chunk_types import (
     MixedChunk,
     result_chunk,
 )
+from toolbus.chunks.json_values import NotJson
 from toolbus.errors import InvalidResult
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.tools.context import ToolContext
@@ -34,6 +38,8 @@ from toolbus.wire.body_steps import Steps
 __all__ = ["Tool", "check_result"]
 
 _logger = bounded_logger(__name__)
+_SENT_AS_THEY_ARE = (str, bytes, bytearray, memoryview, NotJson, Iterator, AsyncIterator)
+"""What no declared type writes: texts, files, chunks, and what is refused."""
 
 
 class Tool(ToolDefinition, ABC):
@@ -94,6 +100,8 @@ class Tool(ToolDefinition, ABC):
     orchestration = False
     """Whether it only steers its own agent, as the tools that switch groups and read skills do. It
     counts as read-only in the process of that agent; it is never in a manifest."""
+    _returned: TypeAdapter[Any] | None = None
+    """The declared type of a result, which says what fields it has; None if none does."""
     _has_logged_text = False
     """Whether a result of it with text in place of a value was logged."""
     has_logged_assess = False
@@ -185,6 +193,8 @@ class Tool(ToolDefinition, ABC):
         msgpack cannot carry is text in the chunk: see `result_chunk`. The first such result of a
         tool is logged.
         """
+        if self._returned is not None and not isinstance(value, _SENT_AS_THEY_ARE):
+            value = as_declared(self._returned, value)
         chunk = result_chunk(value)
         if chunk.as_text and not self._has_logged_text:
             self._has_logged_text = True

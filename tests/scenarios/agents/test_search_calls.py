@@ -428,7 +428,7 @@ async def test_without_a_room_or_a_turn_nothing_is_called() -> None:
     async with Turn(None, always=[kit]) as turn:
         assert end_of(await result(turn, call("far.drop"))) == "unavailable"
         ended = await result(turn, ToolUse("1", "tools.search", {}))
-        assert "start ToolSearch" in ended.for_model()
+        assert "start the ToolSearch" in ended.for_model()
     with pytest.raises(Unavailable, match="in a turn"):
         await kit.execute(ToolContext(), "call", {"name": "far.drop"})
 

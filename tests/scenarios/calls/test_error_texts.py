@@ -149,7 +149,8 @@ async def test_text_of_an_exception_goes_to_its_caller_escaped_and_bounded(
         (None, "class", True, "127.0.0.1", False),
         ("class", "text", True, "127.0.0.1", False),
         ("text", "class", False, "127.0.0.1", True),
-        (None, None, True, "127.0.0.2", False),  # not known to be this machine
+        (None, None, True, "127.0.0.2", True),
+        (None, None, True, "127.2", False),  # not known to be this machine
     ],
 )
 async def test_tool_then_toolkit_then_server_decides_about_the_text(

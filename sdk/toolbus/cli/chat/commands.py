@@ -129,7 +129,11 @@ def _save(session: Session, typed: str) -> None:
     if not (number.isascii() and number.isdigit()):
         number = ""
         path = typed
-    target = expanded(path.strip()) if path.strip() else session.folder or Path()
+    try:
+        typed_path = path.strip()
+        target = expanded(typed_path, strict=True) if typed_path else session.folder or Path()
+    except ValueError as error:
+        raise UsageError(f"cannot write {one_line(path)}: {error}") from error
     if not number:
         answer = session.transcript.answer
         if not answer:
