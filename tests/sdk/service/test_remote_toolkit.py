@@ -180,6 +180,8 @@ def test_room_closed_by_the_server_ends_run_with_one_line(toolbus: CommandLine) 
         assert first.stdout.readline() == "joined\n"
         with python(toolbus, "words.py", **variables) as second:
             outcome = ended(first)
+            # The call waits for the host: before it is registered, a signal ends it with 5.
+            assert run(toolbus, "-m", "toolbus", "call", "words.count", "text=ab").out == "2\n"
             second.send_signal(signal.SIGTERM)
             assert ended(second).code == 0
     assert outcome.code == 3
