@@ -45,7 +45,6 @@ _FILES: dict[str | bytes, bytes] = {
     "utf8-bom.txt": b"\xef\xbb\xbfimport with a mark\n",
     "utf16.txt": "import of UTF-16: é\nother\n".encode("utf-16"),
     "utf32.txt": "import of UTF-32\n".encode("utf-32"),
-    "latin.txt": b"import caf\xe9\n",
     "nul.bin": b"import\n\0\0import\n",
     "late.txt": b"import before\n" + b"zz\n" * 100_000 + b"\0import\nimport\n",
     "a:1:b.txt": b"import of a name with colons\n",
@@ -115,7 +114,6 @@ _PATTERNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"pattern": "IMPORT", "ignore_case": True}, ("-i", "IMPORT")),
     ({"pattern": r"^import\b"}, (r"^import\b",)),
     ({"pattern": "é|caf"}, ("é|caf",)),
-    ({"pattern": r"caf\xe9|(?-u:caf\xe9)"}, (r"caf\xe9|(?-u:caf\xe9)",)),
     ({"pattern": "-dash|--|colons"}, ("-e", "-dash|--|colons")),
     ({"pattern": "nowhere to be found"}, ("nowhere to be found",)),
     ({"pattern": "import", "type": "py"}, ("-t", "py", "import")),
@@ -199,6 +197,60 @@ async def test_line_ends_are_no_part_of_the_line_of_a_pattern(
             tmp_path, "grep", pattern=pattern, multiline=multiline, output="count", path=path
         )
         assert found["matches"] == ([f"crlf.txt:{count}"] if count else [])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more"),
+    [
+        ("Müller", {}),
+        ("MÜLLER", {"ignore_case": True}),
+        ("M.ller$", {}),
+        ("M..ller", {}),
+        ("[äöü]l|€", {}),
+        ("[^a-z]ller", {}),
+        (r"\bMüll\w+", {}),
+        (r"\w+ü\b", {}),
+        (r"M\u00fcller", {}),
+        (r"\p{Ll}ller und", {}),
+        (r"Café\s+5", {}),  # a space that does not break
+        ("und$", {}),  # all of the line is shown
+        ("Grüße\n\n", {"multiline": True}),
+        ("(?x) Mü ller", {}),
+        ("é{2,900}{2,90}", {}),  # the wider pattern is too large
+        ("far", {}),  # behind 2,000 characters
+    ],
+)
+async def test_a_file_of_any_encoding_is_searched_as_one_of_utf_8(
+    tmp_path: Path, pattern: str, more: dict[str, Any]
+) -> None:
+    text = "Müller und\r\nund Grüße\n\nCafé\u00a05 €, Menü\n" + 900 * "üß " + "far ä\n"
+    encodings = ("cp1252", "utf-8-sig", "utf-16", "utf-32")
+    (tmp_path / "utf-8").write_bytes(text.encode())
+    for encoding in encodings:
+        (tmp_path / encoding).write_bytes(text.encode(encoding))
+    for output in ("files", "count", "content"):
+        question = {"pattern": pattern, "output": output, **more}
+        found = await _call(tmp_path, "grep", **question)
+        expected = (await _call(tmp_path, "grep", **question, path="utf-8"))["matches"]
+        matches = [
+            line for line in found["matches"] if line.startswith("utf-8:") or line == "utf-8"
+        ]
+        assert matches == expected
+        for encoding in encodings:
+            of_encoding = [line.replace("utf-8", encoding) for line in expected]
+            alone = await _call(tmp_path, "grep", **question, path=encoding)
+            assert alone["matches"] == of_encoding
+            if encoding != "utf-32":  # in a folder rg takes it for UTF-16
+                assert [m for m in found["matches"] if m.startswith(encoding)] == of_encoding
+
+
+@pytest.mark.parametrize(("pattern", "is_found"), [(r"(?-u:f\xe9)", True), (r"(?-u:\xc3)", False)])
+async def test_a_pattern_of_bytes_is_searched_in_the_bytes_of_a_file(
+    tmp_path: Path, pattern: str, is_found: bool
+) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    found = await _call(tmp_path, "grep", pattern=pattern)
+    assert found["matches"] == ["latin.txt"] * is_found
 
 
 def _shown_lines(data: bytes) -> list[str]:

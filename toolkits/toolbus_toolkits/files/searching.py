@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import ToolFailed
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_path_of_draft
 from toolbus_toolkits.files.open_folders import (
@@ -31,7 +32,7 @@ from toolbus_toolkits.files.open_folders import (
 )
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
-from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS
+from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS, NotText, read_text
 
 __all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
 
@@ -48,6 +49,8 @@ _COUNT_S = 5.0
 """How long a count of files that may hold secrets is cached."""
 _MAX_COUNTS = 64
 """Of folders, with what is searched there."""
+_MAX_DECODED_BYTES = 16 * 1024 * 1024
+"""A larger file that is not UTF-8 is searched as it is: each is held in memory, and copied."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
@@ -61,6 +64,39 @@ _PIECE = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 """Where a line end in a regular expression ends a comment, or is nothing."""
 _LINE_ENDS = ("\n", r"\n")
+_TOKEN = re.compile(r"\\(?:[xuU][0-9A-Fa-f]+|[bpPxuU]\{[^}]*\}|[pP]?.)|\[\^?\]?|.", re.DOTALL)
+"""A part of a regular expression: an escape, the start of a set, or one character."""
+_HIGH_BYTE = r"(?-u:[\x80-\xff])"
+_OF_BYTES = re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*u")
+"""Where a pattern names bytes, as they are in the files."""
+_BOUNDARY = re.compile(r"\\[bB<>]")
+_BEYOND_ASCII = re.compile(r"\\[wWDsSpPxuU]|\.|[^\x00-\x7f]|\[.*[\^\\\x80-\U0010ffff]", re.DOTALL)
+"""The start of what may match a character outside of ASCII."""
+
+
+def _for_any_encoding(pattern: str) -> str:
+    """Return a regular expression that also matches the lines of files that are not UTF-8.
+
+    Where it matches a character outside of ASCII, it also matches one byte that is not ASCII. So
+    it matches what the pattern would match if the encoding of one byte were known, and may match
+    more. A pattern that matches ASCII alone is returned as it is.
+    """
+    found = []
+    part = ""
+    depth = 0  # of sets, which rg has inside of each other
+    for token in _TOKEN.findall(pattern):
+        part += token
+        depth += token.startswith("[") - (token == "]" and depth > 0)
+        if depth:
+            continue
+        if _BOUNDARY.match(part):  # which bytes are of a word is known with the encoding
+            part = "(?:)"
+        elif _BEYOND_ASCII.match(part):
+            part = f"(?:{part}|{_HIGH_BYTE})"
+        found.append(part)
+        part = ""
+    wider = "".join(found) + part
+    return wider if _HIGH_BYTE in wider else pattern
 
 
 def _with_any_line_end(pattern: str) -> str:
@@ -87,9 +123,15 @@ class Question:
     ignore_case: bool = False
     multiline: bool = False
 
-    def arguments(self) -> list[str]:
-        """Return what decides which lines match, for rg."""
+    def arguments(self, *, any_encoding: bool = False) -> list[str]:
+        """Return what decides which lines match, for rg.
+
+        Args:
+            any_encoding: Whether lines that are not UTF-8 match too, by `_for_any_encoding`.
+        """
         pattern = _with_any_line_end(self.pattern) if self.multiline else self.pattern
+        if any_encoding:
+            pattern = _for_any_encoding(pattern)
         found = [f"--regexp={pattern}"]
         # With it `\r` is no part of a line, and rg refuses a pattern that names it.
         if self.multiline or not _RETURN.search(pattern):
@@ -225,13 +267,21 @@ class Search:
         counting = asyncio.ensure_future(self._count_secrets(["--files", *filters], seconds))
         counting.add_done_callback(retrieve_error)
         try:
-            is_in_time = await indexed(
-                self._folder, [mode, *self._question.arguments(), *filters], self._add, seconds
-            )
+            is_in_time = await self._index([mode, *filters], seconds)
             return await counting and is_in_time
         finally:
             counting.cancel()
             await asyncio.wait([counting])
+
+    async def _index(self, arguments: list[str], seconds: float) -> bool:
+        question = self._question
+        wide = [*question.arguments(any_encoding=True), *arguments]
+        plain = [*question.arguments(), *arguments]
+        try:
+            return await indexed(self._folder, wide, self._add, seconds)
+        except ToolFailed:
+            # rg refuses the pattern or, as too large for example, the wider one.
+            return await indexed(self._folder, plain, self._add, seconds)
 
     async def _count_secrets(self, arguments: list[str], seconds: float) -> bool:
         answer = self._answer
@@ -261,15 +311,24 @@ class Search:
     async def _read(self, names: list[bytes]) -> bool:
         """Search in some files; return whether more would be found than is shown."""
         if not self._folder.is_folder:
-            return await self._read_open({self._folder.descriptor: names[0]})
+            return await self._read_open({names[0]: self._folder.descriptor})
         opened = await FILE_THREADS.run(open_files, self._folder, names, undo=close_files)
         try:
-            return await self._read_open({opened[name]: name for name in names if name in opened})
+            return await self._read_open({name: opened[name] for name in names if name in opened})
         finally:
             close_files(opened)
 
-    async def _read_open(self, names: dict[int, bytes]) -> bool:
-        """Search in open files, in their order."""
+    async def _read_open(self, opened: dict[bytes, int]) -> bool:
+        copies = {}
+        if not _OF_BYTES.search(self._question.pattern):
+            copies = await FILE_THREADS.run(_copies_in_utf8, opened, undo=close_files)
+        try:
+            return await self._read_decoded({copies.get(n, opened[n]): n for n in opened})
+        finally:
+            close_files(copies)
+
+    async def _read_decoded(self, names: dict[int, bytes]) -> bool:
+        """Search in open files of UTF-8, in their order."""
         if not names:
             return False
         if self._question.output == "content":
@@ -377,6 +436,46 @@ class Search:
 def ended_early(seconds: float) -> str:
     """Return a note about a search that took too long."""
     return f"The search was ended after {seconds:.3g} s: search a part of the folder."
+
+
+def _copies_in_utf8(opened: dict[bytes, int]) -> dict[bytes, int]:
+    """Return descriptors of copies of those open files that `read` decodes and rg does not.
+
+    rg reads UTF-8, and UTF-16 with a byte order mark. Blocking.
+    """
+    copies: dict[bytes, int] = {}
+    try:
+        for name, descriptor in opened.items():
+            data = _bytes_to_decode(descriptor)
+            if data is None:
+                continue
+            try:
+                text = read_text(data)[1].raw
+            except NotText:
+                continue
+            copies[name] = os.memfd_create("toolbus-search")
+            with open(copies[name], "wb", closefd=False) as copy:
+                copy.write(text.encode())
+    except BaseException:
+        close_files(copies)
+        raise
+    return copies
+
+
+def _bytes_to_decode(descriptor: int) -> bytes | None:
+    """Return the bytes of a file that is not UTF-8, or has a byte order mark; None for others.
+
+    None too for one that is too large to decode.
+    """
+    size = os.fstat(descriptor).st_size
+    if size > _MAX_DECODED_BYTES:
+        return None
+    data = os.pread(descriptor, size, 0)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data
+    return data if data.startswith(codecs.BOM_UTF8) else None  # rg does not count its bytes
 
 
 def _text_around(file: int, before: int, offset: int) -> str:
