@@ -176,6 +176,12 @@ NODES = Leg(
     ("redis", "router", "far", "host", "caller"),
     _UNSAMPLED,
 )
+LOOP = Leg(
+    "loop",
+    "bench.loop_leg",
+    "one process: a fixed loop of Python, the unit of what is compared with nothing else",
+    ("caller",),
+)
 LOCAL = Leg(
     "local",
     "bench.local_leg",
@@ -251,6 +257,7 @@ FILES = Leg(
     "changed; or rg alone, and plain functions, do the same",
     ("caller",),
 )
+_A_LOOP = Contender(LOOP, processes=("caller",))
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
 GROUPS = (
@@ -269,26 +276,32 @@ GROUPS = (
     Group("file", (Contender(BUS), Contender(RELAY)), (DOWN, UP), rounds=3),
     Group(
         "local",
-        tuple(
-            Contender(LOCAL, label, order={"way": way}, processes=("caller",))
-            for label, way in (
-                ("three middlewares and records", "wrapped"),
-                ("tool", "tool"),
-                ("function", "function"),
-            )
+        (
+            _A_LOOP,
+            *(
+                Contender(LOCAL, label, order={"way": way}, processes=("caller",))
+                for label, way in (
+                    ("three middlewares and records", "wrapped"),
+                    ("tool", "tool"),
+                    ("function", "function"),
+                )
+            ),
         ),
         (ALONE,),
         rounds=2,
     ),
     Group(
         "permissions",
-        tuple(
-            Contender(PERMISSIONS, label, order={"rules": rules}, processes=("caller",))
-            for label, rules in (
-                ("a decision with 100 rules", 100),
-                ("with 10,000 rules", 10_000),
-                ("no decision", 0),
-            )
+        (
+            _A_LOOP,
+            *(
+                Contender(PERMISSIONS, label, order={"rules": rules}, processes=("caller",))
+                for label, rules in (
+                    ("a decision with 100 rules", 100),
+                    ("with 10,000 rules", 10_000),
+                    ("no decision", 0),
+                )
+            ),
         ),
         (ALONE,),
         rounds=2,
@@ -296,6 +309,7 @@ GROUPS = (
     Group(
         "turns",
         (
+            _A_LOOP,
             Contender(TURN, "turn over 10 toolkits of 20 tools", order={"of": "ten"}),
             Contender(TURN, "turn over 200 toolkits of 1 tool", order={"of": "each"}),
         ),
@@ -305,6 +319,7 @@ GROUPS = (
     Group(
         "models",
         (
+            _A_LOOP,
             *(
                 Contender(MODELS, f"{label} of {api}", "caller", order, ("caller",))
                 for api in APIS
@@ -320,18 +335,24 @@ GROUPS = (
     ),
     Group(
         "tool_search",
-        tuple(
-            Contender(SEARCH, f"a search over {count:,} tools", order={"count": count})
-            for count in (1_000, 10_000)
+        (
+            _A_LOOP,
+            *(
+                Contender(SEARCH, f"a search over {count:,} tools", order={"count": count})
+                for count in (1_000, 10_000)
+            ),
         ),
         (ROUNDS,),
         rounds=1,
     ),
     Group(
         "agents",
-        tuple(
-            Contender(AGENTS, label, "caller", {"of": of}, ("caller",))
-            for label, of in (("a step of an agent", "agent"), ("its call", "turn"))
+        (
+            _A_LOOP,
+            *(
+                Contender(AGENTS, label, "caller", {"of": of}, ("caller",))
+                for label, of in (("a step of an agent", "agent"), ("its call", "turn"))
+            ),
         ),
         (ROUNDS,),
         rounds=1,
@@ -358,48 +379,57 @@ GROUPS = (
     ),
     Group(
         "openapi",
-        tuple(
-            Contender(OPENAPI, label, order={"file": file}, processes=("caller",))
-            for label, file in (
-                ("1,000 operations in JSON", "plain.json"),
-                ("1,000 operations in YAML", "plain.yaml"),
-                ("1,000 operations with recursive schemas", "recursive.json"),
-            )
+        (
+            _A_LOOP,
+            *(
+                Contender(OPENAPI, label, order={"file": file}, processes=("caller",))
+                for label, file in (
+                    ("1,000 operations in JSON", "plain.json"),
+                    ("1,000 operations in YAML", "plain.yaml"),
+                    ("1,000 operations with recursive schemas", "recursive.json"),
+                )
+            ),
         ),
         (MADE,),
         rounds=2,
     ),
     Group(
         "shell",
-        tuple(
-            Contender(SHELL, label, "caller", {"what": what}, ("caller",))
-            for label, what in (
-                ("`true` by a shell", "tool"),
-                ("by bash alone", "bare"),
-                ("a decision about a line", "decide"),
-                ("the end of a tree", "cancel"),
-            )
+        (
+            _A_LOOP,
+            *(
+                Contender(SHELL, label, "caller", {"what": what}, ("caller",))
+                for label, what in (
+                    ("`true` by a shell", "tool"),
+                    ("by bash alone", "bare"),
+                    ("a decision about a line", "decide"),
+                    ("the end of a tree", "cancel"),
+                )
+            ),
         ),
         (ALONE,),
         rounds=2,
     ),
     Group(
         "files",
-        tuple(
-            Contender(FILES, label, "caller", {"what": what}, ("caller",))
-            for label, what in (
-                ("grep of a rare text", "grep rare"),
-                ("rg of a rare text", "rg rare"),
-                ("grep of a common text", "grep common"),
-                ("rg of a common text", "rg common"),
-                ("grep of a text that is nowhere", "grep absent"),
-                ("rg of a text that is nowhere", "rg absent"),
-                ("a read of 100 KiB", "read"),
-                ("a plain read", "bare read"),
-                ("an edit of 100 KiB", "edit"),
-                ("a plain read and write", "bare edit"),
-                ("a glob over 10,000 files", "glob"),
-            )
+        (
+            _A_LOOP,
+            *(
+                Contender(FILES, label, "caller", {"what": what}, ("caller",))
+                for label, what in (
+                    ("grep of a rare text", "grep rare"),
+                    ("rg of a rare text", "rg rare"),
+                    ("grep of a common text", "grep common"),
+                    ("rg of a common text", "rg common"),
+                    ("grep of a text that is nowhere", "grep absent"),
+                    ("rg of a text that is nowhere", "rg absent"),
+                    ("a read of 100 KiB", "read"),
+                    ("a plain read", "bare read"),
+                    ("an edit of 100 KiB", "edit"),
+                    ("a plain read and write", "bare edit"),
+                    ("a glob over 10,000 files", "glob"),
+                )
+            ),
         ),
         (SEARCHES,),
         rounds=2,
