@@ -129,8 +129,8 @@ class MiddlewareChain:
     """
 
     def __init__(self, middlewares: Sequence[Middleware], innermost: CallNext) -> None:
-        self._middlewares = middlewares
-        self._innermost = innermost
+        self.middlewares: Sequence[Middleware] = middlewares
+        self.innermost: CallNext = innermost
         self.opened: list[AsyncIterator[Chunk]] = []
         """The generators of the call, the outermost first; `run` closes them."""
         self.reached: bool = False
@@ -145,7 +145,7 @@ class MiddlewareChain:
         the call before it reaches the tool states that the tool did not run.
         """
         try:
-            async for chunk in self.enter(0, call):
+            async for chunk in _Next(self, 0)(call):
                 yield chunk
         except RoomException as error:
             run = run_of(call.context)
@@ -154,63 +154,49 @@ class MiddlewareChain:
                 run.refuse(error)
             raise
         finally:
-            await self._close()
-
-    def enter(self, index: int, call: ToolCall) -> AsyncIterator[Chunk]:
-        """Open the middleware of an index, or what runs the call."""
-        if index == len(self._middlewares):
-            self.reached = True
-            opened = self._innermost(call)
-        else:
-            opened = self._link(index, call)
-        self.opened.append(opened)
-        return opened
-
-    async def _link(self, index: int, call: ToolCall) -> AsyncGenerator[Chunk, None]:
-        middleware = self._middlewares[index]
-        following = _Next(self, index + 1, middleware_name(middleware))
-        running = middleware(call, following)
-        try:
-            async for value in running:
-                yield _checked_chunk(value, run_of(call.context))
-        finally:
-            await _close(running)
-
-    async def _close(self) -> None:
-        """Close the generators, the innermost first; errors are logged."""
-        self.has_ended = True
-        for opened in reversed(self.opened):
-            await _close(opened)
-        self.opened.clear()
+            self.has_ended = True
+            for opened in reversed(self.opened):  # the innermost first
+                await _close(opened)
+            self.opened.clear()
 
 
 class _Next:
-    """The function `next` of one middleware in one call."""
+    """The function `next` of one middleware in one call: runs the middleware that comes after it.
 
-    def __init__(self, chain: MiddlewareChain, index: int, name: str) -> None:
+    The first one runs the whole chain, and the last one the call itself.
+    """
+
+    def __init__(self, chain: MiddlewareChain, index: int) -> None:
         self._chain = chain
         self._index = index
-        self._name = name
         self._state = ""
 
     def __call__(self, call: ToolCall) -> AsyncIterator[Chunk]:
         if not isinstance(call, ToolCall):
-            raise TypeError(f"middleware {self._name}: next takes the call, not {shown(call)}")
+            raise TypeError(f"{self._label}: next takes the call, not {shown(call)}")
         running = self._run(call)
         self._chain.opened.append(running)
         return running
 
+    @property
+    def _label(self) -> str:
+        return f"middleware {middleware_name(self._chain.middlewares[self._index - 1])}"
+
     async def _run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
-        if self._state or self._chain.has_ended:
+        chain, run = self._chain, run_of(call.context)
+        if self._state or chain.has_ended:
             when = f"again after {self._state}" if self._state else "after the end of the call"
-            raise ToolFailed(
-                f"middleware {self._name} called next {when}",
-                executed=run_of(call.context).executed,
-            )
+            raise ToolFailed(f"{self._label} called next {when}", executed=run.executed)
         self._state = "it began"
-        running = self._chain.enter(self._index, call)
+        is_tool = self._index == len(chain.middlewares)
+        if is_tool:
+            chain.reached = True
+            running = chain.innermost(call)
+        else:
+            running = chain.middlewares[self._index](call, _Next(chain, self._index + 1))
         try:
-            async for chunk in running:
+            async for value in running:
+                chunk = value if is_tool else _checked_chunk(value, run)
                 self._state = "a chunk"
                 yield chunk
         except Exception:
