@@ -65,13 +65,13 @@ def end_recording(call: HostedCall, reply: Frame | None) -> None:
         return
     _identify(recording, call)
     if call.given_up:
-        recording.end_with(_OUTCOMES.get(call.stop_reason, "cancelled"), call.executed_now)
+        recording.end_with(_OUTCOMES.get(call.stop_reason, "cancelled"), call.executed)
     elif reply is None:
-        recording.end_with("host_lost", call.executed_now)
+        recording.end_with("host_lost", call.executed)
     elif isinstance(reply, Failed):
         recording.end_with(reply.code, cast(Executed, reply.executed))  # of this host
     else:
-        recording.end_with("ok", call.executed_now)
+        recording.end_with("ok", call.executed)
 
 
 def _identify(recording: Recording, call: HostedCall) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import Executed, InvalidArguments, ToolFailed
+from toolbus.errors import InvalidArguments, ToolFailed
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.input_receiver import unreadable_input
 from toolbus.hosting.output_stream import CallHost, OutputStream
@@ -58,7 +58,6 @@ class HostedCall(Execution):
     """The caller's own data, once the header was read; not checked."""
     context_bytes: int = 0
     """The size of the caller's own data, if it is large and was not read with the header."""
-    _is_reading: bool = False  # large arguments: the tool has not begun
     task: asyncio.Task[None] | None = None
     """Runs the call; set after the task's first step if that is run at once."""
     stream: OutputStream | None = None
@@ -163,16 +162,13 @@ class HostedCall(Execution):
 
         Raises `InvalidArguments`, recorded: nothing ran.
         """
-        self._is_reading = True
         if self.context_bytes:
             packed = self.dispatch.header["caller_context"]
             try:
                 self.caller_context = await _large_caller_context(packed)
             except InvalidArguments as error:
                 raise self.refuse(error) from error.__cause__
-        arguments = await read_large_arguments(self, self.dispatch.arguments)
-        self._is_reading = False
-        return arguments
+        return await read_large_arguments(self, self.dispatch.arguments)
 
     def open_stream(self) -> OutputStream:
         """Return the stream of chunks; make it first if needed."""
@@ -214,11 +210,6 @@ class HostedCall(Execution):
     def wants_error_text(self) -> Callable[[], bool]:  # type: ignore[override]
         """Whether the server asks for the texts of exceptions."""
         return self._runner.wants_error_text
-
-    @property
-    def executed(self) -> Executed:
-        """Whether the function ran; unknown while a part of it is on a thread."""
-        return "no" if self._is_reading else super().executed
 
     def stop(self) -> None:
         """Stop the function as far as possible."""

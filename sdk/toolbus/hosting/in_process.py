@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class InProcessCall(Execution, LocalRun):
             if self.timed_out:  # in a task that was cancelled before
                 raise self.timeout_error() from error
             message = f"{self.method} did not end within {self.timeout_s:g} s"
-            raise DeadlineExceeded(message, executed=self.executed_now) from error
+            raise DeadlineExceeded(message, executed=self.executed) from error
         finally:
             self.ended = True
             if self.followers is not None:
@@ -114,18 +114,13 @@ class InProcessCall(Execution, LocalRun):
                 raise
             raise reason from error
 
-    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
-        """Run the tool, once it has a slot."""
-        self.started = True
-        return super().execute(arguments)
-
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""
         try:
             await super().put(chunk)
         except RoomException as error:
             error.executed = self.executed
-            raise self.fail(error) from error.__cause__
+            raise self.record(error) from error.__cause__
 
     def emit(self, value: Any) -> None:
         """Pass a progress to the caller, from any thread; a large one is dropped."""
@@ -256,7 +251,7 @@ class InProcessToolkit:
         if self.toolkit.records is None:
             return await call.run(limits)
         recording = call.begin_recording(self.toolkit.records, call.method, call.arguments)
-        recording.executed = lambda: call.executed_now
+        recording.executed = lambda: call.executed
         with recording:
             return await call.run(limits)
 

@@ -108,13 +108,11 @@ class InputReceiver:
 
     def fail(self, error: RoomException) -> RoomException:
         """Let the call fail with an error, unless the tool handles it; the input has ended then."""
-        if self._run.entered:
-            error.executed = self._run.executed
-            return self._run.fail(error)
+        run = self._run
         # Code that reads before the tool's function is entered may act on what it read.
         is_first = self._buffer.used_chunks == (0 if isinstance(error, StreamBroken) else 1)
-        error.executed = "no" if is_first else self._run.executed
-        return self._run.refuse(error)
+        error.executed = "no" if is_first and not run.entered else run.executed
+        return run.record(error)
 
     def stop(self) -> None:
         """Drop the buffer and cancel a waiting reader: the call has ended."""

@@ -68,8 +68,6 @@ class LocalInput:
         run = self.run
         if run is None:
             return error
-        if run.entered:
-            error.executed = run.executed
-            return run.fail(error)
-        error.executed = "no" if self._count <= 1 else run.executed
-        return run.refuse(error)
+        is_first = self._count <= 1 and not run.entered
+        error.executed = "no" if is_first else run.executed
+        return run.record(error)

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 def outcome_of(call: ToolCall, error: BaseException | None) -> Outcome:
     """Return how a call ended, from the exception that passed through, if any."""
-    executed = run_of(call.context).executed_so_far
+    executed = run_of(call.context).executed
     if error is None:
         return Outcome("ok", executed)
     if isinstance(error, Exception):
@@ -50,9 +50,8 @@ def outcome_of(call: ToolCall, error: BaseException | None) -> Outcome:
 def failure_seen(call: ToolCall, error: Exception) -> RoomException:
     """Return the error that the caller of a call gets for an exception of `next`."""
     run = run_of(call.context)
-    # Only a tool that runs here can have raised it itself; other errors are those of the call.
-    is_of_tool = run.tracks_entry and run.entered
-    if isinstance(error, RoomException) and not is_of_tool:
+    # Only a function that was entered can have raised it; other errors are those of the call.
+    if isinstance(error, RoomException) and not run.entered:
         return error
     return failure_of(error, run)
 
@@ -66,7 +65,7 @@ def own_error(call: ToolCall, error: E, *, began: bool) -> E:
         began: Whether the middleware has called `next`.
     """
     run = run_of(call.context)
-    error.executed = run.executed_so_far if began or run.entered else "no"
+    error.executed = run.executed if began or run.entered else "no"
     if error.executed != "no":
         error.retryable = False
     return run.record(error)

@@ -36,7 +36,7 @@ from toolbus.tools.context import ToolContext
 from toolbus.tools.input_stream import ChunkSource, InputStream
 from toolbus.tools.tool_limits import Identity, ToolLimits, ToolSlots
 from toolbus.tools.tool_run import ToolRun
-from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, settled_result
+from toolbus.tools.toolkit import Toolkit, failure_of, settled_result
 
 __all__ = ["CallThreads", "Execution"]
 
@@ -64,6 +64,7 @@ class Execution(ToolRun):
     """Whether the room's server asks for the texts of exceptions."""
 
     # Class attributes: few calls change them.
+    unentered: Executed = "no"
     source: ChunkSource | None = None
     """The input of the call, if it has one."""
     started: bool = False
@@ -100,18 +101,6 @@ class Execution(ToolRun):
         return self.toolkit.sends_error_text(self.tool, by_default=by_default)
 
     @property
-    def executed(self) -> Executed:
-        """Whether the function ran; unknown while a part of it is on a thread."""
-        return "maybe" if self.threads else super().executed
-
-    @property
-    def executed_now(self) -> Executed:
-        """Whether the function ran so far; "no" too where a middleware answered in its place."""
-        if not self.started:
-            return "no"
-        return "maybe" if self.threads else executed_now(self.toolkit, self)
-
-    @property
     def is_on_thread(self) -> bool:
         """Whether a function of the call is on a thread, or waits for one."""
         return bool(self.threads)
@@ -124,10 +113,11 @@ class Execution(ToolRun):
         else:
             stream = InputStream.of_source(self.source)
             running = toolkit.execute(context, self.tool, arguments, stream)
-        return running if type(toolkit).execute is Toolkit.execute else self._settled(running)
+        return running if toolkit.unentered == "no" else self._settled(running)
 
     async def _settled(self, running: Coroutine[Any, Any, Chunk]) -> Chunk:
         """Return the result of an override of `Toolkit.execute`, which may be any value."""
+        self.unentered = "maybe"
         return settled_result(self, await running)
 
     async def execute_limited(self, limits: ToolLimits, arguments: dict[str, Any]) -> Chunk:
@@ -155,7 +145,7 @@ class Execution(ToolRun):
         """Make the error for a tool that exceeded its own time limit."""
         limit_s = self.toolkit.get_tool(self.tool).timeout_s
         message = f"the tool's own time limit of {limit_s} s passed"
-        return DeadlineExceeded(message, executed=self.executed_so_far)
+        return DeadlineExceeded(message, executed=self.executed)
 
     def error_for(self, error: BaseException) -> BaseException:
         """Return the error that the caller gets for what ended the call, or that error itself.

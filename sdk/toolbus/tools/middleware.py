@@ -246,7 +246,7 @@ def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
     try:
         return result_chunk(value)
     except InvalidResult as error:
-        error.executed = run.executed_so_far
+        error.executed = run.executed
         run.record(error)
         raise
 

@@ -147,7 +147,7 @@ def checked_result(tool: Tool, run: ToolRun, value: Any) -> Chunk:
         return tool.make_result(value)
     except RoomException as error:
         if not run.entered:  # a middleware answered in the tool's place
-            error.executed = run.executed_so_far
+            error.executed = run.executed
         run.record(error)
         raise
 

@@ -128,8 +128,9 @@ class ToolRun(ABC):
     """Whether the call was cancelled."""
     ended: bool = False
     """The tool has ended; functions that it left on threads may still run."""
-    tracks_entry: bool = False
-    """Set where only a runner in this process can enter the function: see `executed_so_far`."""
+    unentered: Executed = "maybe"
+    """What `executed` is before the function was entered: "no" where nothing else can act in its
+    place, as an override of `Toolkit.execute` or another process could."""
     loop: asyncio.AbstractEventLoop | None = None
     """The event loop that the run belongs to, if it has one yet."""
     argument_bytes: int = 0
@@ -155,8 +156,7 @@ class ToolRun(ABC):
     too, and time limits of middlewares go by it."""
     followers: set[Callable[[], None]] | None = None
     """See `follow`; few calls have any."""
-    _refusal: RoomException | None = None
-    _failure: RoomException | None = None
+    _recorded: RoomException | None = None
 
     @property
     @abstractmethod
@@ -287,23 +287,18 @@ class ToolRun(ABC):
     def emit(self, value: Any) -> None:
         """Send a progress; see `ToolContext.emit`."""
 
-    def refuse(self, error: _Error) -> _Error:
-        """Record an error met before the function is entered, and return it to be raised."""
-        self._refusal = error
-        return error
-
-    def fail(self, error: _Error) -> _Error:
-        """Record an error found after the function has ended, and return it to be raised."""
-        self._failure = error
-        return error
-
     def record(self, error: _Error) -> _Error:
-        """Record an error for the current phase, as `fail` or `refuse`, and return it."""
-        return self.fail(error) if self.entered else self.refuse(error)
+        """Record an error that the caller gets as it is, and return it to be raised."""
+        self._recorded = error
+        return error
+
+    def refuse(self, error: _Error) -> _Error:
+        """Do as `record`, unless the function was entered: then it is an error of the tool."""
+        return error if self.entered else self.record(error)
 
     def is_recorded(self, error: RoomException) -> bool:
-        """Return whether `refuse` or `fail` recorded this error for the current phase."""
-        return error is (self._failure if self.entered else self._refusal)
+        """Return whether the caller gets an error as it is: no refusal from before an attempt."""
+        return error is self._recorded and not (self.entered and error.executed == "no")
 
     def begin_recording(
         self, records: Records, tool: str, arguments: Mapping[str, Any] | None = None
@@ -320,23 +315,15 @@ class ToolRun(ABC):
 
     @property
     def executed(self) -> Executed:
-        """Whether the function ran, once the call has ended.
-
-        "maybe" if it was not entered: an override of `Toolkit.execute` may have acted instead.
-        """
-        return "yes" if self.entered else "maybe"
+        """Whether the function ran so far; unknown while a part of it is on a thread."""
+        if self.is_on_thread:
+            return "maybe"
+        return "yes" if self.entered else self.unentered
 
     @property
     def is_on_thread(self) -> bool:
         """Whether a function of the run is on a thread, or waits for one."""
         return False
-
-    @property
-    def executed_so_far(self) -> Executed:
-        """Whether the function ran, for middlewares: "no" only if it was certainly not entered."""
-        if self.entered or not self.tracks_entry:
-            return self.executed
-        return "maybe" if self.is_on_thread else "no"
 
 
 @dataclass(eq=False)
@@ -377,11 +364,6 @@ class LocalRun(ToolRun):
     def is_on_thread(self) -> bool:
         """Whether a function of the run is on a thread, or waits for one."""
         return bool(self._on_threads)
-
-    @property
-    def executed(self) -> Executed:
-        """Whether the function ran; unknown while a part of it is on a thread."""
-        return "maybe" if self._on_threads else super().executed
 
     @property
     def streams(self) -> bool:

@@ -65,7 +65,6 @@ __all__ = [
     "MAX_RESULT_BYTES",
     "Toolkit",
     "checked_records",
-    "executed_now",
     "failure_of",
     "invalid_name_text",
     "packed_result",
@@ -167,6 +166,8 @@ class Toolkit:
         self.size_hint: str = ""
         """What to do about a definition that is too large for a room, for the error of hosting it;
         may be set before it is hosted."""
+        self.unentered: Executed = "no" if type(self).execute is Toolkit.execute else "maybe"
+        """`executed` of a call whose function was not entered: an override may act in its place."""
         self._policy = checked_policy(policy, f"toolkit {name!r}")
         self._operator_policy: Permissions | None = None
         self._chains = self._checked_chains()
@@ -349,7 +350,7 @@ class Toolkit:
         try:
             return chosen.make_result(result)
         except RoomException as error:
-            run.fail(error)
+            run.record(error)
             raise
 
     async def assess(
@@ -400,8 +401,9 @@ class Toolkit:
     ) -> Chunk:
         """Execute a call whose runner makes no record, and record it."""
         run = run_of(context)
+        run.unentered = self.unentered
         recording = run.begin_recording(records, f"{self.name}.{name}", arguments)
-        recording.executed = lambda: executed_now(self, run)
+        recording.executed = lambda: run.executed
         try:
             with recording:
                 try:
@@ -432,18 +434,8 @@ class Toolkit:
             chain = self._chains[tool.name]
             if chain or policies:
                 info = ToolInfo.of(self._manifest, tool.manifest())
-                wrapped[tool.name] = WrappedTool(tool, info, chain, policies)
+                wrapped[tool.name] = WrappedTool(tool, info, chain, policies, self.unentered)
         self._wrapped = wrapped
-
-
-def executed_now(toolkit: Toolkit, run: ToolRun) -> Executed:
-    """Return whether the function of a call ran, whose end is no error with that answer.
-
-    The function that was not entered certainly did not run, unless the toolkit overrides `execute`
-    and may have acted in its place.
-    """
-    is_own = type(toolkit).execute is not Toolkit.execute
-    return run.executed if run.entered or is_own else "no"
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -544,7 +536,8 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
         return exception
     if exception is run.input_error:
         return unreadable_input("/attachment", exception, "yes" if run.entered else "no")
-    executed = run.executed
+    # What raised may have acted in the place of the function.
+    executed: Executed = "maybe" if run.executed == "no" else run.executed
     refused = refused_call(exception) if isinstance(exception, RoomException) else None
     if isinstance(exception, ToolFailed) and refused is None:
         return ToolFailed(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.chunks.json_values import packed_json
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import RoomException, ToolFailed
+from toolbus.errors import Executed, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
 from toolbus.tools.policy import Inquiry, enforce
@@ -44,6 +44,7 @@ class WrappedTool:
         info: Its description, which the middlewares get.
         middlewares: The outermost first.
         policies: What refuses calls inside of them; each has to allow a call.
+        unentered: That of its toolkit.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class WrappedTool:
         tool: Tool,
         info: ToolInfo,
         middlewares: Sequence[Middleware],
-        policies: Sequence[Permissions] = (),
+        policies: Sequence[Permissions],
+        unentered: Executed,
     ) -> None:
         self._tool = tool
         self._info = info
         self._middlewares = middlewares
         self._policies = policies
+        self._unentered = unentered
 
     async def run(
         self,
@@ -70,7 +73,7 @@ class WrappedTool:
         returns one result give none or several.
         """
         run = run_of(context)
-        run.tracks_entry = True
+        run.unentered = self._unentered
         try:
             await read_in_time(self._tool, run, arguments)
             check_streams(self._tool, run)
@@ -83,7 +86,7 @@ class WrappedTool:
         )
         async with aclosing(chain.run(call)) as chunks:
             if not self._tool.streaming:
-                recorded = partial(_recorded, run, chain)
+                recorded = partial(_recorded, run)
                 result = await one_result(self._info.name, chunks, recorded)
                 return checked_result(self._tool, run, result)
             async for chunk in chunks:
@@ -91,8 +94,8 @@ class WrappedTool:
             return _END
 
 
-def _recorded(run: ToolRun, chain: MiddlewareChain, error: RoomException) -> RoomException:
-    error.executed = run.executed if chain.reached else "no"
+def _recorded(run: ToolRun, error: RoomException) -> RoomException:
+    error.executed = run.executed
     return run.record(error)
 
 

@@ -192,7 +192,7 @@ class TurnCall:
         """Whether the tool ran in any attempt so far, as far as this side knows."""
         running: Executed = "maybe" if self._is_under_way else "no"
         if self.inner is not None:
-            running = self.inner.executed_now
+            running = self.inner.executed
         return max(self._settled, running, key=_EVIDENCE.__getitem__)
 
     def end(self) -> None:
@@ -240,9 +240,9 @@ class TurnCall:
             raise
         except BaseException as error:
             self.input_error = error if isinstance(error, Exception) else None
-            self._settle("maybe" if self.inner is None else self.inner.executed_now)
+            self._settle("maybe" if self.inner is None else self.inner.executed)
             raise
-        self._settle("yes" if self.inner is None else self.inner.executed_now)
+        self._settle("yes" if self.inner is None else self.inner.executed)
         return chunk
 
     def _settle(self, executed: Executed) -> None:

@@ -97,11 +97,13 @@ def test_refusal_is_recorded_only_while_the_function_was_not_entered() -> None:
     assert not run_of(context).is_recorded(refusal)
 
 
-def test_failure_is_recorded_only_once_the_function_was_entered() -> None:
+def test_failure_is_recorded_once_the_function_was_entered_and_a_refusal_is_not() -> None:
     context = ToolContext()
-    failure = run_of(context).fail(InvalidResult("bad"))
-    assert not run_of(context).is_recorded(failure)
     run_of(context).entered = True
+    failure = run_of(context).record(InvalidResult("bad"))
+    assert run_of(context).is_recorded(failure)
+    refusal = context.refuse(InvalidArguments("no"))
+    assert not run_of(context).is_recorded(refusal)
     assert run_of(context).is_recorded(failure)
 
 
