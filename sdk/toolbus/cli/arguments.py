@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import typer
 
 from toolbus.chunks.json_values import cut
-from toolbus.cli.schema_text import SchemaReader, values_of
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.schemas.text import SchemaReader, values_of
 from toolbus.untrusted_text import one_line
 
 __all__ = [

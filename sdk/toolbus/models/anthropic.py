@@ -36,7 +36,6 @@ from toolbus.models.call_arguments import (
 from toolbus.models.endings import Ending, first_cut, is_cut
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
-from toolbus.models.schema_forms import ANTHROPIC, strict_within_limits
 from toolbus.models.shared_parts import (
     broken_off,
     call_ids,
@@ -50,6 +49,7 @@ from toolbus.models.shared_parts import (
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
+from toolbus.schemas.forms import ANTHROPIC, strict_within_limits
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.turns.turn import Turn
 

@@ -29,7 +29,6 @@ from toolbus.models.call_arguments import call_use, cut_words, joined_arguments,
 from toolbus.models.endings import Ending, first_cut
 from toolbus.models.model_error import ModelError
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
-from toolbus.models.schema_forms import GEMINI
 from toolbus.models.shared_parts import (
     broken_off,
     call_ids,
@@ -41,6 +40,7 @@ from toolbus.models.shared_parts import (
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
 from toolbus.models.turn_order import FILLER, alternating
+from toolbus.schemas.forms import GEMINI
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn import Turn
 

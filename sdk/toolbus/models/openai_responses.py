@@ -48,7 +48,6 @@ from toolbus.models.openai_parts import (
     sent_arguments,
 )
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
-from toolbus.models.schema_forms import OPENAI
 from toolbus.models.shared_parts import (
     broken_off,
     call_ids,
@@ -59,6 +58,7 @@ from toolbus.models.shared_parts import (
     without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
+from toolbus.schemas.forms import OPENAI
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn import Turn
 

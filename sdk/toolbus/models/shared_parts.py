@@ -17,7 +17,7 @@ from toolbus.chunks.carried_values import repaired
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
 from toolbus.models.model_error import ModelError
-from toolbus.models.schema_forms import Dialect, SchemaForm, schema_form
+from toolbus.schemas.forms import Dialect, SchemaForm, schema_form
 from toolbus.turns.model_tools import ModelTool
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_tools import MAX_PROVIDER_NAME_CHARS

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from toolbus.client.retry import ToolkitKey
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.tools.foreign_schemas import usable_schema
+from toolbus.schemas.foreign import usable_schema
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["KnownManifest", "KnownManifests"]

@@ -19,8 +19,8 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from toolbus.chunks.json_values import plain_json, shown
 from toolbus.errors import InvalidResult
+from toolbus.schemas.validation import JsonCheck, UnknownArgument
 from toolbus.tools.input_stream import unsupported_type_text
-from toolbus.tools.schema_validation import JsonCheck, UnknownArgument
 
 __all__ = [
     "ExtendedModel",

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, shown
 from toolbus.diagnostics.user_code_errors import error_text
+from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.error_text import SentErrors, checked_errors
-from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
 
 if TYPE_CHECKING:

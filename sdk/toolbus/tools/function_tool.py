@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.schemas.validation import converted
 from toolbus.tools.argument_models import ExtendedModel
 from toolbus.tools.assess_functions import InputFunction
 from toolbus.tools.assess_threads import on_assess_thread
@@ -21,7 +22,6 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
 from toolbus.tools.options import ToolFields, ToolOptions, merged_options, options_of
-from toolbus.tools.schema_validation import converted
 from toolbus.tools.signature import (
     FunctionSignature,
     is_async,

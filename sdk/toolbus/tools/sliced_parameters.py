@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from toolbus.chunks.json_values import json_pointer
 from toolbus.errors import InvalidArguments
-from toolbus.tools.schema_validation import (
+from toolbus.schemas.validation import (
     JsonCheck,
     Place,
     Violation,

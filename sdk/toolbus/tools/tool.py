@@ -27,11 +27,11 @@ from toolbus.chunks.chunk_types import (
 from toolbus.chunks.json_values import NotJson
 from toolbus.errors import InvalidResult
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.schemas.validation import JsonCheck, Violation, invalid_arguments
 from toolbus.tools.context import ToolContext
 from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
 from toolbus.tools.middleware import Middleware
-from toolbus.tools.schema_validation import JsonCheck, Violation, invalid_arguments
 from toolbus.tools.signature import read_method_input
 from toolbus.wire.body_steps import Steps
 

@@ -23,7 +23,7 @@ from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, RoomExc
 from toolbus.factories.factory import read_factory
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.room import Room
-from toolbus.tools.schema_validation import JsonCheck, Violation
+from toolbus.schemas.validation import JsonCheck, Violation
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.schemas.argument_schema import IdentityCache
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.argument_schemas import IdentityCache
 from toolbus.turns.seen_definitions import DefinitionKey, SeenDefinitions, definition_key
 from toolbus.turns.tool_origins import Trust, quoted, visible_schema
 from toolbus.turns.turn_calls import TurnEntry

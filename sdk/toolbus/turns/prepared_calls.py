@@ -16,8 +16,8 @@ from toolbus.client.call_options import CallOptions, call_seconds
 from toolbus.client.input_sender import invalid_option
 from toolbus.errors import DeadlineExceeded, InvalidArguments, RoomException
 from toolbus.room.call_form import argument_object
+from toolbus.schemas.from_model import tool_arguments
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.model_arguments import tool_arguments
 from toolbus.turns.tool_use import ToolUse, arguments_of
 from toolbus.turns.turn_calls import Judge, TurnCall, TurnEntry
 from toolbus.turns.turn_chunks import CollectedChunks

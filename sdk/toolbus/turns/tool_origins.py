@@ -13,7 +13,7 @@ from typing import Any
 
 from toolbus.auth.participant_names import Named, full_name
 from toolbus.permissions.permissions import Permissions
-from toolbus.tools.schema_parts import SUBSCHEMAS, Holds
+from toolbus.schemas.keywords import SUBSCHEMAS, Holds
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.turn_permissions import TurnPermissions
 from toolbus.untrusted_text import json_text, one_line, visible

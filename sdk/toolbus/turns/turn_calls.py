@@ -27,9 +27,9 @@ from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room
+from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
-from toolbus.tools.schema_validation import JsonCheck
 from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun, TurnDefinitions

@@ -16,7 +16,7 @@ from toolbus.client.retry import RetryPolicy
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
 from toolbus.room.hosting import packed_manifest
 from toolbus.room.room import connection_of
-from toolbus.tools.foreign_schemas import usable_schema
+from toolbus.schemas.foreign import usable_schema
 from toolbus.tools.omission import entries_in
 from toolbus.wire import Result, pack_body
 from toolbus_server.registry.toolkit_definition import read_definition

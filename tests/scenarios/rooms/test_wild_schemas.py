@@ -16,8 +16,8 @@ from support.clients.raw_client import RawClient, raw_participant
 from support.clients.raw_requests import answer, ask, offer
 from support.processes.command_line import CommandLine, Outcome
 from toolbus import RequiredToolkit, ToolUse, Turn
-from toolbus.cli.schema_text import SchemaTree, node_lines
-from toolbus.tools.schema_validation import JsonCheck
+from toolbus.schemas.text import SchemaTree, node_lines
+from toolbus.schemas.validation import JsonCheck
 from toolbus.wire import Dispatch
 from toolbus_server.testing import TestServer, running_server
 

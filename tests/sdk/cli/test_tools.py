@@ -10,7 +10,7 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from toolbus.cli.arguments import read_parameters
-from toolbus.cli.schema_text import SchemaTree, node_lines
+from toolbus.schemas.text import SchemaTree, node_lines
 
 SHOP = '''
 from typing_extensions import TypedDict

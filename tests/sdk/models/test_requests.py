@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus.models import anthropic, gemini, openai_chat, openai_responses
-from toolbus.models.schema_forms import GEMINI, schema_form
+from toolbus.schemas.forms import GEMINI, schema_form
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.model_tools import ModelTool
 
@@ -50,4 +50,4 @@ def test_a_schema_without_a_form_is_read_once(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(2):
         with pytest.raises(ValueError, match="no object matches"):
             schema_form(schema, GEMINI)
-        monkeypatch.setattr("toolbus.models.schema_forms._form", None)
+        monkeypatch.setattr("toolbus.schemas.forms._form", None)

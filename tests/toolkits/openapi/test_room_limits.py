@@ -11,7 +11,7 @@ import pytest
 from support.web.described_api import echo
 from support.web.scripted_server import web_server
 from toolbus import InvalidArguments, ToolContext
-from toolbus.tools.foreign_schemas import UsableSchema, usable_schema
+from toolbus.schemas.foreign import UsableSchema, usable_schema
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOL_BYTES
 from toolbus_server.testing import room_of
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError, usable_schemas

@@ -12,14 +12,14 @@ from toolbus import Chunk, RoomException, Tool, ToolContext, ToolFailed
 from toolbus.chunks.chunk_types import fitting
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.rule import Rule
-from toolbus.tools.foreign_schemas import usable_schema
+from toolbus.schemas.foreign import usable_schema
+from toolbus.schemas.short_texts import shortened, with_short_texts
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.connection import ServerConnection
 from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk, without_values
 from toolbus_toolkits.mcp.failures import ServerError
-from toolbus_toolkits.schema_texts import shortened, with_short_texts
 
 __all__ = ["MAX_DESCRIPTION_CHARS", "McpTool", "Opener", "origin_of"]
 

@@ -18,6 +18,7 @@ from toolbus import (
 )
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.rule import Rule
+from toolbus.schemas.short_texts import shortened
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.openapi.arguments import Arguments
@@ -28,7 +29,6 @@ from toolbus_toolkits.openapi.model import Api, Operation
 from toolbus_toolkits.openapi.pages import PageRule, next_request
 from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
 from toolbus_toolkits.openapi.responses import result_of
-from toolbus_toolkits.schema_texts import shortened
 
 __all__ = ["SAFE_METHODS", "OperationCall", "make_tool"]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from toolbus.tools.foreign_schemas import UsableSchema, usable_schema
-from toolbus.tools.schema_parts import IN_PLACE
+from toolbus.schemas.foreign import UsableSchema, usable_schema
+from toolbus.schemas.keywords import IN_PLACE
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.schemas import MAPS, Definitions
 

@@ -15,10 +15,10 @@ from rich.text import Text
 from toolbus.auth.participant_names import means
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.schema_text import SchemaTree, node_lines
 from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
+from toolbus.schemas.text import SchemaTree, node_lines
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["builders"]

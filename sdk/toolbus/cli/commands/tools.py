@@ -24,11 +24,11 @@ from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.definition_text import reserve_lines
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
-from toolbus.cli.schema_text import MAX_STEPS, SchemaTree, node_lines
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.schemas.text import MAX_STEPS, SchemaTree, node_lines
 from toolbus.tools.omission import entries_in
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import ToolkitManifest, ToolManifest

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from toolbus.cli.schema_text import SchemaReader, values_of
 from toolbus.cli.stubs.source_text import camel_case, docstring, is_name, literal
+from toolbus.schemas.text import SchemaReader, values_of
 
 __all__ = ["Annotations", "Names", "TypedDictClass", "sorted_fields"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from toolbus.tools.schema_parts import CHILDREN, SUBSCHEMAS, Part
+from toolbus.schemas.keywords import CHILDREN, SUBSCHEMAS, Part
 
 __all__ = ["bound_costs"]
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from toolbus.tools.schema_parts import IN_PLACE
-from toolbus.turns.argument_schemas import (
+from toolbus.schemas.argument_schema import (
     NOT_ASKING,
     ArgumentSchema,
     IdentityCache,
     Schema,
     argument_schema,
 )
+from toolbus.schemas.keywords import IN_PLACE
 
 __all__ = ["tool_arguments"]
 

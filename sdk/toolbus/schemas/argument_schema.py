@@ -1,6 +1,6 @@
 """The schema of a tool's arguments, read once: what its references lead to, and what takes null.
 
-Used by the way to a model (`toolbus.models.schema_forms`) and by the way back (`model_arguments`),
+Used by the way to a model (`toolbus.schemas.forms`) and by the way back (`model_arguments`),
 so that both read a schema alike. Pure.
 """
 
@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
-from toolbus.tools.foreign_schemas import usable_schema
-from toolbus.tools.schema_parts import (
+from toolbus.schemas.foreign import usable_schema
+from toolbus.schemas.keywords import (
     ANNOTATIONS,
     DEFINITIONS,
     IN_PLACE,
@@ -24,7 +24,7 @@ from toolbus.tools.schema_parts import (
     UNEVALUATED,
     Holds,
 )
-from toolbus.tools.schema_validation import JsonCheck
+from toolbus.schemas.validation import JsonCheck
 
 __all__ = [
     "NOT_ASKING",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolbus.tools.schema_parts import SUBSCHEMAS, Holds
+from toolbus.schemas.keywords import SUBSCHEMAS, Holds
 
 __all__ = ["shortened", "with_short_texts"]
 

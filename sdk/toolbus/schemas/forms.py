@@ -4,7 +4,7 @@ Where the provider has strict schemas, which a model cannot break, a tool has on
 calls can be written so; else it is sent with a plain one, alone. A form may accept more than the
 tool does, since the tool checks each call; what it says less is in its descriptions. The way back
 is `Turn.run`: null for a parameter that is left out, and aliases of parameters, are undone there.
-The sources of the providers' rules are in `toolbus.models.schema_rules`. Pure.
+The sources of the providers' rules are in `toolbus.schemas.rules`. Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from toolbus.models.plain_schemas import plain_object
-from toolbus.models.schema_merging import ImpossiblePart, Merger, declared, root_object
-from toolbus.models.schema_notes import described
-from toolbus.models.schema_reduction import DEFINITION_PREFIX, NoFormError, Reduction
-from toolbus.models.schema_rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
-from toolbus.turns.argument_schemas import IdentityCache, argument_schema
+from toolbus.schemas.argument_schema import IdentityCache, argument_schema
+from toolbus.schemas.merging import ImpossiblePart, Merger, declared, root_object
+from toolbus.schemas.notes import described
+from toolbus.schemas.plain import plain_object
+from toolbus.schemas.reduction import DEFINITION_PREFIX, NoFormError, Reduction
+from toolbus.schemas.rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
 
 __all__ = [
     "ANTHROPIC",

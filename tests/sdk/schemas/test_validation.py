@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BaseModel
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
 from toolbus import InvalidArguments
+from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.body_steps import run_steps
 
 

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, json_pointer, plain_json
 from toolbus.errors import InvalidArguments, InvalidResult
-from toolbus.tools.applied_schemas import MAX_APPLIED, left_after
-from toolbus.tools.schema_parts import SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.schemas.applied import MAX_APPLIED, left_after
+from toolbus.schemas.keywords import SUBSCHEMAS, UNEVALUATED, Holds
 
 __all__ = [
     "JsonCheck",

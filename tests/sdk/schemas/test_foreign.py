@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolbus.tools.foreign_schemas import usable_schema
-from toolbus.tools.schema_validation import JsonCheck
+from toolbus.schemas.foreign import usable_schema
+from toolbus.schemas.validation import JsonCheck
 
 TEXT = {"type": "string"}
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from toolbus.models.schema_notes import described, note
-from toolbus.turns.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.notes import described, note
 
 __all__ = [
     "ImpossiblePart",

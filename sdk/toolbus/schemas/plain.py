@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolbus.models.schema_merging import declared, types_of
-from toolbus.models.schema_notes import note
-from toolbus.models.schema_reduction import Definitions, with_note
-from toolbus.tools.schema_parts import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
-from toolbus.turns.argument_schemas import ArgumentSchema
+from toolbus.schemas.argument_schema import ArgumentSchema
+from toolbus.schemas.keywords import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.schemas.merging import declared, types_of
+from toolbus.schemas.notes import note
+from toolbus.schemas.reduction import Definitions, with_note
 
 __all__ = ["plain_object"]
 

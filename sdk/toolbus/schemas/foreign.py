@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 import jsonschema_rs
 
 from toolbus.chunks.json_values import is_plain, json_pointer, pointer_keys
-from toolbus.tools.schema_costs import bound_costs
-from toolbus.tools.schema_parts import (
+from toolbus.schemas.costs import bound_costs
+from toolbus.schemas.keywords import (
     ANNOTATIONS,
     DEFINITIONS,
     SUBSCHEMAS,
@@ -26,8 +26,8 @@ from toolbus.tools.schema_parts import (
     Holds,
     Part,
 )
-from toolbus.tools.schema_patterns import compiles, least_cost, pattern_cost
-from toolbus.tools.schema_validation import JsonCheck
+from toolbus.schemas.patterns import compiles, least_cost, pattern_cost
+from toolbus.schemas.validation import JsonCheck
 from toolbus.untrusted_text import one_line
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_DEPTH, MAX_TOOL_BYTES

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from toolbus.tools.schema_parts import UNEVALUATED
+from toolbus.schemas.keywords import UNEVALUATED
 from toolbus.untrusted_text import visible
 
 __all__ = ["described", "note", "notes_of"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus.models.schema_forms import (
+from toolbus.schemas.forms import (
     ANTHROPIC,
     GEMINI,
     OPENAI,

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
-from toolbus.tools.schema_parts import IN_PLACE, Holds
+from toolbus.schemas.keywords import IN_PLACE, Holds
 from toolbus.wire import BadBody, pack_body
 
 __all__ = ["MAX_APPLIED", "left_after"]

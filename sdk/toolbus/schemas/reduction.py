@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
-from toolbus.models.schema_merging import (
+from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.merging import (
     ImpossiblePart,
     Merger,
     NotMergedError,
@@ -23,9 +24,8 @@ from toolbus.models.schema_merging import (
     same_json,
     types_of,
 )
-from toolbus.models.schema_notes import described, note, notes_of
-from toolbus.models.schema_rules import Rules
-from toolbus.turns.argument_schemas import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.notes import described, note, notes_of
+from toolbus.schemas.rules import Rules
 
 __all__ = ["DEFINITION_PREFIX", "Definitions", "NoFormError", "Reduction", "with_note"]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolbus.turns.argument_schemas import IdentityCache, argument_schema, parameter_aliases
-from toolbus.turns.model_arguments import tool_arguments
+from toolbus.schemas.argument_schema import IdentityCache, argument_schema, parameter_aliases
+from toolbus.schemas.from_model import tool_arguments
 
 Schema = dict[str, Any]
 TEXT = {"type": "string"}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
 from toolbus import FunctionTool
-from toolbus.models.schema_forms import ANTHROPIC, GEMINI, OPENAI, Dialect, schema_form
-from toolbus.tools.schema_validation import JsonCheck
-from toolbus.turns.argument_schemas import argument_schema
-from toolbus.turns.model_arguments import tool_arguments
+from toolbus.schemas.argument_schema import argument_schema
+from toolbus.schemas.forms import ANTHROPIC, GEMINI, OPENAI, Dialect, schema_form
+from toolbus.schemas.from_model import tool_arguments
+from toolbus.schemas.validation import JsonCheck
 
 LIST: Any = list
 DICT: Any = dict
