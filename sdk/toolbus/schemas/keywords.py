@@ -15,11 +15,23 @@ __all__ = [
     "CHILDREN",
     "DEFINITIONS",
     "IN_PLACE",
+    "JSON_TYPES",
     "SUBSCHEMAS",
     "UNEVALUATED",
     "Holds",
     "Part",
+    "types_of",
 ]
+
+JSON_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
 
 
 class Holds(Enum):
@@ -72,6 +84,12 @@ ANNOTATIONS = frozenset(
     }
 )
 """Keywords that check nothing."""
+
+
+def types_of(part: dict[str, Any]) -> list[str]:
+    """Return the types that a part names, as a list; empty if it names none."""
+    kinds = part.get("type", [])
+    return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
 class Part:

@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any
 
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.keywords import types_of
 from toolbus.schemas.notes import described, note
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "json_key",
     "root_object",
     "same_json",
-    "types_of",
 ]
 
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -252,12 +252,6 @@ def json_key(value: Any) -> tuple[bool, Any]:
     if isinstance(value, dict | list):
         return False, json.dumps(value, sort_keys=True)
     return isinstance(value, bool), value
-
-
-def types_of(part: dict[str, Any]) -> list[str]:
-    """Return the types that a part names, as a list; empty if it names none."""
-    kinds = part.get("type", [])
-    return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
 def _common_types(first: list[str], second: list[str]) -> list[str]:

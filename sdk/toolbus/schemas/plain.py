@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from toolbus.schemas.argument_schema import ArgumentSchema
-from toolbus.schemas.keywords import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
-from toolbus.schemas.merging import declared, types_of
+from toolbus.schemas.keywords import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds, types_of
+from toolbus.schemas.merging import declared
 from toolbus.schemas.notes import note
 from toolbus.schemas.reduction import Definitions, with_note
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.keywords import JSON_TYPES, types_of
 from toolbus.schemas.merging import (
     ImpossiblePart,
     Merger,
@@ -22,7 +23,6 @@ from toolbus.schemas.merging import (
     declared,
     json_key,
     same_json,
-    types_of,
 )
 from toolbus.schemas.notes import described, note, notes_of
 from toolbus.schemas.rules import Rules
@@ -36,15 +36,6 @@ _VALUES_OF_PART = 8
 _MAX_IN_PLACE = 20
 """Parts that are written, each within another, where a reference to them stands."""
 _UNIONS = {"anyOf", "oneOf"}
-_TYPES = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
 _TYPED_BY = (
     ("object", ("properties", "required", "additionalProperties", "patternProperties")),
     ("array", ("items", "prefixItems", "minItems", "maxItems")),
@@ -280,7 +271,7 @@ class Reduction:
         values = [*{json_key(value): value for value in fitting}.values()]
         if not values:
             raise ImpossiblePart
-        of_values = [*dict.fromkeys(_TYPES[type(value)] for value in values)]
+        of_values = [*dict.fromkeys(JSON_TYPES[type(value)] for value in values)]
         notes = notes_of(schema, of_values, ())
         if not {"object", "array"}.isdisjoint(of_values):
             if self._rules.is_strict:
@@ -298,8 +289,8 @@ class Reduction:
     ) -> dict[str, Any]:
         """Write listed values where an enum has texts or numbers alone."""
         branches: list[dict[str, Any]] = []
-        for kind in dict.fromkeys(_TYPES[type(value)] for value in values):
-            same = [value for value in values if _TYPES[type(value)] == kind]
+        for kind in dict.fromkeys(JSON_TYPES[type(value)] for value in values):
+            same = [value for value in values if JSON_TYPES[type(value)] == kind]
             branch: dict[str, Any] = {"type": kind}
             # Gemini refuses an empty text in an enum. An enum of nothing else is not written.
             listed = [value for value in same if value != ""]
@@ -461,7 +452,7 @@ def _implied_types(schema: dict[str, Any]) -> list[str]:
 
 
 def _is_of(value: Any, kinds: list[str]) -> bool:
-    kind = _TYPES[type(value)]
+    kind = JSON_TYPES[type(value)]
     is_whole = isinstance(value, float) and value.is_integer()
     return (
         kind in kinds

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
+from toolbus.schemas.keywords import JSON_TYPES
+
 __all__ = [
     "MAX_STEPS",
     "REST",
@@ -49,17 +51,6 @@ _MAX_TYPE_WIDTH = 48
 _MAX_TUPLE_ITEMS = 16
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-_JSON_TYPES: MappingProxyType[type, str] = MappingProxyType(
-    {
-        bool: "boolean",
-        int: "integer",
-        float: "number",
-        str: "string",
-        list: "array",
-        dict: "object",
-        type(None): "null",
-    }
-)
 _LENGTHS: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
     {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
 )
@@ -103,7 +94,7 @@ class SchemaReader:
                 yield from (kind for kind in kinds[:_MAX_BRANCHES] if isinstance(kind, str))
             case _ if (values := values_of(schema)) is not None:
                 few = values[:_MAX_TYPED_VALUES]
-                yield from (_JSON_TYPES[type(value)] for value in few if type(value) in _JSON_TYPES)
+                yield from (JSON_TYPES[type(value)] for value in few if type(value) in JSON_TYPES)
             case _ if depth:
                 for branch in self.alternatives(schema):
                     yield from self._types(branch, depth - 1)
