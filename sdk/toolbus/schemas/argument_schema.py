@@ -11,35 +11,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
-from urllib.parse import unquote
+from typing import Any, Generic, TypeVar
 
-from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.foreign import usable_schema
-from toolbus.schemas.keywords import (
-    ANNOTATIONS,
-    DEFINITIONS,
-    IN_PLACE,
-    SUBSCHEMAS,
-    UNEVALUATED,
-    Holds,
-)
+from toolbus.schemas.keywords import ANNOTATIONS, DEFINITIONS, IN_PLACE
 from toolbus.schemas.validation import JsonCheck
+from toolbus.schemas.walker import Schema, held, target_of
 
 __all__ = [
     "NOT_ASKING",
     "ArgumentSchema",
     "IdentityCache",
-    "Schema",
     "argument_schema",
-    "held_schemas",
     "parameter_aliases",
 ]
 
 NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
 """Keywords that ask nothing of a value."""
-Schema: TypeAlias = dict[str, Any] | bool
-"""A JSON Schema, or a part of one."""
 T = TypeVar("T")
 
 MAX_CACHED = 2_048
@@ -104,7 +92,7 @@ class ArgumentSchema:
 
     def target(self, reference: Any) -> Schema | None:
         """Return where a reference leads; None if that is not a part of this schema."""
-        return _target(self.root, reference)
+        return target_of(self.root, reference)
 
     def takes_null(self, schema: Schema | None) -> bool:
         """Whether null matches a part; True where a part applies itself in place."""
@@ -173,38 +161,12 @@ def _stands_alone(root: dict[str, Any]) -> bool:
         if not _READ_BEFORE.isdisjoint(part) or "2020-12" not in part.get("$schema", "2020-12"):
             return False
         if "$ref" in part:
-            target = _target(root, part["$ref"])
+            target = target_of(root, part["$ref"])
             if target is None:
                 return False
             waiting.append((target, level))
-        waiting += [(held, level + 1) for keyword in part for held in held_schemas(part, keyword)]
+        waiting += [(inner, level + 1) for inner in held(part, part)]
     return True
-
-
-def held_schemas(part: dict[str, Any], keyword: str) -> Iterator[Any]:
-    """Yield the subschemas that a keyword of a part holds."""
-    value = part[keyword]
-    holds = SUBSCHEMAS.get(keyword)
-    if holds is Holds.ONE or keyword in UNEVALUATED:
-        yield value
-    elif holds is Holds.LIST:
-        yield from value if isinstance(value, list) else ()
-    elif holds is Holds.NAMED:
-        yield from value.values() if isinstance(value, dict) else ()
-
-
-def _target(root: dict[str, Any], reference: Any) -> Schema | None:
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    found: Any = root
-    for key in pointer_keys(unquote(reference[1:])):
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
-        else:
-            return None
-    return found if isinstance(found, dict | bool) else None
 
 
 def _root_names(schema: ArgumentSchema) -> Iterator[str]:
@@ -217,9 +179,7 @@ def _root_names(schema: ArgumentSchema) -> Iterator[str]:
             continue
         seen.add(id(part))
         names |= dict.fromkeys(part.get("properties", ()))
-        waiting += [
-            held for keyword in part.keys() & IN_PLACE for held in held_schemas(part, keyword)
-        ]
+        waiting += held(part, IN_PLACE)
         if "$ref" in part:
             waiting.append(schema.target(part["$ref"]))
     return iter(names)

@@ -10,11 +10,12 @@ where there are too many a `$ref` is dropped. It takes time linear in the schema
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from toolbus.schemas.keywords import CHILDREN, SUBSCHEMAS, Part
+from toolbus.schemas.keywords import CHILDREN, IN_PLACE, SUBSCHEMAS
+from toolbus.schemas.walker import held
 
-__all__ = ["bound_costs"]
+__all__ = ["Part", "bound_costs"]
 
 _MAX_APPLIED = 2_500
 """How often subschemas may be applied to one place: as many as a schema without `$ref` may have.
@@ -28,6 +29,68 @@ _MAX_STEPS = 10_000
 _MAX_ROUNDS = 4
 # Without cycles one pass is enough, and a harmless cycle takes three.
 _MAX_PASSES = 8
+
+
+class Part:
+    """A subschema that is an object.
+
+    Args:
+        parent: The subschema that it is in; None for the whole schema.
+        keyword: The keyword of the parent that holds it.
+        name: Its index or its name in the keyword; None if the keyword holds one schema.
+        level: How many objects and lists it is in, with itself.
+    """
+
+    __slots__ = (
+        "accepts_more",
+        "children",
+        "fields",
+        "is_gone",
+        "keyword",
+        "level",
+        "name",
+        "parent",
+        "referrers",
+        "target",
+    )
+
+    def __init__(self, parent: Part | None, keyword: str, name: str | None, level: int) -> None:
+        self.parent: Part | None = parent
+        self.keyword: str = keyword
+        self.name: str | None = name
+        self.level: int = level
+        self.fields: dict[str, Any] = {}
+        """What is kept of it. Subschemas in it are a `Part` or a boolean."""
+        self.children: dict[tuple[str, ...], Part] = {}
+        """The subschemas by what a JSON pointer has for them."""
+        self.target: Part | None = None
+        """Where its `$ref` leads."""
+        self.referrers: list[Part] = []
+        self.is_gone: bool = False
+        """Whether it is in a keyword that was dropped."""
+        self.accepts_more: bool = False
+        """Whether something of it is not checked."""
+
+    @property
+    def path(self) -> list[str]:
+        """The keys that lead to it in the schema as it is now."""
+        steps: list[str] = []
+        part = self
+        while part.parent is not None:
+            steps += [part.keyword] if part.name is None else [part.name, part.keyword]
+            part = part.parent
+        return steps[::-1]
+
+    def under(self, *keywords: str) -> Iterator[Part]:
+        """Yield the subschemas of some keywords, those that are objects."""
+        return (item for item in held(self.fields, keywords) if type(item) is Part)
+
+    def in_place(self) -> Iterator[Part]:
+        """Yield the subschemas that are applied to the same value."""
+        if self.target is not None:
+            yield self.target
+        yield from self.under(*(keyword for keyword in self.fields if keyword in IN_PLACE))
+
 
 Drop: TypeAlias = Callable[[Part, str, str], None]
 """Drops a keyword of a subschema for a reason."""
@@ -142,7 +205,7 @@ def _bound_copied(ordered: Iterable[Part], drop: Drop) -> None:
             left -= sum(copied[branch] for branch in part.under(keyword))
             if left < 0 and keyword in part.fields:
                 drop(part, keyword, "what its branches refer to is too large together")
-        children = [child for keyword in CHILDREN for child in part.under(keyword)]
+        children = [*part.under(*CHILDREN)]
         chosen = [child.target for child in children if child.target is not None]
         own = sum(chars[other] for other in (part, *children, *chosen))
         copied[part] = min(own + sum(copied[other] for other in part.in_place()), _MAX_COPIED)

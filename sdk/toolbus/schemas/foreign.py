@@ -17,17 +17,17 @@ from urllib.parse import quote, unquote
 import jsonschema_rs
 
 from toolbus.chunks.json_values import is_plain, json_pointer, pointer_keys
-from toolbus.schemas.costs import bound_costs
+from toolbus.schemas.costs import Part, bound_costs
 from toolbus.schemas.keywords import (
     ANNOTATIONS,
     DEFINITIONS,
     SUBSCHEMAS,
     UNEVALUATED,
     Holds,
-    Part,
 )
 from toolbus.schemas.patterns import compiles, least_cost, pattern_cost
 from toolbus.schemas.validation import JsonCheck
+from toolbus.schemas.walker import rewritten
 from toolbus.untrusted_text import one_line
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_DEPTH, MAX_TOOL_BYTES
@@ -443,14 +443,10 @@ def _written(part: Part | bool) -> Any:
         if keyword == "$ref" and part.target is not None:
             steps = [step.replace("~", "~0").replace("/", "~1") for step in part.target.path]
             written[keyword] = "#" + "".join(f"/{quote(step, _UNQUOTED)}" for step in steps)
-        elif keyword not in SUBSCHEMAS:
-            written[keyword] = value
-        elif isinstance(value, dict):
-            written[keyword] = {name: _written(item) for name, item in value.items()}
-        elif isinstance(value, list):
-            written[keyword] = [_written(item) for item in value]
+        elif keyword in SUBSCHEMAS:
+            written[keyword] = rewritten(keyword, value, _written)
         else:
-            written[keyword] = _written(value)
+            written[keyword] = value
     return written
 
 

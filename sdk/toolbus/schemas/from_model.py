@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema, argument_schema
+from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, argument_schema
 from toolbus.schemas.keywords import IN_PLACE, JSON_TYPES, types_of
+from toolbus.schemas.walker import Schema
 
 __all__ = ["tool_arguments"]
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
 from toolbus.schemas.keywords import types_of
 from toolbus.schemas.notes import described, note
+from toolbus.schemas.walker import Schema
 
 __all__ = [
     "ImpossiblePart",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from toolbus.schemas.keywords import UNEVALUATED
 from toolbus.untrusted_text import visible
 
 __all__ = ["described", "note", "notes_of"]
@@ -27,11 +26,11 @@ _OF_TYPE = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "array": (
         *("minItems", "maxItems", "uniqueItems", "prefixItems"),
-        *("contains", "minContains", "maxContains", UNEVALUATED[1]),
+        *("contains", "minContains", "maxContains", "unevaluatedItems"),
     ),
     "object": (
         *("minProperties", "maxProperties", "propertyNames", "patternProperties"),
-        *("dependentRequired", "dependentSchemas", UNEVALUATED[0]),
+        *("dependentRequired", "dependentSchemas", "unevaluatedProperties"),
     ),
 }
 _OF_ANY = ("not", "if", "then", "else", "allOf", "oneOf", "$dynamicRef", "default", "examples")

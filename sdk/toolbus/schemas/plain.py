@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from toolbus.schemas.argument_schema import ArgumentSchema
-from toolbus.schemas.keywords import DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds, types_of
+from toolbus.schemas.keywords import DEFINITIONS, UNEVALUATED, types_of
 from toolbus.schemas.merging import declared
 from toolbus.schemas.notes import note
 from toolbus.schemas.reduction import Definitions, with_note
+from toolbus.schemas.walker import rewritten
 
 __all__ = ["plain_object"]
 
@@ -72,11 +73,4 @@ class _Copy:
             return self.definitions.reference(True if target is None else target, value)
         if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
             return value
-        holds = Holds.ONE if keyword in UNEVALUATED else SUBSCHEMAS.get(keyword)
-        if holds is Holds.ONE:
-            return self.part(value)
-        if holds is Holds.LIST:
-            return [self.part(part) for part in value]
-        if holds is Holds.NAMED:
-            return {name: self.part(part) for name, part in value.items()}
-        return value
+        return rewritten(keyword, value, self.part)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
-from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, Schema
+from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
 from toolbus.schemas.keywords import JSON_TYPES, types_of
 from toolbus.schemas.merging import (
     ImpossiblePart,
@@ -26,6 +26,7 @@ from toolbus.schemas.merging import (
 )
 from toolbus.schemas.notes import described, note, notes_of
 from toolbus.schemas.rules import Rules
+from toolbus.schemas.walker import Schema
 
 __all__ = ["DEFINITION_PREFIX", "Definitions", "NoFormError", "Reduction", "with_note"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
-from itertools import islice
+from itertools import islice, product
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, json_pointer, plain_json
 from toolbus.errors import InvalidArguments, InvalidResult
-from toolbus.schemas.applied import MAX_APPLIED, left_after
-from toolbus.schemas.keywords import SUBSCHEMAS, UNEVALUATED, Holds
+from toolbus.schemas.keywords import IN_PLACE, UNEVALUATED
+from toolbus.schemas.walker import held, rewritten, target_of
+from toolbus.wire import BadBody, pack_body
 
 __all__ = [
     "JsonCheck",
@@ -192,7 +193,7 @@ class JsonCheck:
         yield first
         try:
             finder = self._finder()
-            if left_after(self._schema, value, MAX_APPLIED):
+            if _left_after(self._schema, value, _MAX_APPLIED):
                 for error in finder.iter_errors(value):
                     yield from _violations(error, place)
             elif isinstance(value, dict):
@@ -208,7 +209,7 @@ class JsonCheck:
                 self._of_one = _compiled(_without_branches(schema))
             except ValueError:  # a reference leads to what was left out
                 self._of_one = _ACCEPTS_ALL
-        left = MAX_APPLIED
+        left = _MAX_APPLIED
         required = self._schema.get("required")
         for name in required if isinstance(required, list) else ():
             if name not in value:
@@ -217,7 +218,7 @@ class JsonCheck:
             one = {name: item}
             if self._of_one.is_valid(one):
                 continue
-            left = left_after(self._schema, one, left)
+            left = _left_after(self._schema, one, left)
             found = self._of_one.iter_errors(one) if left else _first_error(self._of_one, one)
             for error in found:
                 yield from _violations(error, place)
@@ -225,7 +226,7 @@ class JsonCheck:
     def violation_except(self, value: Any, places: frozenset[str]) -> Violation | None:
         """Return the first violation that is not due to the values at some places.
 
-        In large values, and by large schemas, only the very first one is found.
+        Where finding all is not cheap, only the very first one is found.
 
         Args:
             value: The value.
@@ -233,10 +234,8 @@ class JsonCheck:
         """
         if self.fits(value):
             return None
-        text = str(self._schema)
         try:
-            # All errors are made before one can be read, each with a copy of what it is about.
-            if "$ref" not in text and len(text) * len(str(value)) <= _MAX_SEARCHED:
+            if _left_after(self._schema, value, _MAX_APPLIED):
                 errors = [*self._validator().iter_errors(value)]
             else:
                 errors = []
@@ -372,16 +371,78 @@ _OF_ONE_PROPERTY = frozenset(
     }
 )
 """What a schema says of one property, whatever others there are, and where references lead."""
-_MAX_SEARCHED = 256 * 1024
-"""Characters of a schema times those of a value for which making all errors takes 0.1 s at most."""
 _FITS_NONE = "is not valid under any of the schemas listed in the"
 _FITS_NOT_ONE = "is not valid under exactly one of the schemas listed in the"
 _ACCEPTS_ALL = jsonschema_rs.validator_for({})
-_HOLDERS = {
-    **{keyword: holds for keyword, holds in SUBSCHEMAS.items() if keyword != "not"},
-    "additionalItems": Holds.ONE,
-    "dependencies": Holds.NAMED,
-}
+
+
+# How many errors a value may have
+
+
+_MAX_APPLIED = 2_000
+"""How often subschemas may be applied. Each takes about 1 us, and may make one error with a copy
+of the part: branches and references can multiply them."""
+_MAX_VALUE_BYTES = 16 * 1024
+"""Of the value, packed: as many are copied for one error at most, so 32 MiB for all."""
+_NOT_COUNTED = frozenset({"$dynamicRef", "$recursiveRef", "dependencies"})
+"""Rare keywords; the first two lead elsewhere than `$ref`."""
+
+
+def _left_after(schema: dict[str, Any], value: Any, left: int) -> int:
+    """Return how many of so many applications of subschemas are left after those to a value.
+
+    It is 0 if there are more of them, if they cannot be counted, or if the value is large.
+    """
+    try:
+        if len(pack_body(value)) > _MAX_VALUE_BYTES:
+            return 0
+    except BadBody:
+        return 0
+    waiting: list[tuple[Any, Any]] = [(schema, value)]
+    while waiting:
+        part, item = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        # An "$id" within the schema changes what its references mean.
+        if not _NOT_COUNTED.isdisjoint(part) or ("$id" in part and part is not schema):
+            return 0
+        required = part.get("required")
+        left -= 1 + (len(required) if isinstance(required, list) else 0)
+        if left <= 0:
+            return 0
+        if "$ref" in part:
+            target = target_of(schema, part["$ref"])
+            if target is None:
+                return 0
+            waiting.append((target, item))
+        applied = (pair for pair in _applied(part, item) if isinstance(pair[0], dict))
+        waiting += islice(applied, left + 1)
+    return left
+
+
+def _applied(part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the subschemas that a part applies, and to what."""
+    yield from ((branch, value) for branch in held(part, IN_PLACE))
+    if isinstance(value, dict):
+        properties = part.get("properties")
+        if isinstance(properties, dict):
+            yield from (
+                (properties[name], value[name]) for name in properties.keys() & value.keys()
+            )
+        yield from product(
+            held(part, ("patternProperties", "additionalProperties", "propertyNames")),
+            value.values(),
+        )
+    elif isinstance(value, list):
+        for keyword in ("prefixItems", "items", "additionalItems", "contains"):
+            items = part.get(keyword)
+            if isinstance(items, list):  # `items` too, in older drafts
+                yield from zip(items, value, strict=False)
+            elif isinstance(items, dict):
+                yield from ((items, item) for item in value)
+
+
+# The first error alone
 
 
 def _without_branches(schema: Any) -> Any:
@@ -405,20 +466,11 @@ def _without_branches(schema: Any) -> Any:
             else:
                 needed.append({"not": {"not": {keyword: value}}})
         elif keyword not in UNEVALUATED:
-            written[keyword] = _without_branches_in(keyword, value)
+            is_read = keyword != "not"
+            written[keyword] = rewritten(keyword, value, _without_branches) if is_read else value
     if needed:
         written["allOf"] = [*written.get("allOf", ()), *needed]
     return written
-
-
-def _without_branches_in(keyword: str, value: Any) -> Any:
-    if keyword not in _HOLDERS:
-        return value
-    if isinstance(value, list):
-        return [_without_branches(item) for item in value]
-    if _HOLDERS[keyword] is Holds.NAMED and isinstance(value, dict):
-        return {name: _without_branches(item) for name, item in value.items()}
-    return _without_branches(value)
 
 
 def _is_of_null(branch: Any) -> bool:

@@ -1,0 +1,64 @@
+"""The walk over a JSON Schema: which subschemas its parts hold, and where references lead. Pure.
+
+Schemas are as others wrote them: a keyword whose value is of another type holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from toolbus.chunks.json_values import pointer_keys
+from toolbus.schemas.keywords import HELD, Holds
+
+__all__ = ["Schema", "held", "held_by", "rewritten", "target_of"]
+
+Schema: TypeAlias = dict[str, Any] | bool
+"""A JSON Schema, or a part of one."""
+
+
+def held(part: dict[str, Any], keywords: Iterable[str] = HELD) -> Iterator[Any]:
+    """Yield the subschemas that a part holds under some keywords."""
+    for keyword in keywords:
+        if keyword in part:
+            yield from held_by(keyword, part[keyword])
+
+
+def held_by(keyword: str, value: Any) -> Iterable[Any]:
+    """Return the subschemas in the value of a keyword."""
+    holds = HELD.get(keyword)
+    if holds is Holds.ONE:
+        return (value,)
+    if holds is Holds.LIST and isinstance(value, list):
+        return value
+    return value.values() if holds is Holds.NAMED and isinstance(value, dict) else ()
+
+
+def rewritten(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value of a keyword with each subschema in it changed.
+
+    In older drafts `items` may be a list, too.
+    """
+    if keyword not in HELD:
+        return value
+    if isinstance(value, list):
+        return [change(item) for item in value]
+    if HELD[keyword] is Holds.NAMED and isinstance(value, dict):
+        return {name: change(item) for name, item in value.items()}
+    return change(value)
+
+
+def target_of(root: dict[str, Any], reference: Any) -> Schema | None:
+    """Return where a reference leads; None if it is not a JSON pointer to a part of this schema."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    found: Any = root
+    for key in pointer_keys(unquote(reference[1:])):
+        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        else:
+            return None
+    return found if isinstance(found, dict | bool) else None
