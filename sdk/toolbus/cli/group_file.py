@@ -10,13 +10,14 @@ A file with a mistake is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pydantic import Field, field_validator
 
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.permissions.toml_file import TomlFile, TomlFileError, TomlKey
-from toolbus.permissions.toml_lines import KeyPath
+from toolbus.permissions.toml_file import Place, TomlFile, TomlFileError, TomlTable
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.builders import AnyBuilder
 from toolbus.turns.tool_groups import ToolGroup
@@ -26,26 +27,39 @@ __all__ = ["GroupFileError", "read_group_file"]
 
 T = TypeVar("T")
 
-_MAX_GROUPS = 100
-"""A model chooses among their descriptions, so more are of no use."""
-_TEXT = {"type": "string"}
-_NAMES = {"type": "array", "maxItems": 100}
-_GROUP_KEYS: Mapping[str, TomlKey] = {
-    "name": TomlKey("A lower-case letter, then a-z 0-9 _ -.", _TEXT, is_required=True),
-    "description": TomlKey("What the model activates it for.", _TEXT, is_required=True),
-    "instructions": TomlKey("How to use the tools together, while it is active.", _TEXT),
-    "active": TomlKey("Whether it is active at first.", {"type": "boolean"}),
-    "toolkits": TomlKey("Toolkits that run in the agent: as of `toolbus host`.", _NAMES),
-    "required": TomlKey("Toolkits of others: as of `--require`.", _NAMES),
-    "offer": TomlKey("Toolkits that are built on request: as of `--offer`.", _NAMES),
-}
-_FILE_KEYS: Mapping[str, TomlKey] = {
-    "group": TomlKey("The groups.", {"type": "array", "maxItems": _MAX_GROUPS})
-}
-
 
 class GroupFileError(TomlFileError):
     """A file of groups cannot be used; the text names the file, the line, and what to write."""
+
+
+class _GroupKeys(TomlTable):
+    name: str
+    description: str
+    instructions: str = ""
+    active: bool = False
+    toolkits: list[str] = Field([], max_length=100)
+    """Toolkits that run in the agent: as of `toolbus host`."""
+    required: list[str] = Field([], max_length=100)
+    """Toolkits of others: as of `--require`."""
+    offer: list[str] = Field([], max_length=100)
+    """Toolkits that are built on request: as of `--offer`."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        ToolGroup(name, "of any")  # raises
+        return name
+
+    @field_validator("description")
+    @classmethod
+    def _check_description(cls, description: str) -> str:
+        ToolGroup("any", description)  # raises
+        return description
+
+
+class _GroupFileKeys(TomlTable):
+    group: list[_GroupKeys] = Field([], max_length=100)
+    """A model chooses among their descriptions, so more are of no use."""
 
 
 def read_group_file(
@@ -64,47 +78,34 @@ def read_group_file(
 
     Raises `GroupFileError` for the first mistake that is found.
     """
-    file = TomlFile(path, {"": _FILE_KEYS, "group": _GROUP_KEYS}, GroupFileError)
+    file = TomlFile(path, _GroupFileKeys, GroupFileError)
     groups: list[ToolGroup] = []
-    for at, values in file.tables("group"):
-        name = values["name"]
-        if any(group.name == name for group in groups):
-            raise file.error((*at, "name"), f"there is a group {name!r} already")
-        _check_words(file, at, values)
+    for index, keys in enumerate(file.content.group):
+        at: Place = ("group", index)
+        if any(group.name == keys.name for group in groups):
+            raise file.error((*at, "name"), f"there is a group {keys.name!r} already")
         groups.append(
             ToolGroup(
-                name,
-                values["description"],
-                _made(file, (*at, "toolkits"), values, toolkit),
-                required=_made(file, (*at, "required"), values, required),
-                builders=_made(file, (*at, "offer"), values, builder),
-                instructions=values.get("instructions", ""),
-                active=values.get("active", False),
+                keys.name,
+                keys.description,
+                _made(file, (*at, "toolkits"), keys.toolkits, toolkit),
+                required=_made(file, (*at, "required"), keys.required, required),
+                builders=_made(file, (*at, "offer"), keys.offer, builder),
+                instructions=keys.instructions,
+                active=keys.active,
             )
         )
     return groups
 
 
-def _check_words(file: TomlFile, at: KeyPath, values: Mapping[str, Any]) -> None:
-    """Refuse a name or a description that a group cannot have."""
-    try:
-        ToolGroup(values["name"], "of any")
-    except ValueError as error:
-        raise file.error((*at, "name"), str(error)) from None
-    try:
-        ToolGroup(values["name"], values["description"])
-    except ValueError as error:
-        raise file.error((*at, "description"), str(error)) from None
-
-
 def _made(
-    file: TomlFile, at: KeyPath, values: Mapping[str, Any], make: Callable[[str], T]
+    file: TomlFile[_GroupFileKeys], at: Place, texts: Sequence[str], make: Callable[[str], T]
 ) -> list[T]:
     """Return what is made of the texts of a list."""
     made = []
-    for place, text in file.items(at, values):
+    for index, text in enumerate(texts):
         try:
             made.append(make(text))
         except (TypeError, UsageError, ValueError) as error:
-            raise file.error(place, str(error)) from error
+            raise file.error((*at, index), str(error)) from error
     return made

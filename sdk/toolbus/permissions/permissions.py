@@ -146,13 +146,7 @@ class Permissions:
         """
         from toolbus.permissions.rule_file import read_rule_file  # few programs read one
 
-        content = read_rule_file(path)
-        return cls(
-            content.mode,
-            content.rules,
-            workdirs=content.workdirs,
-            trusted_owners=content.trusted_owners,
-        )
+        return cls(**read_rule_file(path))
 
     def with_rules(self, rules: Iterable[Rule]) -> Self:
         """Return these permissions with more rules."""

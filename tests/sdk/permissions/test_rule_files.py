@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from toolbus import Permissions, Rule, RuleFileError
 from toolbus.permissions.rule_file import rule_file_schema
 from toolbus.permissions.toml_file import MAX_FILE_BYTES
-from toolbus.permissions.toml_lines import KeyPath, TomlLines
 
 FULL = """\
 mode = "accept_edits"            # default, explore, bypass, dont_ask
@@ -206,59 +203,51 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 HARD = """\
 # [[rule]]
-"mode" = "x" # "
-text = \"""
+"mode" = "default" # "
+workdirs = [ # ]
+  ".", "\\"[[rule]]", '''
+[[rule]]''''',
+  "{",
+]
+[[rule]]
+  match = \"""
 [[rule]]
 a = "\\""\" \\\\\"""
-lit = '''
-[[rule]]'''''
-list = [ # ]
-  ".", 1.5, '''
-''',
-  { a = 1, b.c = [1, 2,
-   { "q.r" = 3, 's' = 4 }] },
-]
-"quo\\u0074ed" = 1
-a.b.c = 1979-05-27T07:32:00.5Z
-[[rule]]
   behavior = "allow" # ]]
-  [rule.sub]
-  x = [[1,
-   2],[3]]
-  [[rule.list]]
-  y = {}
-  [[rule.list]]
-  y = ""
 [[ rule ]]
-t = "# no comment [[rule]]"
-[x."y z".w]
-q = \"""a\"""\""
-r = ''
-z = 1
+match = "# no comment [[rule]]"
+"behavior" = 'ask'
+	[[ rule]]
+match = '''x''
+[[rule]]''''
+behavior = "deny"
 """
-EXPECTED = {
-    "mode": 2, "text": 3, "lit": 6, "list": 8, "list.0": 9, "list.1": 9, "list.2": 9,
-    "list.3": 11, "list.3.a": 11, "list.3.b": 11, "list.3.b.c": 11, "list.3.b.c.0": 11,
-    "list.3.b.c.1": 11, "list.3.b.c.2": 12, "list.3.b.c.2.q.r": 12, "list.3.b.c.2.s": 12,
-    "quoted": 14, "a": 15, "a.b": 15, "a.b.c": 15, "rule": 16, "rule.0": 16,
-    "rule.0.behavior": 17, "rule.0.sub": 18, "rule.0.sub.x": 19, "rule.0.sub.x.0": 19,
-    "rule.0.sub.x.0.0": 19, "rule.0.sub.x.0.1": 20, "rule.0.sub.x.1": 20,
-    "rule.0.sub.x.1.0": 20, "rule.0.list": 21, "rule.0.list.0": 21, "rule.0.list.0.y": 22,
-    "rule.0.list.1": 23, "rule.0.list.1.y": 24, "rule.1": 25, "rule.1.t": 26, "x": 27,
-    "x.y z": 27, "x.y z.w": 27, "x.y z.w.q": 28, "x.y z.w.r": 29, "x.y z.w.z": 30,
-}  # fmt: skip
 
 
-def paths(value: Any, at: KeyPath = ()) -> Iterator[KeyPath]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        yield (*at, key)
-        if isinstance(inner, dict | list):
-            yield from paths(inner, (*at, key))
+def test_rules_are_found_in_their_lines(tmp_path: Path) -> None:
+    """Whatever strings, comments and brackets are around them."""
+    path = written(tmp_path, HARD)
+    rules = Permissions.from_toml(path).rules
+    assert [rule.origin for rule in rules] == [f"{path}:{line}" for line in (8, 13, 16)]
+    inline = written(tmp_path, INLINE % 'behavior = "ask", match = "}{"')
+    assert [rule.origin for rule in Permissions.from_toml(inline).rules] == [
+        f"{inline}:{line}" for line in (2, 4)
+    ]
 
 
-def test_each_key_and_item_is_found_in_its_line() -> None:
-    """Whatever strings, comments and brackets are around it."""
-    lines = TomlLines(HARD)
-    found = {".".join(map(str, path)): lines.line(path) for path in paths(tomllib.loads(HARD))}
-    assert found == EXPECTED
+@pytest.mark.parametrize(
+    ("mistake", "line", "words"),
+    [
+        ("match = 1", 20, "match must be text"),
+        ("\n'colour' = 1", 21, "unknown key 'colour'"),
+        ("[[rule]]\nmatch = 'x'", 20, "a rule must have behavior"),
+        ('[[rule]]\nbehavior = \'ask\'\nmatch = """\\\n\n  """', 22, "a rule without match"),
+    ],
+)
+def test_a_mistake_is_found_below_such_lines(
+    tmp_path: Path, mistake: str, line: int, words: str
+) -> None:
+    hard = HARD.replace("match = '''x''\n[[rule]]''''", "owner = '''x'''\n")
+    with pytest.raises(RuleFileError, match=words) as caught:
+        Permissions.from_toml(written(tmp_path, hard + mistake))
+    assert caught.value.line == line
