@@ -32,14 +32,6 @@ class _Rank(NamedTuple):
     """In the order in which jobs began."""
 
 
-def _by_size(waiting: tuple[object, _Rank]) -> _Rank:
-    return waiting[1]
-
-
-def _by_age(waiting: tuple[object, _Rank]) -> int:
-    return waiting[1].number
-
-
 class _Turns:
     """The slices of one event loop: one in each iteration.
 
@@ -84,8 +76,10 @@ class _Turns:
         waiting = self._waiting
         self._takes_smallest = not self._takes_smallest
         while waiting:
-            key = _by_size if self._takes_smallest else _by_age
-            turn, _ = min(waiting.items(), key=key)
+            if self._takes_smallest:
+                turn = min(waiting, key=waiting.__getitem__)
+            else:
+                turn = min(waiting, key=lambda turn: waiting[turn].number)
             del waiting[turn]
             if not turn.cancelled():
                 turn.set_result(None)
@@ -96,13 +90,6 @@ class _Turns:
 # The state of each loop, as asyncio has it too: jobs of all rooms of a process share its loop. It
 # must not refer to the loop, which would then never be freed.
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
-
-
-def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
-    turns = _TURNS.get(loop)
-    if turns is None:
-        turns = _TURNS[loop] = _Turns()
-    return turns
 
 
 async def run_in_slices(
@@ -119,29 +106,21 @@ async def run_in_slices(
     Returns:
         What the steps return. Raises what they raise.
     """
-    turns = _turns_of(asyncio.get_running_loop())
-    ended: list[T] = []
+    loop = asyncio.get_running_loop()
+    if (turns := _TURNS.get(loop)) is None:
+        turns = _TURNS[loop] = _Turns()
     rank = _Rank(size, 0 if continues else turns.next_number())
     try:
         while True:
             await turns.take(rank)
+            ends_at = perf_counter() + SLICE_S
             try:
-                if _run_slice(steps, ended):
-                    return ended[0]
+                next(steps)
+                while perf_counter() < ends_at:
+                    next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
             finally:
                 turns.end()
     finally:
         steps.close()
-
-
-def _run_slice(steps: Generator[None, None, T], ended: list[T]) -> bool:
-    """Run steps for one slice; return whether the job has ended, and add its result to `ended`."""
-    ends_at = perf_counter() + SLICE_S
-    try:
-        while True:
-            next(steps)
-            if perf_counter() >= ends_at:
-                return False
-    except StopIteration as end:
-        ended.append(end.value)
-        return True
