@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.chunks.chunk_types import LinkChunk as LinkChunk
     from toolbus.chunks.chunk_types import MixedChunk as MixedChunk
     from toolbus.chunks.chunk_types import TextChunk as TextChunk
-    from toolbus.client.chunk_stream import ChunkStream as ChunkStream
+    from toolbus.client.streaming_call import ChunkStream as ChunkStream
     from toolbus.errors import AlreadyExists as AlreadyExists
     from toolbus.errors import ApprovalDenied as ApprovalDenied
     from toolbus.errors import ApprovalExpired as ApprovalExpired

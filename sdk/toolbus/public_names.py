@@ -31,7 +31,7 @@ _MODULES = {
     "toolbus.chunks.chunk_types": (
         "Chunk EmptyChunk FileChunk JsonChunk LinkChunk MixedChunk TextChunk"
     ),
-    "toolbus.client.chunk_stream": "ChunkStream",
+    "toolbus.client.streaming_call": "ChunkStream",
     "toolbus.agents.agent": "Agent RunResult",
     "toolbus.agents.agent_events": "AgentEvent",
     "toolbus.agents.conversation": "ConversationUnavailable",

@@ -24,8 +24,8 @@ from websockets.typing import Subprotocol
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.connect_errors import check_token, connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
-from toolbus.client.failed_attempts import FailedAttempts
 from toolbus.client.local_errors import room_closed_error
+from toolbus.concurrency.backoff import FailedAttempts
 from toolbus.concurrency.tasks import is_cancelled
 from toolbus.diagnostics.join_errors import TokenExpired, name_context
 from toolbus.errors import PermissionDenied, RoomException, Unavailable

@@ -26,11 +26,10 @@ from toolbus.client.call_options import (
     text_of,
 )
 from toolbus.client.caller import AssessUnavailable, Caller
-from toolbus.client.chunk_stream import ChunkStream
 from toolbus.client.input_sender import invalid_option
 from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import CallPlan, ToolkitKey
-from toolbus.client.streaming_call import StreamingCall
+from toolbus.client.streaming_call import ChunkStream, StreamingCall
 from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.plain import MAX_ASSESS_S

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.failed_attempts import FailedAttempts
+from toolbus.concurrency.backoff import FailedAttempts
 from toolbus.errors import ConnectionLost, RoomException, Unavailable
 from toolbus.settings import RoomSettings
 

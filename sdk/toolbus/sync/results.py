@@ -12,7 +12,7 @@ from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import EmptyChunk, JsonChunk, LinkChunk, MixedChunk, TextChunk
 from toolbus.chunks.chunk_types import FileChunk as AsyncFileChunk
 from toolbus.chunks.file_io import cut_in_pieces
-from toolbus.client.chunk_stream import ChunkStream
+from toolbus.client.streaming_call import ChunkStream
 from toolbus.errors import Unavailable
 from toolbus.room.events import EventStream
 

@@ -169,7 +169,7 @@ async def test_server_that_does_not_answer_is_a_warning_before_the_error(
 async def test_outage_is_a_line_a_minute_with_its_reason_and_in_the_error_of_a_call(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolbus.client.failed_attempts._REPEAT_S", 0.0)
+    monkeypatch.setattr("toolbus.concurrency.backoff._REPEAT_S", 0.0)
     async with running_server() as server, server.room("alice") as alice, asyncio.timeout(60):
         text = f"cannot connect to {server.url}: connection refused"
         pattern = rf"no connection to {server.url} after \d+ attempts in \d s: {text}"

@@ -43,7 +43,7 @@ from toolbus.cli.signals import cancel_on_sigterm
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
-from toolbus.client.chunk_stream import ChunkStream
+from toolbus.client.streaming_call import ChunkStream
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolbus.client.failed_attempts import FailedAttempts
+from toolbus.concurrency.backoff import FailedAttempts
 
 
 def test_line_is_due_once_a_minute_and_counts_since_the_beginning() -> None:
