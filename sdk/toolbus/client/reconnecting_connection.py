@@ -31,13 +31,13 @@ from toolbus.diagnostics.join_errors import TokenExpired, name_context
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.opening import open_websocket
-from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
     PING_INTERVAL_S,
     PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ClientTransport,
+    RedactingLogger,
 )
 from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Welcome
 

@@ -15,13 +15,16 @@ tests/sdk/transport/test_websocket.py tests the contract with websockets 15, 16 
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import BaseTransport, TimerHandle
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar, Protocol
 
+from msgspec import Struct
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
@@ -31,7 +34,6 @@ from websockets.protocol import Event, Side, State
 
 from toolbus.forked_children import keep_from_children
 from toolbus.transport.framing import FrameCutter, masking, unmasked
-from toolbus.transport.send_queue import NotifyingTicket, SendQueue, Ticket
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
@@ -45,6 +47,8 @@ __all__ = [
     "MessageConnection",
     "NotifyingTicket",
     "Receiver",
+    "RedactingLogger",
+    "SendQueue",
     "ServerTransport",
     "Ticket",
 ]
@@ -68,6 +72,61 @@ class DiscardingReceiver:
 
     def on_message(self, data: bytes) -> None:
         """Drop a message that arrived together with the reason for closing."""
+
+
+class Ticket(Protocol):
+    """State of a message that may be refused or withdrawn."""
+
+    written: bool
+    """Set when the message is passed to the transport; then the peer may have received it."""
+    ended: bool
+    """Set by the owner: if the message is still queued then, it is never written."""
+
+
+class NotifyingTicket(Struct, eq=False):
+    """The ticket of a message that has to report when it is written."""
+
+    on_written: Callable[[], None]
+    """To be called once the message is passed to the transport."""
+    written: bool = False
+    ended: bool = False
+    on_dropped: Callable[[], None] | None = None
+    """To be called if it is dropped, on a connection that stays."""
+
+
+class SendQueue:
+    """The messages for a peer that reads more slowly than we write, with their tickets."""
+
+    __slots__ = ("_waiting", "bytes", "held_bytes")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[bytes, Ticket | None, int]] = deque()
+        self.bytes: int = 0
+        """Size of the messages that count towards the limit."""
+        self.held_bytes: int = 0
+        """What all messages take in memory."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, data: bytes, ticket: Ticket | None, counted: int) -> None:
+        """Add a message; `counted` of its bytes count towards the limit."""
+        self._waiting.append((data, ticket, counted))
+        self.bytes += counted
+        self.held_bytes += len(data) + _OVERHEAD_BYTES
+
+    def take(self) -> tuple[bytes, Ticket | None]:
+        """Remove and return the oldest message, of which there is at least one."""
+        data, ticket, counted = self._waiting.popleft()
+        self.bytes -= counted
+        self.held_bytes -= len(data) + _OVERHEAD_BYTES
+        return data, ticket
+
+    def extend(self, other: SendQueue) -> None:
+        """Append the messages of another queue."""
+        self._waiting.extend(other._waiting)
+        self.bytes += other.bytes
+        self.held_bytes += other.held_bytes
 
 
 class _NoQueue:
@@ -94,6 +153,8 @@ _SLICE_S = 0.001
 _MIN_SLICE_BYTES, _MAX_SLICE_BYTES = 256, 16 * 1024
 # A cheap part is followed by another one until this time has passed.
 _MIN_SLICE_S = 0.0002
+_OVERHEAD_BYTES = 256
+"""What a queued message takes in memory beside its bytes."""
 _REFUSABLE_BYTES = 4 * 1024 * 1024
 _MAX_QUEUE_BYTES = 8 * 1024 * 1024
 _MAX_FRAGMENTS = 1_024
@@ -507,3 +568,27 @@ class ClientTransport(MessageConnection, ClientConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._frame_of = masking()
+
+
+class RedactingLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger for websockets that never logs content.
+
+    At DEBUG websockets logs every header and payload, including tokens and arguments.
+
+    Args:
+        name: The name of the logger.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name))  # noqa: TID251 - websockets writes to it
+
+    def isEnabledFor(self, level: int) -> bool:  # logging's own name
+        """Refuse DEBUG at any level of the logger."""
+        return level > logging.DEBUG and super().isEnabledFor(level)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Remove the connection from the record: its request contains the token."""
+        kwargs.pop("extra", None)
+        return msg, kwargs

@@ -33,8 +33,7 @@ from support.clients.raw_client import (
     websocket_frame,
 )
 from support.parts.transport_pair import PlainTicket, RecordingReceiver, transport_server
-from toolbus.transport.redacting_logger import RedactingLogger
-from toolbus.transport.websocket import ClientTransport
+from toolbus.transport.websocket import ClientTransport, RedactingLogger
 
 # What we use of websockets
 
