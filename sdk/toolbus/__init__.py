@@ -83,9 +83,9 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.records.recording import Recording as Recording
     from toolbus.records.records import Records as Records
     from toolbus.records.sqlite_file import RecordsUnavailable as RecordsUnavailable
-    from toolbus.room.call_explanation import CallExplanation as CallExplanation
-    from toolbus.room.call_monitor import CallReport as CallReport
-    from toolbus.room.call_monitor import EndedCall as EndedCall
+    from toolbus.room.calls import CallExplanation as CallExplanation
+    from toolbus.room.calls import CallReport as CallReport
+    from toolbus.room.calls import EndedCall as EndedCall
     from toolbus.room.events import EventStream as EventStream
     from toolbus.room.events import RoomEvent as RoomEvent
     from toolbus.room.lock_file import LockedToolkit as LockedToolkit

@@ -27,7 +27,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import Executed, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
-from toolbus.room.call_explanation import CallExplanation
+from toolbus.room.calls import CallExplanation
 from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = [

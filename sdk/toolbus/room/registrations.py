@@ -1,35 +1,56 @@
-"""The toolkits that one participant has registered, kept for the next connection.
+"""What one participant publishes, kept for the next connection: toolkits, attributes, builders.
 
 A server moves the toolkits of the old connection to the new one. An unregister request whose reply
 was lost is therefore sent again. A registration that fails for now, for instance because the server
 cannot reach Redis, is tried again as long as the connection lasts. The log says when another
 definition of a toolkit serves instead of the one here.
+
+Of attributes and builders the server may have kept those of the old connection or not. Therefore
+all of them are published again, so that both sides agree.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import uniform
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import packed_json
 from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
+    InvalidArguments,
     NotFound,
     RoomException,
     Unavailable,
 )
 from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer, check_shared_with
+from toolbus.room.participants import BuilderInfo
 from toolbus.tools.toolkit import Toolkit
-from toolbus.wire import Notice, Register, Unregister
+from toolbus.wire import (
+    MAX_ATTRIBUTES_BYTES,
+    Attributes,
+    Builders,
+    Notice,
+    Register,
+    Unregister,
+    pack_body,
+    unpack_body,
+)
 
-__all__ = ["Registration", "Registrations", "checked_offer", "checked_supersede"]
+__all__ = [
+    "PublishedAttributes",
+    "Registration",
+    "Registrations",
+    "checked_offer",
+    "checked_supersede",
+]
 
 _logger = bounded_logger(__name__)
 _FIRST_REPLY_TIMEOUT_S = 30.0
@@ -396,3 +417,81 @@ class Registrations:
         except RoomException:
             return
         self._unregistering.discard(key)
+
+
+class PublishedAttributes:
+    """The published attributes and builders of one participant.
+
+    Args:
+        caller: Sends the requests.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._attributes: dict[str, Any] = {}
+        self._unconfirmed: set[str] = set()
+        """Names of attributes whose change had no reply."""
+        self._offers: list[dict[str, Any]] | None = None
+
+    async def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Change some attributes; None removes one.
+
+        Raises:
+            InvalidArguments: They are not JSON, too many or too long; nothing has changed.
+            RoomException: The request failed.
+        """
+        # A copy, so that later changes by the program are not published by `replay`.
+        changes: dict[str, Any] = unpack_body(packed_json("attributes", dict(attributes)))
+        present = {name: value for name, value in changes.items() if value is not None}
+        if len(pack_body(present)) > MAX_ATTRIBUTES_BYTES:
+            words = f"attributes have at most {MAX_ATTRIBUTES_BYTES} bytes together"
+            details = {"path": "/attributes", "message": words}
+            raise InvalidArguments(words, details=details)
+        try:
+            await self._caller.request(Attributes, changes)
+        except BaseException as error:
+            if _may_be_applied(error):
+                self._unconfirmed |= changes.keys()
+            raise
+        merged = {**self._attributes, **changes}
+        self._attributes = {name: value for name, value in merged.items() if value is not None}
+        self._unconfirmed -= changes.keys()
+
+    async def offer_builders(self, builders: Iterable[BuilderInfo]) -> None:
+        """Publish the toolkits that are built on request; replaces the previous list.
+
+        Raises:
+            InvalidArguments: One is not a `BuilderInfo`, or its name or JSON Schema is invalid.
+            RoomException: The request failed.
+        """
+        offered = tuple(builders) if isinstance(builders, Iterable) else (None,)
+        if not all(isinstance(builder, BuilderInfo) for builder in offered):
+            maker = "toolbus.turns.builders.builder_infos"
+            raise InvalidArguments(f"builders are offered as BuilderInfo: {maker} makes them")
+        packed = packed_json("offer", [builder.to_wire() for builder in offered])
+        offers: list[dict[str, Any]] = unpack_body(packed)
+        try:
+            await self._caller.request(Builders, {"offer": offers})
+        except BaseException as error:
+            if _may_be_applied(error) and self._offers is None:
+                self._offers = []
+            raise
+        self._offers = offers
+
+    async def replay(self, deadline_at: float) -> None:
+        """Publish everything on the new connection."""
+        attributes = {**dict.fromkeys(self._unconfirmed), **self._attributes}
+        try:
+            if attributes:
+                await self._caller.ask(Attributes, attributes, deadline_at=deadline_at)
+                self._unconfirmed.clear()
+            if self._offers is not None:
+                options = {"offer": self._offers}
+                await self._caller.ask(Builders, options, deadline_at=deadline_at)
+        except RoomException as error:
+            _logger.error("attributes and builders could not be published again: %s", error)
+
+
+def _may_be_applied(error: BaseException) -> bool:
+    """Whether the server may have carried out a request that ended with this error."""
+    return not isinstance(error, RoomException) or error.executed != "no"

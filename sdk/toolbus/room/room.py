@@ -60,7 +60,7 @@ from toolbus.wire import (
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
-    from toolbus.room.call_explanation import CallExplanation
+    from toolbus.room.calls import CallExplanation
 
 __all__ = ["Room", "bound_room", "connection_of"]
 
@@ -507,7 +507,7 @@ class Room:
         return explained
 
     async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> CallExplanation:
-        from toolbus.room.call_explanation import CallExplanation  # few programs explain calls
+        from toolbus.room.calls import CallExplanation  # few programs explain calls
 
         body = await self._caller.request(Explain, *names, options)
         return CallExplanation.from_wire(body)

@@ -31,7 +31,7 @@ from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import Admin
 
 if TYPE_CHECKING:  # few programs watch calls or have a lock file
-    from toolbus.room.call_monitor import CallReport
+    from toolbus.room.calls import CallReport
     from toolbus.room.lock_file import LockFile
 
 __all__ = ["RoomClient", "client_of", "settings_of"]
@@ -365,9 +365,7 @@ class RoomClient(Room):
         """
         if timeout_s is not None and not is_time(timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
-        connection = self._joined
-        connection.registrations.is_draining = True
-        await connection.calls.drain(connection.drain_s if timeout_s is None else timeout_s)
+        await self._joined.drain(timeout_s)
 
     # Tokens and administration
 

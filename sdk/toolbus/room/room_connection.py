@@ -1,7 +1,11 @@
-"""The parts of one connection of a participant, from joining a room to leaving it.
+"""The connection of a participant, from joining a room to leaving it: its parts and its calls.
 
-All views of the room share them. After a reconnect they are the same; a client that is entered
+All views of the room share the parts. After a reconnect they are the same; a client that is entered
 again has new ones. It knows neither `Room` nor `RoomClient`.
+
+Usually there is one websocket. While a server drains there are two, and each call ends on the one
+on which it began, with all its nested calls. `reconnecting_connection` decides which one is used
+for new calls.
 """
 
 from __future__ import annotations
@@ -10,34 +14,48 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
+from toolbus.chunks.result_parts import PARTS_VERSION
 from toolbus.client.call_options import waiting_seconds
 from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
-from toolbus.client.connection import Connection
+from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import check_loop, room_closed_error
 from toolbus.client.pending_requests import PendingRequests
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
     ReconnectingConnectionOwner,
 )
-from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.errors import InvalidArguments, RoomException, Unavailable
 from toolbus.hosting.runner import Runner
-from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.hosting import Hosting
-from toolbus.room.known_manifests import KnownManifests
-from toolbus.room.published_attributes import PublishedAttributes
-from toolbus.room.registrations import Registrations
+from toolbus.room.registrations import PublishedAttributes, Registrations
 from toolbus.room.subscriptions import Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
+from toolbus.room.toolkit_proxy import KnownManifests
 from toolbus.settings import DEFAULT_DRAIN_S, RoomSettings, is_loopback
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import Participant
-from toolbus.wire import Event, Notice, Welcome
+from toolbus.wire import (
+    AssessDispatch,
+    Cancel,
+    Credit,
+    Dispatch,
+    Drain,
+    Event,
+    Failed,
+    Input,
+    Notice,
+    Progress,
+    Result,
+    StreamChunk,
+    Welcome,
+)
 
 if TYPE_CHECKING:  # few programs have a lock file
     from toolbus.room.lock_file import LockFile
@@ -46,7 +64,7 @@ __all__ = ["RoomConnection"]
 
 
 class RoomConnection:
-    """The parts of one connection of a participant.
+    """The parts of one connection of a participant, and the calls in flight on it.
 
     Args:
         client: The participant's `RoomClient`, which views of the room find here.
@@ -61,10 +79,12 @@ class RoomConnection:
     """
 
     __slots__ = (
+        "_make_room",
+        "_pending",
+        "_runners",
         "attributes",
         "call_prefix",
         "caller",
-        "calls",
         "client",
         "full_name",
         "has_left",
@@ -72,7 +92,6 @@ class RoomConnection:
         "link",
         "loop",
         "manifests",
-        "pending",
         "registrations",
         "renewal",
         "runner",
@@ -99,20 +118,20 @@ class RoomConnection:
             on_connected=self._on_connected,
             on_connection_lost=self._on_lost,
             on_ended=self._on_end,
-            connection_handlers=lambda connection: self.calls.begin(connection),
-            on_replaced=lambda connection: self.calls.finish(connection),
+            connection_handlers=self._begin_calls,
+            on_replaced=self._finish_calls,
         )
         link = ReconnectingConnection(settings, owner)
-        pending = PendingRequests(loop)
+        pending = self._pending = PendingRequests(loop)
         caller = _caller(locked, settings, link, pending, tracing)
+        self._make_room = make_room
+        self._runners: dict[Connection, Runner] = {}
         self.client: object = client
         """The participant's `RoomClient`; an object here, as that is above: `client_of` has it."""
         self.settings: RoomSettings = settings
         self.loop: asyncio.AbstractEventLoop = loop
         self.link: ReconnectingConnection = link
         """The connection to the server, which is made again when it is lost."""
-        self.pending: PendingRequests = pending
-        """The requests that wait for their reply."""
         self.caller: Caller = caller
         """Makes calls on the connection for new calls."""
         self.wait_for_host_s: float = _checked_wait(wait_for_host_s)
@@ -129,9 +148,6 @@ class RoomConnection:
             loop_is_ending=lambda: link.loop_is_ending,
             owner_of=lambda: self.full_name,
             wants_error_text=self.wants_error_text,
-        )
-        self.calls: ConnectionCalls = ConnectionCalls(
-            caller, pending, self.runner, partial(make_room, self)
         )
         self.registrations: Registrations = Registrations(caller, loop)
         self.attributes: PublishedAttributes = PublishedAttributes(caller)
@@ -152,14 +168,16 @@ class RoomConnection:
         """Leave the room: end the calls that run here, and then the connection."""
         self.has_left = True
         try:
-            await self.calls.stop()
+            await self._stop_calls()
         finally:
             self.renewal.stop()
             self.registrations.end()
             try:
                 await self.link.stop()
             finally:
-                self.calls.close()
+                for connection in list(self._runners):
+                    self._lose_calls(connection)
+                self._pending.close()
                 self.subscriptions.end(None)
 
     @property
@@ -210,7 +228,7 @@ class RoomConnection:
         await self.registrations.retry_unregister()
 
     def _on_lost(self, connection: Connection) -> None:
-        self.calls.lose(connection)
+        self._lose_calls(connection)
         self.renewal.stop_on(connection)
 
     def _on_end(self) -> None:
@@ -221,6 +239,80 @@ class RoomConnection:
     def _on_notice(self, notice: Notice) -> None:
         self.renewal.on_notice(notice)
         self.registrations.on_notice(notice)
+
+    # Calls, by connection
+
+    def _begin_calls(self, connection: Connection) -> Handlers:
+        """Serve a new connection; return the handlers of its frames."""
+        runner = self.runner.for_connection(
+            connection.websocket,
+            partial(self._make_room, self, self.caller.bound_to(connection)),
+            sends_parts=connection.version >= PARTS_VERSION,
+        )
+        self._runners[connection] = runner
+        pending = self._pending
+
+        def credit(frame: Credit) -> None:
+            # Credit for input belongs to a call made here, credit for chunks to a call run here.
+            (pending.receive if frame.of_input else runner.on_stream_frame)(frame)
+
+        return {
+            Result: pending.settle,
+            Failed: pending.settle,
+            StreamChunk: pending.receive,
+            Progress: pending.receive,
+            Dispatch: runner.dispatch,
+            AssessDispatch: runner.dispatch,
+            Cancel: runner.cancel,
+            Input: runner.on_stream_frame,
+            Credit: credit,
+        }
+
+    def _lose_calls(self, connection: Connection) -> None:
+        """End the calls of a connection that is lost."""
+        runner = self._runners.pop(connection, None)
+        if runner is not None:
+            runner.cancel_all()
+        self._pending.lose(connection.websocket)
+
+    async def _finish_calls(self, connection: Connection) -> None:
+        """Accept no more calls on a connection, and wait until all on it have ended."""
+        runner = self._runners.get(connection)
+        connection.ignore(Event)  # the other connection receives the same events
+        await self._request_drain(connection)
+        if runner is not None:
+            await runner.idle()
+        await self._pending.settled(connection.websocket)
+        await connection.flushed()
+
+    async def drain(self, timeout_s: float | None) -> None:
+        """Accept no more calls, and wait until running ones have ended.
+
+        Args:
+            timeout_s: Seconds that this may take; calls that still run then are cancelled. None
+                means as the settings say.
+        """
+        self.registrations.is_draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.drain_s if timeout_s is None else timeout_s):
+                for connection in list(self._runners):
+                    await self._request_drain(connection)
+                for connection, runner in list(self._runners.items()):
+                    await runner.idle()
+                    await connection.flushed()
+        await self._stop_calls()
+
+    async def _stop_calls(self) -> None:
+        """Cancel every call that runs here, and wait for those that can be stopped."""
+        for runner in self._runners.values():
+            runner.cancel_all()
+        await self.runner.stop()
+
+    async def _request_drain(self, connection: Connection) -> None:
+        deadline_at = self.loop.time() + REPLY_TIMEOUT_S
+        with suppress(RoomException):  # it is lost, or its server is older
+            caller = self.caller.bound_to(connection)
+            await caller.ask(Drain, {}, deadline_at=deadline_at)
 
     async def _on_facts(self, facts: dict[str, Any]) -> None:
         self._check_open()

@@ -20,7 +20,7 @@ from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_top
 from toolbus.wire import BadBody, Event, Subscribe
 
 if TYPE_CHECKING:  # few programs watch calls
-    from toolbus.room.call_monitor import CallReport
+    from toolbus.room.calls import CallReport
 
 __all__ = ["Subscriptions"]
 
@@ -188,7 +188,7 @@ class Subscriptions:
         )
 
     def _on_calls(self, event: Event) -> None:
-        from toolbus.room.call_monitor import CallReport
+        from toolbus.room.calls import CallReport
 
         try:
             report = CallReport.from_wire(event.data)

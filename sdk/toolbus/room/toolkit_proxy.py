@@ -5,14 +5,20 @@ A proxy keeps the definition it was made from. Every call goes through its room.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Never, Protocol, Self, TypeAlias
+from functools import reduce
+from inspect import Parameter, Signature
+from keyword import iskeyword
+from operator import or_
+from types import MappingProxyType
+from typing import Any, NamedTuple, Never, Protocol, Self, TypeAlias
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import with_option_hint
+from toolbus.client.retry import ToolkitKey
 from toolbus.errors import InvalidArguments, NotFound
 from toolbus.room.call_form import (
     INVOKE_OPTIONS,
@@ -21,23 +27,40 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     refuse_unknown,
 )
-from toolbus.room.method_signatures import documentation_of, signature_of
 from toolbus.tools.call_room import StreamOptions
+from toolbus.schemas.foreign import usable_schema
+from toolbus.untrusted_text import one_line, printable
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = [
     "Chunks",
     "DefinitionInfo",
     "Invoker",
+    "KnownManifest",
+    "KnownManifests",
     "ToolkitInfo",
     "ToolkitProxy",
     "TypedToolkitProxy",
+    "documentation_of",
+    "signature_of",
 ]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """The type of a stream: `ChunkStream` for a `Room`."""
 
 _OPTIONS = INVOKE_OPTIONS | StreamOptions.__optional_keys__
+# A room may have any number of toolkits: what is kept of them must not grow with it.
+_MAX_MANIFESTS = 512
+_MAX_USABLE = 4_096
+# Schemas come from other participants, wide and deep: what `help` shows of one is bounded.
+_MAX_PARAMETERS = 256
+_MAX_DEPTH = 4
+_MAX_BRANCHES = 16
+_MAX_DEFAULT_CHARS = 200
+_MAX_DOC_CHARS = 8_000
+_TYPES: Mapping[str, Any] = MappingProxyType(
+    {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +130,75 @@ class ToolkitInfo:
             reserve=tuple(map(DefinitionInfo.from_wire, summary.get("reserve", ()))),
             assesses=summary.get("assesses") is True,
         )
+
+
+class KnownManifest(NamedTuple):
+    """A manifest, with what identifies it: the digest, and the tools that may be listed."""
+
+    digest: str
+    tools: tuple[str, ...]
+    manifest: ToolkitManifest
+
+    def is_of(self, info: ToolkitInfo) -> bool:
+        """Whether it is still that of a toolkit as it was listed or described now."""
+        return self.digest == info.digest and self.tools == info.tools
+
+    def reduced_to(self, info: ToolkitInfo) -> ToolkitManifest | None:
+        """Return the manifest as a participant may read it that sees fewer of its tools.
+
+        A participant may read the tools that it may list, and no others. None if this is not the
+        definition, if it lacks one of the tools, or if the participant may not list any.
+        """
+        if self.digest != info.digest or not info.tools or not {*info.tools} <= {*self.tools}:
+            return None
+        tools = tuple(tool for tool in self.manifest.tools if tool.name in info.tools)
+        return self.manifest.model_copy(update={"tools": tools})
+
+
+class KnownManifests:
+    """The last manifest of each toolkit, by its name and the owner that was asked for.
+
+    One with tools that may be called but not listed is not kept: a description without it does not
+    show whether these are the same. The oldest are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[ToolkitKey, KnownManifest] = {}
+        self._usable: dict[tuple[str, str], ToolManifest] = {}
+
+    def get(self, key: ToolkitKey) -> KnownManifest | None:
+        """Return what is known of a toolkit."""
+        return self._known.get(key)
+
+    def read(self, key: ToolkitKey, info: ToolkitInfo, body: dict[str, Any]) -> ToolkitManifest:
+        """Read the manifest of a description, and keep it. Raises `ValidationError`."""
+        manifest = ToolkitManifest.model_validate(body)
+        self._known.pop(key, None)
+        if len(manifest.tools) == len(info.tools):
+            if len(self._known) >= _MAX_MANIFESTS:
+                del self._known[next(iter(self._known))]
+            self._known[key] = KnownManifest(info.digest, info.tools, manifest)
+        return manifest
+
+    def usable(self, digest: str, tool: str) -> ToolManifest | None:
+        """Return what `keep_usable` returned for a tool of a definition, if that is kept."""
+        return self._usable.get((digest, tool))
+
+    def keep_usable(self, digest: str, tool: ToolManifest) -> ToolManifest:
+        """Return a tool whose schemas compile here, and keep it. It takes 200 ms at most.
+
+        Args:
+            digest: The digest of the toolkit's definition.
+            tool: The tool as its host described it, with any JSON as its schemas.
+        """
+        schemas = {"input_schema": usable_schema(tool.input_schema).schema}
+        if tool.output_schema is not None:
+            schemas["output_schema"] = usable_schema(tool.output_schema).schema
+        usable = tool.model_copy(update=schemas)
+        if len(self._usable) >= _MAX_USABLE:
+            del self._usable[next(iter(self._usable))]
+        self._usable[digest, tool.name] = usable
+        return usable
 
 
 class Invoker(Protocol):
@@ -250,3 +342,100 @@ class ToolkitProxy(TypedToolkitProxy):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._tools})
+
+
+# What `help` and `inspect.signature` show of a method. What has no form there is `Any`, or part of
+# `**arguments`: a schema may be any JSON, and a name that is not an identifier is not a parameter.
+
+
+def signature_of(tool: ToolManifest, stream: Any) -> Signature:
+    """Return the signature of the method that calls a tool.
+
+    Each argument is a keyword. One that may be left out has its default, or `...` where the schema
+    says none.
+
+    Args:
+        tool: The tool.
+        stream: What the method of a streaming tool returns.
+    """
+    schema = tool.input_schema
+    properties = _properties(schema)
+    required = schema.get("required")
+    names = [name for name in properties if name.isidentifier() and not iskeyword(name)]
+    parameters = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=(
+                Parameter.empty
+                if isinstance(required, list) and name in required
+                else _default(properties[name])
+            ),
+            annotation=_annotation(properties[name]),
+        )
+        for name in names[:_MAX_PARAMETERS]
+    ]
+    is_open = schema.get("additionalProperties") is not False or "patternProperties" in schema
+    if is_open or len(parameters) < len(properties):
+        more = "arguments"
+        while more in names:
+            more += "_"
+        parameters.append(Parameter(more, Parameter.VAR_KEYWORD, annotation=Any))
+    if tool.streaming:
+        result = stream
+    else:
+        result = Any if tool.output_schema is None else _annotation(tool.output_schema)
+    return Signature(parameters, return_annotation=result)
+
+
+def documentation_of(tool: ToolManifest) -> str:
+    """Return the description of a tool and of its parameters, escaped and cut."""
+    described = [
+        f"    {one_line(name)}: {one_line(schema['description'])}"
+        for name, schema in [*_properties(tool.input_schema).items()][:_MAX_PARAMETERS]
+        if isinstance(schema, dict) and isinstance(schema.get("description"), str)
+    ]
+    lines = [tool.description, *(["", "Args:", *described] if described else [])]
+    return printable("\n".join(lines).strip(), _MAX_DOC_CHARS)
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _default(schema: Any) -> Any:
+    if isinstance(schema, dict) and "default" in schema:
+        value = schema["default"]
+        if len(repr(value)) <= _MAX_DEFAULT_CHARS:
+            return value
+    return ...
+
+
+def _annotation(schema: Any, depth: int = 0) -> Any:
+    """Return the type of the values that a schema describes; `Any` if it has no plain one."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return Any
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(keyword), list) and "type" not in schema:
+            return _union(_annotation(branch, depth + 1) for branch in branches[:_MAX_BRANCHES])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        # Each name once: an array of an array of 16 equal names would be read thousands of times.
+        names = dict.fromkeys(name for name in kind[:_MAX_BRANCHES] if isinstance(name, str))
+        return _union(_annotation({**schema, "type": name}, depth + 1) for name in names)
+    if kind == "array":
+        item = _annotation(schema.get("items"), depth + 1)
+        return list[item]  # type: ignore[valid-type]
+    if kind == "object":
+        value = _annotation(schema.get("additionalProperties"), depth + 1)
+        return dict[str, value]  # type: ignore[valid-type]
+    return _TYPES.get(kind, Any) if isinstance(kind, str) else Any
+
+
+def _union(types: Iterable[Any]) -> Any:
+    found = list(types)
+    # `None | None` is no type, and `Any | int` says no more than Any.
+    if not found or Any in found or found == [None]:
+        return found[0] if found == [None] else Any
+    return reduce(or_, [type(None) if kind is None else kind for kind in dict.fromkeys(found)])

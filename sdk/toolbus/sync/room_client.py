@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
     from toolbus.permissions.assessment import Assessment
-    from toolbus.room.call_explanation import CallExplanation
-    from toolbus.room.call_monitor import CallReport
+    from toolbus.room.calls import CallExplanation, CallReport
     from toolbus.room.lock_file import LockFile
     from toolbus.room.toolkit_proxy import ToolkitProxy as AsyncToolkitProxy
 

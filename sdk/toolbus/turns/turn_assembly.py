@@ -17,10 +17,9 @@ from toolbus.auth.participant_names import addressed_name
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import InvalidArguments
 from toolbus.hosting.in_process import InProcessToolkit
-from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
-from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.room.toolkit_proxy import KnownManifests, ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.available_toolkits import available_toolkits

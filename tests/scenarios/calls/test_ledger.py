@@ -241,7 +241,7 @@ async def settled(storm: Storm, callers: list[RoomClient]) -> None:
         await router.wait_until_idle()
     for caller in callers:
         # The one description that is requested with a first call may still be pending.
-        assert len(connection_of(caller).pending) <= 1
+        assert len(connection_of(caller)._pending) <= 1
 
 
 async def stop_all(storm: Storm) -> None:

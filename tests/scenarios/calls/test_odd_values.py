@@ -109,7 +109,7 @@ async def test_an_option_that_is_no_text_is_refused_and_leaves_nothing(
     with pytest.raises(InvalidArguments) as refused:
         await alice.invoke("echo.say", {"text": "x"}, **options)
     assert refused.value.executed == "no"
-    assert len(connection_of(alice).pending) == 0
+    assert len(connection_of(alice)._pending) == 0
 
 
 @pytest.mark.parametrize("value", ODD_TIMES, ids=lambda value: type(value).__name__)
@@ -131,7 +131,7 @@ async def test_a_search_or_owner_that_cannot_be_sent_is_refused_and_leaves_nothi
             await alice.toolkit("echo", odd)
         with pytest.raises(InvalidArguments):
             await alice.toolkit(odd)
-    assert len(connection_of(alice).pending) == 0
+    assert len(connection_of(alice)._pending) == 0
 
 
 async def test_text_of_another_class_is_text(alice: RoomClient) -> None:

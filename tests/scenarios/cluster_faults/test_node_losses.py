@@ -207,7 +207,7 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
             assert isinstance(absent, NoHost)
             assert absent.executed == "no"
         assert await far.call("kit.add", a=1, b=1) == 2  # by the path that a second end would take
-        assert client_connection_of(far).pending.dropped == 0
+        assert client_connection_of(far)._pending.dropped == 0
         for server in (here, there):
             router = server.server.hub.router
             assert (router.in_flight, router.dropped) == (0, 0)

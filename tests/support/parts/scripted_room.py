@@ -102,12 +102,12 @@ class ScriptedRoom:
     @property
     def dropped(self) -> int:
         """The number of frames that no request received."""
-        return connection_of(self.room).pending.dropped
+        return connection_of(self.room)._pending.dropped
 
     def at_chunk(self, act: Callable[[], Any]) -> None:
         """Run an action in the same event loop turn in which the room receives the next chunk."""
-        table = connection_of(self.room).pending
-        (runner,) = connection_of(self.room).calls._runners
+        table = connection_of(self.room)._pending
+        (runner,) = connection_of(self.room)._runners
         handlers: dict[Any, Any] = runner._handlers
 
         def receive(frame: StreamChunk) -> None:
@@ -120,12 +120,12 @@ class ScriptedRoom:
     @property
     def shares_left(self) -> int:
         """The free bytes of the memory that all streams share."""
-        return connection_of(self.room).pending.budget.free_bytes
+        return connection_of(self.room)._pending.budget.free_bytes
 
     @property
     def pending(self) -> set[int]:
         """The ids of unanswered requests."""
-        return set(connection_of(self.room).pending._pending)
+        return set(connection_of(self.room)._pending._pending)
 
 
 async def values(chunks: ChunkStream) -> list[Any]:

@@ -99,7 +99,7 @@ def entries_of(room: RoomClient) -> int:
     """Count the unanswered requests in one participant's table."""
     connection = connection_of(room)
     try:
-        return 0 if connection.has_left else len(connection.pending)
+        return 0 if connection.has_left else len(connection._pending)
     except Unavailable:  # it was never entered
         return 0
 

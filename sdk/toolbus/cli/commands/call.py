@@ -48,7 +48,7 @@ from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
-from toolbus.room.call_explanation import CallExplanation
+from toolbus.room.calls import CallExplanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 
-from toolbus.room.call_monitor import CallReport, EndedCall
+from toolbus.room.calls import CallReport, EndedCall
 
 __all__ = ["MAX_DURATIONS", "MAX_ROWS", "WINDOW_S", "CallRates", "RateRow", "SeenError"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolbus import Toolkit, tool
-from toolbus.room.method_signatures import documentation_of, signature_of
+from toolbus.room.toolkit_proxy import documentation_of, signature_of
 from toolbus.wire import ToolManifest
 from toolbus_server.testing import room_of
 

@@ -1,20 +1,89 @@
-"""Reports about the calls of a room, for participants with the grant `observe`.
+"""What a room says about calls: which host would run one, and how those of others ended.
 
-Values only. They never contain arguments or results.
+Values only. Reports are for participants with the grant `observe`, and never contain arguments or
+results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolbus.auth.participant_names import full_name
-from toolbus.errors import Executed
+from toolbus.errors import ERRORS, Executed, PermissionDenied, RoomException
+from toolbus.permissions.assessment import Assessment
 from toolbus.telemetry.propagation import parse_traceparent
+from toolbus.tools.tool_run import Participant
 from toolbus.wire import unpack_body
 
-__all__ = ["CallReport", "EndedCall"]
+__all__ = ["CallExplanation", "CallReport", "EndedCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallExplanation:
+    """The decision about a call that was not made: the server's, and that of the host's policy."""
+
+    would_run: bool
+    """Whether the call would be sent to a host now."""
+    host: Participant | None = None
+    """The host that would run it; with several hosts the next call may go to another one."""
+    hosts: int = 0
+    """How many connections serve the toolkit."""
+    generation: int = 0
+    """The number of the definition, counting those that the toolkit's owner registered."""
+    digest: str = ""
+    """The digest of the definition that would run."""
+    affinity: bool = False
+    """Whether the tool has an affinity: calls that belong together go to one host."""
+    node: str = ""
+    """The node that the host is connected to, if there are several."""
+    assesses: bool = False
+    """Whether that host answers `Room.assess` itself."""
+    code: str = ""
+    """The code of the error that the call would end with."""
+    message: str = ""
+    """The message of that error."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """The details of that error."""
+    assessment: Assessment | None = None
+    """What the tool says about these arguments; None if it was not asked, or did not answer."""
+
+    def error(self) -> RoomException:
+        """Make the error that the call would end with."""
+        kind = ERRORS.get(self.code, RoomException)
+        return kind(self.message, executed="no", details=self.details)
+
+    def assessed(self, assessment: Assessment, tool: str) -> CallExplanation:
+        """Return this with what the tool says; a call that its policy refuses would not run."""
+        if not assessment.refusal:
+            return replace(self, assessment=assessment)
+        return replace(
+            self,
+            would_run=False,
+            code=PermissionDenied.code,
+            message=f"the policy of its host refuses {tool}: {assessment.refusal}",
+            details={"source": "policy"},
+            assessment=assessment,
+        )
+
+    @classmethod
+    def from_wire(cls, body: Mapping[str, Any]) -> CallExplanation:
+        """Decode the server's reply."""
+        if not body["would_run"]:
+            return cls(False, code=body["code"], message=body["message"], details=body["details"])
+        host = body["host"]
+        identity = (host["name"], host["role"], host["issuer"], host.get("alias", ""))
+        return cls(
+            True,
+            host=Participant(host["id"], *identity),
+            hosts=body["hosts"],
+            generation=body["generation"],
+            digest=body["digest"],
+            affinity=body["affinity"],
+            node=body.get("node", ""),
+            assesses=body.get("assesses") is True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +121,7 @@ class EndedCall:
         """
         call_id, caller, toolkit, tool, host, code, executed, duration_us, traceparent = fields[:9]
         (caller_id, caller_name), (host_id, host_name) = _seen(caller), _seen(host)
+        trace = parse_traceparent(traceparent)
         return cls(
             call_id=call_id,
             caller=caller_name,
@@ -63,7 +133,7 @@ class EndedCall:
             code=code,
             executed=executed,
             duration_s=duration_us / 1e6,
-            trace_id=_trace_id(traceparent),
+            trace_id=trace and f"{trace.trace_id:032x}",
         )
 
 
@@ -102,8 +172,3 @@ def _seen(participant: Sequence[str] | None) -> tuple[Any, Any]:
     if participant is None:
         return None, None
     return participant[0], full_name(participant[1], "".join(participant[3:4]))
-
-
-def _trace_id(traceparent: str | None) -> str | None:
-    context = parse_traceparent(traceparent)
-    return None if context is None else f"{context.trace_id:032x}"
