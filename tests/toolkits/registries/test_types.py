@@ -26,7 +26,7 @@ from toolbus_toolkits.registries import (
     RegistrySource,
     SourceUnavailable,
 )
-from toolbus_toolkits.registries.local import LocalRegistry
+from toolbus_toolkits.registries.sources import LocalRegistry
 
 SECRET = "tops3cret-value"
 

@@ -1,7 +1,7 @@
 """Registries: where bundles and skills are searched, and downloaded to be installed.
 
-`model` has the terms, `config` the file with the sources, `fetching` the requests, `index` and its
-neighbours what each type of registry speaks, `hub` puts them together. Here is what users name.
+`model` has the terms, `fetching` the requests, `sources` what each type of registry speaks; `hub`
+puts them together, and has the file that lists them. Here is what users name.
 """
 
 from __future__ import annotations

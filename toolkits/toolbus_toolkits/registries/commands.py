@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from toolbus.cli.columns import show_columns
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import expanded
-from toolbus.untrusted_text import json_text, printable
+from toolbus.untrusted_text import json_text, one_line, printable
 from toolbus_toolkits.bundles.commands import (
     DryRunFlag,
     ReplaceFlag,
@@ -24,9 +24,12 @@ from toolbus_toolkits.bundles.commands import (
 )
 from toolbus_toolkits.bundles.transaction import locked
 from toolbus_toolkits.credentials import CredentialName
-from toolbus_toolkits.registries.config import config_path, read_sources, write_sources
-from toolbus_toolkits.registries.hub import RegistryHub
-from toolbus_toolkits.registries.local import MANIFESTS
+from toolbus_toolkits.registries.hub import (
+    RegistryHub,
+    config_path,
+    read_sources,
+    write_sources,
+)
 from toolbus_toolkits.registries.model import (
     Kind,
     NotInRegistry,
@@ -35,12 +38,12 @@ from toolbus_toolkits.registries.model import (
     SourceType,
     describe,
 )
+from toolbus_toolkits.registries.sources import MANIFESTS
 
 __all__ = ["registry"]
 
 _COLUMNS = ("name", "type", "place")
 _RESULT_COLUMNS = ("name", "kind", "version", "source", "description")
-_SHOWN_CHARS = 80
 
 registry: typer.Typer = typer.Typer(
     rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
@@ -215,6 +218,5 @@ def _facts(source: RegistrySource) -> dict[str, object]:
 
 def _row(found: RegistryEntry) -> tuple[str, ...]:
     places = ", ".join((found.source, *found.also_in))
-    text = found.description
-    short = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
-    return (found.name, found.kind, found.version or "-", places, short)
+    description = one_line(found.description, 80)
+    return (found.name, found.kind, found.version or "-", places, description)

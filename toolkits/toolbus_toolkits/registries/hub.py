@@ -7,6 +7,7 @@ runs; in async code call them in a thread.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -16,17 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from pydantic import TypeAdapter, ValidationError
+
+from toolbus.atomic_file import write_atomically
 from toolbus.concurrency.event_loop import run_on_any_thread
 from toolbus.errors import RoomException
+from toolbus.settings import home_of
+from toolbus.untrusted_text import json_text
+from toolbus_toolkits.bounded_json import read_json_file
 from toolbus_toolkits.bundles import InstallPlan, InstallResult, plan_install
 from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
-from toolbus_toolkits.registries.agx import AgxRegistry
-from toolbus_toolkits.registries.clawhub import ClawhubRegistry
-from toolbus_toolkits.registries.config import config_path, read_sources
 from toolbus_toolkits.registries.fetching import Fetcher, fetching
-from toolbus_toolkits.registries.index import IndexRegistry
-from toolbus_toolkits.registries.local import LocalRegistry
 from toolbus_toolkits.registries.model import (
     Kind,
     Listing,
@@ -38,13 +40,22 @@ from toolbus_toolkits.registries.model import (
     SearchResult,
     SourceFailure,
     SourceUnavailable,
+    describe,
     latest,
     name_key,
     short,
 )
+from toolbus_toolkits.registries.sources import (
+    AgxRegistry,
+    ClawhubRegistry,
+    IndexRegistry,
+    LocalRegistry,
+)
 
-__all__ = ["Offer", "RegistryHub"]
+__all__ = ["Offer", "RegistryHub", "config_path", "read_sources", "write_sources"]
 
+_SOURCE: TypeAdapter[RegistrySource] = TypeAdapter(RegistrySource)
+_CONFIG_BYTES = 1024 * 1024
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
 
@@ -131,7 +142,11 @@ class RegistryHub:
         `NotInRegistry` for an unknown source, and `SourceUnavailable` if every source failed.
         """
         sources = self.sources if source is None else (self._source(source),)
-        found = run_on_any_thread(self._listings(sources, query))
+
+        async def search_all() -> list[Listing | str]:
+            return await asyncio.gather(*(self._listing(source, query) for source in sources))
+
+        found = run_on_any_thread(search_all())
         failures = tuple(
             SourceFailure(searched.name, one)
             for searched, one in zip(sources, found, strict=True)
@@ -237,9 +252,6 @@ class RegistryHub:
         plan = self.offer(source, name, version, replace=replace).plan
         return plan if dry_run else plan.apply()
 
-    async def _listings(self, sources: Sequence[RegistrySource], query: str) -> list[Listing | str]:
-        return await asyncio.gather(*(self._listing(source, query) for source in sources))
-
     async def _listing(self, source: RegistrySource, query: str) -> Listing | str:
         """Return what a source has, or why it failed."""
         try:
@@ -293,6 +305,34 @@ class RegistryHub:
             names = ", ".join(source.name for source in self.sources) or "there are none"
             raise NotInRegistry(f"there is no source {short(name)!r}: {names}")
         return found
+
+
+def config_path() -> Path:
+    """Return the path of `registries.json` in `TOOLBUS_HOME`; it need not exist."""
+    return home_of(os.environ) / "registries.json"
+
+
+def read_sources(path: Path) -> list[RegistrySource]:
+    """Return the sources of a file, by priority; none if there is no file. Raises `ValueError`."""
+    found = read_json_file(path, _CONFIG_BYTES, missing={"sources": []})
+    entries = found.get("sources") if isinstance(found, dict) else None
+    if not isinstance(entries, list) or len(found) > 1:
+        raise ValueError(f'{path}: must be {{"sources": [...]}}')
+    sources = []
+    for index, entry in enumerate(entries):
+        try:
+            sources.append(_SOURCE.validate_python(entry))
+        except ValidationError as error:
+            raise ValueError(f"{path}: /sources/{index}: {describe(error)}") from None
+    return sources
+
+
+def write_sources(path: Path, sources: Iterable[RegistrySource]) -> None:
+    """Replace the file; only the user can read it. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    facts = [_SOURCE.dump_python(one, mode="json", exclude_defaults=True) for one in sources]
+    text = json_text({"sources": facts}, indent=2)
+    write_atomically(path, text.encode() + b"\n", mode=0o600)
 
 
 def _pick(

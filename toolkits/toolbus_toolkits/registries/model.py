@@ -28,7 +28,6 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import has_reference
 
 __all__ = [
-    "MAX_DESCRIPTION_CHARS",
     "EntryName",
     "EntryVersion",
     "Kind",
@@ -52,9 +51,7 @@ __all__ = [
 SourceType: TypeAlias = Literal["local", "index", "agx", "clawhub"]
 Kind: TypeAlias = Literal["bundle", "skill"]
 
-MAX_DESCRIPTION_CHARS = 1_024
-_MAX_HEADERS = 32
-_TYPES_OF_URLS = ("index", "agx", "clawhub")
+_DESCRIPTION_CHARS = 1_024
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"(?:@[A-Za-z0-9_-]{1,64}/)?[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
@@ -114,7 +111,7 @@ class RegistrySource:
     """The folder of a `local` source."""
     type: SourceType | None = None
     """By default `local` for a path, and `index` for a URL that ends with `.json`."""
-    headers: dict[str, str] = Field(default_factory=dict, repr=False, max_length=_MAX_HEADERS)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     """Sent to the host of `url` alone; values may have references to credentials."""
     allow_private: bool = False
     """Whether it, and where it sends downloads, may have private or loopback addresses."""
@@ -137,7 +134,7 @@ class RegistrySource:
         if parts.username is not None or parts.password is not None or has_reference(self.url):
             raise ValueError("`url` must not hold a credential: refer to it in `headers`")
         if self.type is None and not parts.path.endswith(".json"):
-            raise ValueError(f"give the `type` of the server: {', '.join(_TYPES_OF_URLS)}")
+            raise ValueError("give the `type` of the server: index, agx or clawhub")
         if self.type == "local":
             raise ValueError("a source of the type local has a `path`")
 
@@ -159,6 +156,13 @@ class RegistryEntry:
     description: str
     also_in: tuple[str, ...] = ()
     """Further sources that have a bundle or skill of this name."""
+
+    @classmethod
+    def of(
+        cls, source: str, name: str, kind: Kind, version: str, description: str
+    ) -> RegistryEntry:
+        """Make an entry of what a source sent; a long description is cut."""
+        return cls(source, name, kind, version, description[:_DESCRIPTION_CHARS])
 
     @property
     def origin(self) -> str:
