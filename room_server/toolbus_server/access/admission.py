@@ -22,17 +22,18 @@ from websockets.datastructures import Headers
 
 import toolbus.auth.jws  # noqa: F401 - loaded before the first handshake needs it
 from toolbus.auth.grants import ApiScope, is_room_name
+from toolbus.auth.jws import read_header
+from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
 from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
-from toolbus_server.access.connection_quotas import ConnectionQuotas
-from toolbus_server.access.refused_connections import RefusedConnections
+from toolbus_server.access.connection_limits import ConnectionQuotas
 from toolbus_server.access.revocations import Revocations
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.settings import ServerSettings
 
-__all__ = ["Admission", "Admitted", "Refusal"]
+__all__ = ["Admission", "Admitted", "Refusal", "RefusedConnections"]
 
 _logger = bounded_logger(__name__)
 _BEARER = "bearer."
@@ -40,7 +41,10 @@ _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53
 _MAX_QUERY_FIELDS = 16
 _RENEWED_AFTER = 0.8
-_LOG_S = 60.0
+_WINDOW_S = 60.0
+"""The window of the lines about refusals: anyone can cause these, and they must not fill a disk."""
+_MAX_LINES = 20
+_MAX_SHOWN_CHARS = 64
 
 
 class Refusal(NamedTuple):
@@ -116,14 +120,8 @@ def _interned(scope: ApiScope) -> ApiScope:
     return scope
 
 
-def _admitted(room: str, participant: Participant, token: VerifiedToken) -> Admitted:
-    life_s = token.expires_at - token.issued_at
-    renew_at = token.issued_at + _RENEWED_AFTER * life_s
-    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
-
-
-def _participant_of(token: VerifiedToken, instance: str, epoch: int) -> Participant:
-    return Participant(
+def _admitted(token: VerifiedToken, room: str, instance: str, epoch: int) -> Admitted:
+    participant = Participant(
         id=ParticipantId(secrets.token_hex(8)),
         identity=Identity(token.issuer, token.name),
         role=token.role,
@@ -134,29 +132,9 @@ def _participant_of(token: VerifiedToken, instance: str, epoch: int) -> Particip
         jti=token.jti,
         issued_at=token.issued_at,
     )
-
-
-class _FullLog:
-    """Logs which limit of connections refuses one; each limit at most once a minute.
-
-    Args:
-        settings: The limits.
-    """
-
-    def __init__(self, settings: ServerSettings) -> None:
-        limits = {
-            "address": settings.max_per_address,
-            "identity": settings.max_per_identity,
-            "room": settings.max_per_room,
-        }
-        self._limits = {name: (most, RateLimiter(1, _LOG_S)) for name, most in limits.items()}
-
-    def warn(self, limit: str, of: str) -> None:
-        """Log that the address, the identity or the room `of` is at its limit."""
-        most, warnings = self._limits[limit]
-        if not warnings.exceeded(monotonic()):
-            text = "connections are refused (429): %s %s is at its limit of %d (--max-per-%s)"
-            _logger.warning(text, limit, of, most, limit)
+    life_s = token.expires_at - token.issued_at
+    renew_at = token.issued_at + _RENEWED_AFTER * life_s
+    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
 
 
 class Admission:
@@ -192,7 +170,9 @@ class Admission:
         """Counts connections by address, and participants by identity and room."""
         self.revocations: Revocations = Revocations()
         """The revoked tokens."""
-        self._full_log = _FullLog(settings)
+        self._full_warnings = {
+            limit: RateLimiter(1, _WINDOW_S) for limit in ("address", "identity", "room")
+        }
         # Two budgets: what needs no token at all must not hide the refused tokens.
         self._refused_tokens = RefusedConnections(monotonic)
         self._refused_otherwise = RefusedConnections(monotonic, logging.INFO)
@@ -229,8 +209,7 @@ class Admission:
         if self.draining:
             raise _Refused(_DRAINING, "draining")
         if self.quotas.is_over_limit(address):
-            self._full_log.warn("address", address)
-            raise _Refused(_ADDRESS_FULL, "address_full")
+            raise self._full(_ADDRESS_FULL, address)
         if not _is_from_trusted_page(headers, self._settings.trusted_origins):
             raise _Refused(_BAD_ORIGIN, "bad_origin")
         request = self._read(path, headers, offered)
@@ -245,22 +224,28 @@ class Admission:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
-        participant = _participant_of(token, request.instance, request.epoch)
-        participant.assesses = request.assesses
-        return replace(
-            _admitted(request.room, participant, token),
-            reads_chunks=request.reads_chunks,
-            reads_parts=request.reads_parts,
-        )
+        admitted = _admitted(token, request.room, request.instance, request.epoch)
+        admitted.participant.assesses = request.assesses
+        return replace(admitted, reads_chunks=request.reads_chunks, reads_parts=request.reads_parts)
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
-            self._full_log.warn("identity", f"{identity.name} (issuer {identity.issuer})")
-            raise _Refused(_IDENTITY_FULL, "identity_full")
+            raise self._full(_IDENTITY_FULL, f"{identity.name} (issuer {identity.issuer})")
         remote = self._remote_count(request.room, identity, request.instance)
         if self.quotas.is_room_full(request.room, remote):
-            self._full_log.warn("room", request.room)
-            raise _Refused(_ROOM_FULL, "room_full")
+            raise self._full(_ROOM_FULL, request.room)
+
+    def _full(self, refusal: Refusal, of: str) -> _Refused:
+        """Make the refusal by a quota, and log that the address, identity or room `of` is at it.
+
+        Each kind of quota is logged once a minute at most.
+        """
+        limit = refusal.limit
+        if not self._full_warnings[limit].exceeded(monotonic()):
+            text = "connections are refused (429): %s %s is at its limit of %d (--max-per-%s)"
+            most = getattr(self._settings, f"max_per_{limit}")
+            _logger.warning(text, limit, of, most, limit)
+        return _Refused(refusal, f"{limit}_full")
 
     def renew(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
         """Verify a token that is to replace a participant's current one.
@@ -277,10 +262,10 @@ class Admission:
                 refused.reason, jwt, f"participant {participant.identity.name}"
             )
             return None
-        newer = _participant_of(token, participant.instance, participant.epoch)
-        if newer.identity != participant.identity or not token.allows_room(room):
+        identity = Identity(token.issuer, token.name)
+        if identity != participant.identity or not token.allows_room(room):
             return None
-        return _admitted(room, newer, token)
+        return _admitted(token, room, participant.instance, participant.epoch)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
         location, _, query_text = path.partition("?")
@@ -296,11 +281,13 @@ class Admission:
         if token is None:
             raise _Refused(_BAD_TOKEN, "no_token", "")
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
+        if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
+            raise _Refused(_BAD_QUERY, "bad_instance")
         reads_chunks = query.get("chunks", [""])[0] == "1"
         reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
         return _Request(
             room=parts[2],
-            instance=_checked_instance(instance),
+            instance=instance,
             epoch=_checked_epoch(query),
             token=token,
             reads_chunks=reads_chunks,
@@ -355,14 +342,69 @@ def _host_of(address: str) -> str | None:
         return None
 
 
-def _checked_instance(instance: str) -> str:
-    if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
-        raise _Refused(_BAD_QUERY, "bad_instance")
-    return instance
-
-
 def _checked_epoch(query: dict[str, list[str]]) -> int:
     text = query.get("epoch", ["1"])[0]
     if not (text.isascii() and text.isdigit() and len(text) <= 16 and 0 < int(text) <= _MAX_EPOCH):
         raise _Refused(_BAD_QUERY, "bad_epoch")
     return int(text)
+
+
+class RefusedConnections:
+    """Logs refused connections: why, with which key id, from where; never the token.
+
+    Anyone who reaches the port can cause these lines. So each reason, key id and address has one a
+    minute, all together have 20, and what is left out is counted in the first line after that
+    minute, or when the server stops.
+
+    Args:
+        now: Returns monotonic seconds.
+        level: The level of its lines.
+    """
+
+    def __init__(self, now: Callable[[], float], level: int = logging.WARNING) -> None:
+        self._now = now
+        self._level = level
+        self._window_ends = float("-inf")
+        self._logged: set[tuple[str, str, str]] = set()
+        self._left_out: Counter[str] = Counter()
+        """By reason, which is one of a closed set."""
+
+    def refused(self, reason: str, token: str, address: str) -> None:
+        """Log one refusal, unless there were too many or the same already.
+
+        Args:
+            reason: Why, as `toolbus_connections_refused_total` names it.
+            token: What was sent; empty for nothing, or if it is not the reason.
+            address: From where, in the form in which connections are counted.
+        """
+        if self._now() >= self._window_ends:
+            self._window_ends = self._now() + _WINDOW_S
+            self._logged.clear()
+            self.log_left_out()
+        # The header is parsed for lines that are written, not for each token of a flood.
+        if len(self._logged) < _MAX_LINES:
+            key = reason, _shown_key_id(token), address[:_MAX_SHOWN_CHARS]
+            if key not in self._logged:
+                self._logged.add(key)
+                _logger.log(self._level, "connection refused: %s (%sfrom %s)", *key)
+                return
+        self._left_out[reason] += 1
+
+    def log_left_out(self) -> None:
+        """Log how many refusals were left out so far, if any were."""
+        if self._left_out:
+            counts = ", ".join(f"{reason} {count}" for reason, count in self._left_out.items())
+            text = "further connections were refused, not logged one by one: %s"
+            _logger.log(self._level, text, counts)
+            self._left_out.clear()
+
+
+def _shown_key_id(token: str) -> str:
+    """Return the key id that a token names, for a line; it may be any text."""
+    if not 0 < len(token) <= MAX_JWT_BYTES:
+        return ""
+    try:
+        key_id = read_header(token).get("kid")
+    except (ValueError, LookupError):
+        return ""
+    return f"kid {key_id[:_MAX_SHOWN_CHARS]!r}, " if isinstance(key_id, str) else ""

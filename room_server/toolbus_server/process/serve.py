@@ -20,7 +20,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
 from toolbus.telemetry.tracing import recorded
-from toolbus_server.access.descriptor_reserve import raise_descriptor_limit
+from toolbus_server.access.connection_limits import raise_descriptor_limit
 from toolbus_server.process.key_reload import KeyFiles, KeyReloader
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings

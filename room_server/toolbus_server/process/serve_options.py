@@ -20,7 +20,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.untrusted_text import one_line
-from toolbus_server.access.trusted_proxies import network_of
+from toolbus_server.access.connection_limits import network_of
 from toolbus_server.process.key_files import check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 

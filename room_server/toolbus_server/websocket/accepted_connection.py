@@ -14,9 +14,12 @@ from websockets.protocol import Protocol
 
 from toolbus.transport.websocket import SLOW_CONSUMER, ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
-from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
-from toolbus_server.access.descriptor_reserve import DescriptorReserve
-from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.connection_limits import (
+    ConnectionQuotas,
+    DescriptorReserve,
+    TrustedProxies,
+    address_of,
+)
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.websocket.handshakes import Handshakes
@@ -42,7 +45,6 @@ class AcceptedConnection(ServerTransport):
     # Slots: with these in its dict it would have too many attributes for a key-sharing dict.
     __slots__ = (
         "_counted",
-        "_counts",
         "_descriptors",
         "_handshakes",
         "_has_started",
@@ -62,7 +64,6 @@ class AcceptedConnection(ServerTransport):
         self,
         *args: Any,
         quotas: ConnectionQuotas,
-        counts: ConnectionCounts,
         proxies: TrustedProxies,
         descriptors: DescriptorReserve,
         memory: UnreadMemory,
@@ -82,7 +83,6 @@ class AcceptedConnection(ServerTransport):
         self._peer = ""
         self.decision: Admitted | Refusal | None = None
         self._quotas = quotas
-        self._counts = counts
         self._counted: list[Hashable] = []
         self.address = ""
         self._request_reader: RequestReader | None = RequestReader()
@@ -217,5 +217,5 @@ class AcceptedConnection(ServerTransport):
     def close_with(self, code: int, reason: str) -> None:
         """Close with a code and a reason; slow consumers are counted."""
         if code == SLOW_CONSUMER and self.is_open:
-            self._counts.slow_consumers += 1
+            self._quotas.slow_consumers += 1
         super().close_with(code, reason)

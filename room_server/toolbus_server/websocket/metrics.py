@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 
 from toolbus.errors import ERRORS
 from toolbus_server.access.admission import Admission
-from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.calls.router import OTHER_CODE
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
@@ -35,21 +34,13 @@ class ServerMetrics(Collector):
 
     Args:
         hub: The rooms and the calls in flight.
-        admission: Counts refused connections.
-        counts: Counts of the connections.
+        admission: Counts refused connections, and those that read too slowly.
         node: The part in a cluster; None for a single server.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        admission: Admission,
-        counts: ConnectionCounts,
-        node: Node | None = None,
-    ) -> None:
+    def __init__(self, hub: Hub, admission: Admission, node: Node | None = None) -> None:
         self._hub = hub
         self._admission = admission
-        self._counts = counts
         self._node = node
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -103,7 +94,7 @@ class ServerMetrics(Collector):
         yield CounterMetricFamily(
             "toolbus_slow_consumers",
             "Connections closed because they did not read.",
-            self._counts.slow_consumers,
+            self._admission.quotas.slow_consumers,
         )
 
 

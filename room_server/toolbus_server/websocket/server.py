@@ -30,10 +30,11 @@ from toolbus.transport.websocket import (
 )
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
-from toolbus_server.access.connection_quotas import ConnectionCounts
-from toolbus_server.access.descriptor_reserve import DescriptorReserve
-from toolbus_server.access.join_rate_limiter import JoinRateLimiter
-from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.connection_limits import (
+    DescriptorReserve,
+    JoinRateLimiter,
+    TrustedProxies,
+)
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration
@@ -185,7 +186,7 @@ class RoomServer:
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""
-        counts, loop = ConnectionCounts(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._join_rate_limiter = JoinRateLimiter(loop)
         proxies = TrustedProxies(self._settings.trusted_proxies)
         # TLS begins there, so that half-open connections are counted.
@@ -193,13 +194,12 @@ class RoomServer:
         self._make_connection = partial(
             AcceptedConnection,
             quotas=self.admission.quotas,
-            counts=counts,
             proxies=proxies,
             descriptors=DescriptorReserve(self.admission.refused, time.monotonic),
             memory=UnreadMemory(loop, self._settings.max_waiting_bytes),
             handshakes=self._handshakes,
         )
-        make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
+        make_metrics = partial(_make_metrics, self.hub, self.admission, self.node)
         self._endpoints = HttpEndpoints(
             self.admission, make_metrics if self._settings.metrics else None, self.node
         )
@@ -373,13 +373,11 @@ def _node_of(settings: ServerSettings, hub: Hub, actions: AdminActions) -> Node 
     return Node(hub, pool, actions, settings.node, settings.node_family)
 
 
-def _make_metrics(
-    hub: Hub, admission: Admission, counts: ConnectionCounts, node: Node | None
-) -> ServerMetrics:
+def _make_metrics(hub: Hub, admission: Admission, node: Node | None) -> ServerMetrics:
     # Loading prometheus_client takes long, and not every server is scraped.
     from toolbus_server.websocket.metrics import ServerMetrics
 
-    return ServerMetrics(hub, admission, counts, node)
+    return ServerMetrics(hub, admission, node)
 
 
 def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:

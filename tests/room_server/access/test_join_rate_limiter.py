@@ -12,8 +12,8 @@ import pytest
 from support.clients.raw_client import RawClient, bearer, raw_connection, upgrade_request
 from support.parts.virtual_clock import on_virtual_clock
 from support.rooms.unharmed_server import no_logged_errors
-from toolbus_server.access import join_rate_limiter as turnstile
-from toolbus_server.access.join_rate_limiter import (
+from toolbus_server.access import connection_limits as turnstile
+from toolbus_server.access.connection_limits import (
     INTERVAL_S,
     MAX_WAITING,
     PER_INTERVAL,

@@ -10,8 +10,7 @@ from websockets.datastructures import Headers
 
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken
 from toolbus_server import RoomServer, ServerSettings
-from toolbus_server.access.admission import Admission, Admitted
-from toolbus_server.access.refused_connections import RefusedConnections
+from toolbus_server.access.admission import Admission, Admitted, RefusedConnections
 
 KEY = Key.generate(kid="k1", iss="toolbus")
 NOW = 1_800_000_000.0

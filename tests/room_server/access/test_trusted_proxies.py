@@ -14,7 +14,7 @@ from support.processes.command_line import CommandLine
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
 from toolbus_server import ServerSettings
-from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.connection_limits import TrustedProxies
 from toolbus_server.testing import TestServer, running_server
 
 LOOPBACK = ("127.0.0.1/32",)

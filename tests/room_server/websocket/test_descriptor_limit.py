@@ -12,7 +12,7 @@ from pathlib import Path
 from support.clients.raw_client import RawClient
 from support.processes.command_line import CommandLine, Running
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient, Toolkit, tool
-from toolbus_server.access.descriptor_reserve import RESERVED_DESCRIPTORS
+from toolbus_server.access.connection_limits import RESERVED_DESCRIPTORS
 
 HARD_LIMIT = 96
 START = f"""

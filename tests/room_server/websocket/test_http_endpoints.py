@@ -29,7 +29,7 @@ from toolbus import ApiScope, KeyRing, RoomException, Toolkit, tool
 from toolbus.errors import ERRORS
 from toolbus.wire import Call, Failed, Register, Result, pack_body
 from toolbus_server import ServerSettings
-from toolbus_server.access.connection_quotas import address_of
+from toolbus_server.access.connection_limits import address_of
 from toolbus_server.testing import TestServer, running_server
 
 PATHS = ("/healthz", "/readyz", "/metrics")

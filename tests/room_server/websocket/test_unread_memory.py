@@ -87,7 +87,7 @@ async def test_idle_readers_have_a_limit_together_and_another_gets_every_message
         closed = [port for _, port in idle if not port.is_open]
         assert closed
         assert all(port.is_open for _, port in reading)
-        assert reading[0][1]._counts.slow_consumers == len(closed)
+        assert reading[0][1]._quotas.slow_consumers == len(closed)
 
 
 @pytest.mark.parametrize("of", ["identity", "server"])
