@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from toolbus.errors import NotFound, PermissionDenied
 from toolbus_server.calls.call_state import Connection, RoutedRoom
+from toolbus_server.registry.call_checks import bad_option, read_option
 from toolbus_server.registry.models import Participant, RegisteredToolkit
-from toolbus_server.registry.request_options import bad_option, read_option
 
 __all__ = [
     "Callers",

@@ -74,17 +74,15 @@ from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, 
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import (
+    STREAM_OPTION_TYPES,
     affinity_of,
+    bad_option,
     check_grant,
+    check_options,
+    check_patterns,
     check_pin,
 )
 from toolbus_server.registry.models import Participant, RegisteredToolkit
-from toolbus_server.registry.request_options import (
-    STREAM_OPTION_TYPES,
-    bad_option,
-    check_options,
-    check_patterns,
-)
 
 __all__ = [
     "FRAME_HANDLERS",

@@ -31,7 +31,7 @@ from toolbus.wire.flow_control import (
 )
 from toolbus_server.calls.call_state import CallStreams, Connection, InFlightCall, StreamDirection
 from toolbus_server.limits import Limits
-from toolbus_server.registry.request_options import bad_option
+from toolbus_server.registry.call_checks import bad_option
 
 __all__ = ["FLOOR_BYTES", "READER_BUDGET_BYTES", "StreamRelay", "is_stream"]
 

@@ -10,9 +10,8 @@ from toolbus.wire import AssessDispatch, Dispatch, unpack_body
 from toolbus_server.calls.call_state import Connection, RoutedRoom
 from toolbus_server.calls.principal import CallContext
 from toolbus_server.cluster.peer import Peer, RelayedCall
-from toolbus_server.registry.call_checks import check_pin
+from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit
-from toolbus_server.registry.request_options import STREAM_OPTION_TYPES
 from toolbus_server.rooms.hub import Hub
 
 __all__ = ["InboundCalls"]

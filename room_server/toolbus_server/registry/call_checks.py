@@ -1,18 +1,137 @@
-"""What a call has to pass before it reaches a host: grants, the principal's grants, pin, affinity.
+"""What a request has to pass: its options, grants, the principal's grants, pin and affinity.
 
-Pure: each check raises the error that the caller gets.
+Pure: each check raises the error that the caller gets. A cursor is text that only the server has to
+understand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
-from toolbus.wire import ToolManifest
+from toolbus.errors import DefinitionChanged, InvalidArguments, NoHost, NotFound, PermissionDenied
+from toolbus.permissions.plain import MAX_MATCHES, MAX_MATCHES_BYTES
+from toolbus.wire import BadBody, ToolManifest, pack_body, unpack_body
 from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
-from toolbus_server.registry.request_options import bad_option
 
-__all__ = ["affinity_of", "check_grant", "check_pin", "check_principal", "no_host_error"]
+__all__ = [
+    "CALL_OPTION_TYPES",
+    "MAX_PAGE",
+    "MAX_PAGE_BYTES",
+    "STREAM_OPTION_TYPES",
+    "affinity_of",
+    "bad_option",
+    "check_grant",
+    "check_options",
+    "check_patterns",
+    "check_pin",
+    "check_principal",
+    "cursor_text",
+    "no_host_error",
+    "page_limit",
+    "read_cursor",
+    "read_option",
+]
+
+MAX_PAGE = 100
+"""The maximum number of items in one page of a list."""
+MAX_PAGE_BYTES = 256 * 1024
+"""A page with more bytes than this gets no further item."""
+STREAM_OPTION_TYPES: Mapping[str, type] = {
+    "credit_chunks": int,
+    "credit_bytes": int,
+    "idle_ms": int,
+    "input": bool,
+    "progress": bool,
+}
+"""Options of a call that concern its streams."""
+CALL_OPTION_TYPES: Mapping[str, type] = {
+    "participant": str,
+    "parent": int,
+    "forward": bool,
+    "on_behalf_of": str,
+    "pin": str,
+    "attempt": int,
+    "caller_context": bytes,
+    "affinity": str,
+    **STREAM_OPTION_TYPES,
+}
+"""Options of a call, with the types of their values."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
+    for name, value in options.items():
+        expected = CALL_OPTION_TYPES.get(name)
+        if expected is not None and type(value) is not expected:
+            raise bad_option(name, f"must be {expected.__name__}")
+
+
+def check_patterns(patterns: Sequence[Any]) -> None:
+    """Refuse patterns of an `Assess` beyond its limits. Raises InvalidArguments."""
+    if not all(type(pattern) is str and pattern for pattern in patterns):
+        raise bad_option("patterns", "must be texts that are not empty")
+    size = sum(len(pattern.encode()) for pattern in patterns)
+    if len(patterns) > MAX_MATCHES or size > MAX_MATCHES_BYTES:
+        raise bad_option(
+            "patterns", f"must be at most {MAX_MATCHES}, of {MAX_MATCHES_BYTES} bytes in all"
+        )
+
+
+def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:
+    """Make the error for an invalid option.
+
+    Args:
+        name: The path of the option.
+        message: The rule, beginning with "must", or the fault.
+        more: Further fields of the error's details.
+    """
+    details = {"path": f"/{name}", "message": message, **more}
+    return InvalidArguments(f"{name} {message}", details=details)
+
+
+def read_option(options: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return an option, or None if it is missing. Raises InvalidArguments for another type."""
+    value = options.get(name)
+    if value is not None and type(value) is not kind:
+        raise bad_option(name, f"must be {kind.__name__}")
+    return value
+
+
+def page_limit(options: dict[str, Any], most: int = MAX_PAGE) -> int:
+    """Return how many items a page may have, as `limit` asks. Raises InvalidArguments."""
+    limit = read_option(options, "limit", int)
+    return most if limit is None else max(1, min(int(limit), most))
+
+
+def cursor_text(position: Sequence[Any]) -> str:
+    """Encode the position at which a page ended."""
+    return base64.urlsafe_b64encode(pack_body(list(position))).decode()
+
+
+def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> tuple[Any, ...] | None:
+    """Return the position after which the next page begins, None for the first page.
+
+    Args:
+        options: The options of the request.
+        kinds: The types of the parts of a position.
+
+    Raises:
+        InvalidArguments: It was not made by `cursor_text`.
+    """
+    text = read_option(options, "cursor", str)
+    if text is None:
+        return None
+    try:
+        position = unpack_body(base64.urlsafe_b64decode(text))
+    except (binascii.Error, ValueError, BadBody) as error:
+        raise bad_option("cursor", "was not made by this server") from error
+    if type(position) is not list or [type(part) for part in position] != list(kinds):
+        raise bad_option("cursor", "was not made by this server")
+    return tuple(position)
+
 
 _MAX_AFFINITY_CHARS = 128
 _NO_HOST_RETRY_S = 0.2

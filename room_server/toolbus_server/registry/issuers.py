@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from toolbus_server.registry.call_checks import bad_option
 from toolbus_server.registry.models import NO_ALIAS, Identity, Participant, name_between
-from toolbus_server.registry.request_options import bad_option
 
 __all__ = ["Issuers"]
 

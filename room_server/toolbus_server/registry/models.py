@@ -5,20 +5,23 @@ Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
+from random import Random
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
-from toolbus_server.registry.host_choice import HostChoice
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
+    "AFFINITY_SLOTS",
     "NO_ALIAS",
     "Generation",
+    "HostChoice",
     "Identity",
     "Participant",
     "RegisteredToolkit",
@@ -29,6 +32,8 @@ __all__ = [
     "searchable_texts",
 ]
 
+AFFINITY_SLOTS = 16_384
+"""How many groups the affinity keys of one toolkit form; the keys of a group have one host."""
 NO_ALIAS = "?"
 """Shown for an issuer that has no alias beside others; no request can name it."""
 _MAX_CACHED_RIGHTS = 4_096
@@ -185,6 +190,49 @@ class Participant:
         return known
 
 
+class HostChoice:
+    """The choice among the hosts of one generation: by load, or the same for each affinity key.
+
+    When the set changes, another one replaces it. The cost of a call does not grow with the number
+    of hosts.
+
+    Args:
+        hosts: The hosts; at least one. Those at draining nodes are the last choice.
+    """
+
+    __slots__ = ("_by_slot", "_hosts", "_near")
+
+    def __init__(self, hosts: Sequence[Participant]) -> None:
+        self._hosts = [host for host in hosts if not host.node_is_draining] or list(hosts)
+        self._near = [host for host in self._hosts if not host.is_remote] or self._hosts
+        self._by_slot: dict[int, Participant] = {}
+
+    def by_load(self, random: Random) -> Participant:
+        """Choose, of two hosts drawn at random, the one with fewer calls; at this node if any."""
+        near = self._near
+        if len(near) == 1:
+            return near[0]
+        first, second = random.sample(near, 2)
+        return first if first.in_flight <= second.in_flight else second
+
+    def by_affinity(self, key: str) -> Participant:
+        """Choose the host of an affinity key: the same one at every node, while the set lasts."""
+        slot = int.from_bytes(blake2b(key.encode(), digest_size=2).digest()) % AFFINITY_SLOTS
+        host = self._by_slot.get(slot)
+        if host is None:
+            host = max(self._hosts, key=lambda candidate: _weight(slot, candidate.instance))
+            self._by_slot[slot] = host
+        return host
+
+
+def _weight(slot: int, instance: str) -> bytes:
+    """Weigh a host for a slot: the host with the highest weight gets its calls.
+
+    When a host leaves, only its own slots move (rendezvous hashing, Thaler and Ravishankar 1998).
+    """
+    return blake2b(f"{instance}\0{slot}".encode(), digest_size=8).digest()
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Generation:
     """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
@@ -199,10 +247,10 @@ class Generation:
     """It precedes all generations below this number; its own number if it superseded all others."""
     last_call_at: float | None = None
     """When a call last went to it, by the event loop's clock."""
-    _choice: HostChoice[Participant] | None = None
+    _choice: HostChoice | None = None
 
     @property
-    def choice(self) -> HostChoice[Participant]:
+    def choice(self) -> HostChoice:
         """The choice among its hosts, of which there is at least one."""
         if self._choice is None:
             self._choice = HostChoice(self.hosts)

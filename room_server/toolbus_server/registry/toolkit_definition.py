@@ -33,8 +33,12 @@ from toolbus.wire import (
 )
 from toolbus.wire.body_steps import Steps, ValueCount, run_steps, unpack_steps
 from toolbus.wire.manifest import TOOL_JSON, checked_fields
-from toolbus_server.registry.canonical_json import write_canonical
-from toolbus_server.registry.packed_manifest import join_manifest, set_aside, split_manifest
+from toolbus_server.registry.packed_manifest import (
+    join_manifest,
+    set_aside,
+    split_manifest,
+    write_canonical,
+)
 
 __all__ = [
     "Definition",

@@ -14,13 +14,13 @@ from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin
 from toolbus_server.access.revocations import Revocations, is_issued_before
 from toolbus_server.calls.call_state import Connection
-from toolbus_server.registry.models import Identity, Participant
-from toolbus_server.registry.request_options import (
+from toolbus_server.registry.call_checks import (
     bad_option,
     cursor_text,
     page_limit,
     read_cursor,
 )
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
 __all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]

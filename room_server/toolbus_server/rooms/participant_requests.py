@@ -32,8 +32,7 @@ from toolbus.wire import (
 )
 from toolbus.wire.body_steps import ValueCount, run_steps, unpack_steps
 from toolbus_server.calls.router import Connection, RoutedRoom
-from toolbus_server.registry.models import Identity, Participant
-from toolbus_server.registry.request_options import (
+from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
     bad_option,
     cursor_text,
@@ -41,6 +40,7 @@ from toolbus_server.registry.request_options import (
     read_cursor,
     read_option,
 )
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.event_feed import EventFeeds, participant_summary
 from toolbus_server.rooms.walks import Walk
 

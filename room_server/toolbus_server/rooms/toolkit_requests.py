@@ -34,7 +34,15 @@ from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.forwarding import callers_behind, readers_of, resolve_for
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
-from toolbus_server.registry.call_checks import no_host_error
+from toolbus_server.registry.call_checks import (
+    MAX_PAGE_BYTES,
+    bad_option,
+    cursor_text,
+    no_host_error,
+    page_limit,
+    read_cursor,
+    read_option,
+)
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
@@ -44,14 +52,6 @@ from toolbus_server.registry.models import (
     searchable_texts,
 )
 from toolbus_server.registry.packed_manifest import toolkit_name_of
-from toolbus_server.registry.request_options import (
-    MAX_PAGE_BYTES,
-    bad_option,
-    cursor_text,
-    page_limit,
-    read_cursor,
-    read_option,
-)
 from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import Definition, definition_steps, read_definition
 from toolbus_server.rooms.event_feed import EventFeeds, toolkit_summary

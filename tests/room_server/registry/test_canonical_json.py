@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolbus.wire import pack_body, unpack_body
 from toolbus.wire.body_steps import run_steps
-from toolbus_server.registry.canonical_json import write_canonical
+from toolbus_server.registry.packed_manifest import write_canonical
 from toolbus_server.registry.toolkit_definition import read_definition
 
 # Names are sorted by units of 16 bits, of which U+1F600 has two, so it comes before U+FFEE.

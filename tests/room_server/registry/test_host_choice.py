@@ -7,22 +7,22 @@ from collections import Counter
 import pytest
 
 from support.parts.models import participant
-from toolbus_server.registry import host_choice
-from toolbus_server.registry.host_choice import HostChoice
+from toolbus_server.registry import models
+from toolbus_server.registry.models import HostChoice
 
 HOSTS = [participant("host", str(number)) for number in range(100)]
 
 
 def test_each_group_of_affinity_keys_weighs_the_hosts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """CALL-23."""
-    weigh, weighed = host_choice._weight, list[str]()
+    weigh, weighed = models._weight, list[str]()
 
     def counted(slot: int, instance: str) -> bytes:
         weighed.append(instance)
         return weigh(slot, instance)
 
-    monkeypatch.setattr(host_choice, "_weight", counted)
-    monkeypatch.setattr(host_choice, "AFFINITY_SLOTS", 8)
+    monkeypatch.setattr(models, "_weight", counted)
+    monkeypatch.setattr(models, "AFFINITY_SLOTS", 8)
     choice = HostChoice(HOSTS)
     for number in range(1_000):
         choice.by_affinity(f"customer-{number}")

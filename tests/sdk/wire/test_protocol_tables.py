@@ -25,7 +25,7 @@ from toolbus.wire import (
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, PROTOCOL_VERSION
 from toolbus.wire.manifest import ToolkitManifest, ToolManifest
 from toolbus_server.limits import Limits
-from toolbus_server.registry.request_options import CALL_OPTION_TYPES
+from toolbus_server.registry.call_checks import CALL_OPTION_TYPES
 
 _TEXT = (Path(__file__).parents[3] / "sdk/toolbus/wire/PROTOCOL.md").read_text(encoding="utf-8")
 _TYPE_NAMES = {
