@@ -174,6 +174,11 @@ class RoutedRoom:
     delegated: dict[Identity, dict[InFlightCall, None]] = field(default_factory=dict, repr=False)
     """The calls in flight, of callers at this node, for principals: by the identity of these."""
 
+    def publish_change(self, participant: Participant) -> None:
+        """Publish to other nodes, if there are any, that a participant of this one changed."""
+        if self.replication is not None:
+            self.replication.participant_changed(participant)
+
 
 class InFlightCall(Struct, eq=False):
     """One call in flight; also the ticket that records whether its dispatch was written."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import ceil, inf
 from time import time_ns
 from typing import Any, TypeAlias
@@ -34,6 +35,7 @@ from toolbus.errors import (
 from toolbus.permissions.assessment import assessment_of_flags
 from toolbus.permissions.plain import MAX_ASSESS_S, assessment_to_plain
 from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
+from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
     Assess,
     AssessDispatch,
@@ -54,22 +56,21 @@ from toolbus.wire import (
     pack_body,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
-from toolbus_server.calls.delegated_calls import DelegatedCalls
-from toolbus_server.calls.forwarding import (
-    callers_behind,
-    check_forwarders,
-    resolve_for,
-)
-from toolbus_server.calls.gradual_ends import GradualEnds
-from toolbus_server.calls.principal import (
+from toolbus_server.calls.delegation import (
     ROOT_CONTEXT,
     CallContext,
+    DelegatedCalls,
+    GradualEnds,
     builders_of,
     call_context,
     check_authority,
     complete_refusal,
 )
-from toolbus_server.calls.replies import forward_error, forward_late, undelivered_error
+from toolbus_server.calls.forwarding import (
+    callers_behind,
+    check_forwarders,
+    resolve_for,
+)
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -86,6 +87,7 @@ from toolbus_server.registry.models import Participant, RegisteredToolkit
 
 __all__ = [
     "FRAME_HANDLERS",
+    "MAX_WAITING_REPLY_BYTES",
     "OTHER_CODE",
     "Connection",
     "FrameHandler",
@@ -472,8 +474,10 @@ class Router:
             caller, data = call.caller, encode(Result(call.request_id, reply.body))
             if not caller.port.is_behind:
                 caller.port.send_message(data)
-            elif not forward_late(caller, data):
-                self._fail(call, undelivered_error())
+            elif not _forward_late(caller, data):
+                message = "too many bytes of results wait for you to read: this one is lost"
+                lost = Overloaded(f"the tool ran, but {message}", executed="yes", retryable=False)
+                self._fail(call, lost)
                 return
             if call.patterns is None:
                 self.succeeded += 1
@@ -569,7 +573,7 @@ class Router:
         self._end(call)
         if call.span is not None:  # before the reply, as in `answer`
             call.span.end(error)
-        forward_error(call, error)
+        _forward_error(call, error)
         if call.monitor is not None:
             call.monitor.call_ended(call, error)
 
@@ -659,3 +663,36 @@ FRAME_HANDLERS: Mapping[type[Any], FrameHandler] = {
     Progress: lambda router, connection, frame: router.streams.progress(connection, frame),
 }
 """By the type of the frame."""
+
+
+MAX_WAITING_REPLY_BYTES = 16 * 1024 * 1024
+"""Bytes of hosts' replies that may wait for one caller (PROTOCOL.md, CALL-28)."""
+_SMALL_BYTES = 1024
+"""An error of this size is sent in any case: `max_calls` of them are 4 MiB."""
+_MESSAGE_CHARS = 200
+
+
+def _forward_late(caller: Connection, data: bytes) -> bool:
+    """Queue a packed reply for a caller that is behind; return False if too much waits."""
+    size = len(data)
+    if caller.waiting_reply_bytes + size > MAX_WAITING_REPLY_BYTES:
+        return False
+    caller.waiting_reply_bytes += size
+    done = partial(_release, caller, size)
+    caller.port.send_bounded(data, NotifyingTicket(done, on_dropped=done))
+    return True
+
+
+def _release(caller: Connection, size: int) -> None:
+    caller.waiting_reply_bytes -= size
+
+
+def _forward_error(call: InFlightCall, error: RoomException) -> None:
+    """Send a caller the error of its call, without details if there is no room for them."""
+    caller = call.caller
+    data = encode(failed(call.request_id, error))
+    if len(data) <= _SMALL_BYTES or not caller.port.is_behind:
+        caller.port.send_message(data)
+    elif not _forward_late(caller, data):
+        error.details, error.message = {}, error.message[:_MESSAGE_CHARS]
+        caller.port.send_message(encode(failed(call.request_id, error)))

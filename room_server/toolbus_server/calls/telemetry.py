@@ -30,9 +30,6 @@ from toolbus_server.registry.room_state import RoomState
 __all__ = ["CallSpan", "ServerTelemetry"]
 
 
-_MAX_CACHED_ATTRIBUTES = 1_024
-
-
 class ServerTelemetry:
     """Records the calls of one server.
 
@@ -95,12 +92,14 @@ class ServerTelemetry:
             return
         registered = _is_registered(room.state, caller, request)
         attributes = call_attributes(room=room.state.name, caller=caller.full_name)
+        if room.replication is not None:
+            attributes |= {NODE: room.replication.node}
         span = self._tracing.start_server(
             recorded_method(f"{request.toolkit}.{request.tool}", registered=registered),
             request.call_id,
             received=received,
             trusted=caller.scope.trace,
-            attributes=attributes | _own_node(room),
+            attributes=attributes,
         )
         if span is not None:
             span.end(error)
@@ -131,7 +130,7 @@ def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:
     )
 
 
-@lru_cache(maxsize=_MAX_CACHED_ATTRIBUTES)
+@lru_cache(maxsize=1_024)
 def _attributes(  # noqa: PLR0913 - a parameter for each attribute
     room: str,
     caller: str,
@@ -146,7 +145,3 @@ def _attributes(  # noqa: PLR0913 - a parameter for each attribute
     nodes = {NODE: node, CALLER_NODE: caller_node, HOST_NODE: host_node}
     present = {key: name for key, name in nodes.items() if name is not None}
     return SharedAttributes(attributes | present)
-
-
-def _own_node(room: RoutedRoom) -> dict[str, str]:
-    return {} if room.replication is None else {NODE: room.replication.node}

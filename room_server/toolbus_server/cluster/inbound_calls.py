@@ -8,7 +8,7 @@ from typing import Any
 from toolbus.errors import NoHost, Unavailable
 from toolbus.wire import AssessDispatch, Dispatch, unpack_body
 from toolbus_server.calls.call_state import Connection, RoutedRoom
-from toolbus_server.calls.principal import CallContext
+from toolbus_server.calls.delegation import CallContext
 from toolbus_server.cluster.peer import Peer, RelayedCall
 from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit

@@ -11,7 +11,7 @@ import pytest
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus.errors import ToolFailed
 from toolbus.wire import Cancel, Dispatch, Failed, RequestId, Result, failed
-from toolbus_server.calls.gradual_ends import MAX_ENDS_PER_ITERATION
+from toolbus_server.calls.delegation import MAX_ENDS_PER_ITERATION
 
 DEADLINE_S = 5
 ENDLESS: dict[str, Any] = {"ms": None, "credit_chunks": 9, "credit_bytes": 9_000}

@@ -8,7 +8,7 @@ import pytest
 
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus.wire import Cancel, Failed, Result
-from toolbus_server.calls.gradual_ends import MAX_ENDS_PER_ITERATION
+from toolbus_server.calls.delegation import MAX_ENDS_PER_ITERATION
 from toolbus_server.calls.router import Connection
 
 CALLERS, CALLS = 3, 1_000

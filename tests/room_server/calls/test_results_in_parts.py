@@ -8,7 +8,7 @@ from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus.errors import ToolFailed
 from toolbus.wire import Cancel, Credit, Failed, RequestId, Result, StreamChunk, failed, pack_body
 from toolbus_server.calls.call_state import Connection
-from toolbus_server.calls.replies import MAX_WAITING_REPLY_BYTES
+from toolbus_server.calls.router import MAX_WAITING_REPLY_BYTES
 from toolbus_server.limits import Limits
 
 ASKS = pack_body([5, b""])

@@ -1,11 +1,17 @@
-"""The principal, depth and deadline of a call, from the server's own tables; nested refusals.
+"""For whom calls are made, from the server's own tables, and the end of those that lose that right.
 
 Nothing that a frame claims is trusted: a parent call must be in flight on the caller's connection.
+A call loses its authority with that of the call around it, or of its principal. One call may be the
+outermost of thousands, so calls end in steps. A call that waits for its end takes no part in any
+check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
@@ -22,8 +28,11 @@ from toolbus_server.registry.models import (
 )
 
 __all__ = [
+    "MAX_ENDS_PER_ITERATION",
     "ROOT_CONTEXT",
     "CallContext",
+    "DelegatedCalls",
+    "GradualEnds",
     "authorities",
     "builders_of",
     "call_context",
@@ -188,3 +197,131 @@ def complete_refusal(
     toolkit = room.state.resolve(caller.participant, request.toolkit, owner)
     if toolkit.is_visible_to(informed) and informed.rights.may_read(toolkit.name, request.tool):
         error.details["tool"] = f"{toolkit.name}.{request.tool}"
+
+
+MAX_ENDS_PER_ITERATION = 128
+"""Calls that end in one event-loop iteration, 1 to 2 ms; the next ones end in the next."""
+
+
+class GradualEnds:
+    """Ends many calls in steps, so that the calls of others are served between two of them.
+
+    A connection that closes, or a call that others are nested in, may end thousands of calls. One
+    that waits for its end may still end in another way, as by its deadline. `executed` is decided
+    when it ends: what its host is sent meanwhile counts.
+
+    This is not a job of the scheduler of `rooms`: there it would take turns with the events and
+    walks of all participants, and a caller would learn only after them that its host is lost.
+
+    Args:
+        loop: Runs the ends that do not fit into one iteration.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[InFlightCall, Callable[[InFlightCall], None]]] = deque()
+        self._is_running = False
+
+    def add(self, calls: Iterable[InFlightCall], end: Callable[[InFlightCall], None]) -> None:
+        """End calls with `end`, after those that were added before; the first ones at once."""
+        self._waiting.extend((call, end) for call in calls)
+        if not self._is_running:
+            self._run()
+
+    def _run(self) -> None:
+        self._is_running = True
+        try:
+            for _ in range(MAX_ENDS_PER_ITERATION):
+                if not self._waiting:
+                    break
+                call, end = self._waiting.popleft()
+                if not call.ended:
+                    end(call)
+        finally:  # one that fails with a bug keeps no other from its end
+            if self._waiting:
+                self._loop.call_soon(self._run)
+            else:
+                self._is_running = False
+
+
+_PARENT_ENDED = "the call that this one was nested in has ended"
+_PRINCIPAL_LOST = "the participant that the call was made for has left, or lost the grant for it"
+_AGENT_LOST = "the caller lost the grant to act for the participant (agents.act_for)"
+
+
+class DelegatedCalls:
+    """The calls in flight that are nested in others, or made for a principal.
+
+    Args:
+        ends: Ends them in steps.
+        cancel: Ends a call at its host and, with this message, at its caller.
+    """
+
+    def __init__(self, ends: GradualEnds, cancel: Callable[[str, InFlightCall], None]) -> None:
+        self._ends = ends
+        self._cancel = cancel
+
+    def add(self, call: InFlightCall, delegation: Delegation) -> None:
+        """List a call that was dispatched for a principal, until `remove`."""
+        assert call.principal is not None, "a listed call has a principal"
+        delegation.room.delegated.setdefault(call.principal.identity, {})[call] = None
+        parent = delegation.parent
+        if parent is not None:
+            if parent.nested is None:
+                parent.nested = {}
+            parent.nested[call] = None
+
+    def remove(self, call: InFlightCall, delegation: Delegation) -> None:
+        """Remove a listed call that has ended."""
+        assert call.principal is not None, "a listed call has a principal"
+        identity, delegated = call.principal.identity, delegation.room.delegated
+        del delegated[identity][call]
+        if not delegated[identity]:
+            del delegated[identity]
+        if delegation.parent is not None and delegation.parent.nested is not None:
+            del delegation.parent.nested[call]
+
+    def end_nested(self, calls: Iterable[InFlightCall]) -> None:
+        """End the calls within one that has ended, and those within them."""
+        self._end(calls, _PARENT_ENDED)
+
+    def check_principal(self, room: RoutedRoom, participant: Participant) -> None:
+        """End the calls that are made for a participant and that it may not make any more.
+
+        To be called after it left its room, or got other grants.
+        """
+        calls = room.delegated.get(participant.identity)
+        if calls is not None:
+            self._end(_unauthorized(room, calls), _PRINCIPAL_LOST)
+
+    def check_agent(self, caller: Connection) -> None:
+        """End the calls of a caller for those that a newer token does not let it act for."""
+        agent = caller.participant
+        lost = [
+            call
+            for call in caller.calls.values()
+            if call.is_named and call.hops == 1 and call.principal and call.delegation
+            if not call.delegation.room.state.issuers.may_act_for(agent, call.principal.identity)
+        ]
+        self._end(lost, _AGENT_LOST)
+
+    def _end(self, calls: Iterable[InFlightCall], message: str) -> None:
+        self._ends.add(calls, partial(self._cancel, message))
+
+
+def _unauthorized(room: RoutedRoom, calls: Iterable[InFlightCall]) -> list[InFlightCall]:
+    """Choose the calls without authority; each tool is checked once for each principal."""
+    known: dict[tuple[int, int, int], bool] = {}
+    lost = []
+    for call in calls:
+        key = (call.is_named or id(call.principal), id(call.definition), id(call.tool))
+        is_authorized = known.get(key)
+        if is_authorized is None:
+            assert call.principal is not None, "a listed call has a principal"
+            present = authorities(room, call.principal, is_named=call.is_named)
+            toolkit, tool = call.definition.name, call.tool.name
+            is_authorized = bool(present) and all(who.may_call(toolkit, tool) for who in present)
+            known[key] = is_authorized
+        if not is_authorized:
+            lost.append(call)
+    return lost
