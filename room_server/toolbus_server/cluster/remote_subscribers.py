@@ -17,7 +17,7 @@ from toolbus_server.registry.models import (
     read_name_between,
 )
 from toolbus_server.rooms.hub import OpenRoom
-from toolbus_server.rooms.walks import Ended, Lane
+from toolbus_server.rooms.scheduling import Ended, Lane
 
 __all__ = ["RemoteSubscribers", "SubscriberChannel"]
 

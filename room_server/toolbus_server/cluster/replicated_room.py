@@ -39,7 +39,7 @@ from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
-from toolbus_server.rooms.walks import Ended, Lane
+from toolbus_server.rooms.scheduling import Ended, Lane
 
 __all__ = ["ReplicatedRoom", "RoomOwner"]
 

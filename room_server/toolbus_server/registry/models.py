@@ -5,7 +5,7 @@ Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.untrusted_text import one_line
-from toolbus.wire import ParticipantId, ToolManifest, pack_body
+from toolbus.wire import ParticipantId, pack_body
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "name_between",
     "pack_builders",
     "read_name_between",
-    "searchable_texts",
 ]
 
 AFFINITY_SLOTS = 16_384
@@ -328,12 +327,3 @@ class RegisteredToolkit:
             return False
         name = name_between(participant.identity, self.owner.issuer)
         return "*" in shared or f"name:{name}" in shared or f"role:{participant.role}" in shared
-
-
-def searchable_texts(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -> list[str]:
-    """Collect the names, titles and descriptions to search, of a toolkit and these tools."""
-    manifest = toolkit.serving.definition.manifest
-    texts = [manifest.name, manifest.title, manifest.description]
-    for tool in tools:
-        texts += (tool.name, tool.title, tool.description)
-    return texts

@@ -45,6 +45,7 @@ __all__ = [
     "LazyDefinition",
     "definition_steps",
     "read_definition",
+    "searchable_texts",
 ]
 
 MAX_HEAD_BYTES = 512 * 1024
@@ -341,11 +342,16 @@ def _read_tools(
     return tools, packed_tools
 
 
-def _search_text(manifest: ToolkitManifest) -> str:
+def searchable_texts(manifest: ToolkitManifest, tools: Iterable[ToolManifest]) -> list[str]:
+    """Collect the names, titles and descriptions to search, of a toolkit and these tools."""
     texts = [manifest.name, manifest.title, manifest.description]
-    for tool in manifest.tools:
+    for tool in tools:
         texts += (tool.name, tool.title, tool.description)
-    return "\n".join(texts).casefold()
+    return texts
+
+
+def _search_text(manifest: ToolkitManifest) -> str:
+    return "\n".join(searchable_texts(manifest, manifest.tools)).casefold()
 
 
 def _manifest_error(path: str, message: str) -> InvalidArguments:

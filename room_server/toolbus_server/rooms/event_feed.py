@@ -26,9 +26,13 @@ from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import Listing, Steps
-from toolbus_server.rooms.fair_scheduler import FairScheduler, pack_once
-from toolbus_server.rooms.room_changes import ChangeBatch, RoomChanges
-from toolbus_server.rooms.serving_notices import ServingNotices, definition_summary
+from toolbus_server.rooms.room_changes import (
+    ChangeBatch,
+    RoomChanges,
+    ServingNotices,
+    definition_summary,
+)
+from toolbus_server.rooms.scheduling import FairScheduler, pack_once
 
 __all__ = [
     "EventFeed",
@@ -97,21 +101,10 @@ def _participant_event(participant: Participant) -> dict[str, Any]:
     return summary if participant.is_present else summary | {"attributes": {}}
 
 
-def _toolkit_event(
-    toolkit: RegisteredToolkit, listing: Listing, issuers: Issuers
-) -> dict[str, Any]:
-    return toolkit_summary(toolkit, Listing(listing.tools[:_MAX_TOOLS], listing.reserve), issuers)
-
-
 def _removed_toolkit_event(toolkit: RegisteredToolkit, issuers: Issuers) -> dict[str, Any]:
     # Its last definition, and whether it still exists for others, may be hidden from the receiver.
     hidden = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
     return toolkit_summary(toolkit, Listing((), ()), issuers) | hidden
-
-
-def _encode_event(number: int, name: str, data: dict[str, Any] | Raw) -> bytes:
-    """Encode an event; its data may be packed already."""
-    return encode(Event(number, name, cast(dict[str, Any], data)))
 
 
 class _Ticket(Struct, eq=False):
@@ -248,8 +241,8 @@ class EventFeed:
         """Send a message at once; return whether it is subscribed and its queue was not full."""
         if "messages" not in self._topics:
             return False
-        data = _encode_event(self._number + 1, "message", packed)
-        if not self._connection.port.offer_message(data, _Ticket()):
+        event = Event(self._number + 1, "message", cast(dict[str, Any], packed))
+        if not self._connection.port.offer_message(encode(event), _Ticket()):
             return False
         self._number += 1
         return True
@@ -339,21 +332,19 @@ class EventFeed:
 
     def _read_batches(self) -> Iterator[None]:
         while self._batches:
-            self._read_batch(self._batches.pop(0))
+            batch = self._batches.pop(0)
+            batch.unread -= 1
+            if "participants" in self._topics:
+                for participant in batch.participants:
+                    changed_at = participant.changed_at
+                    if changed_at > self._known and self._sent.get(participant) != changed_at:
+                        was_present = participant.joined_at <= self._known
+                        self._participants.setdefault(participant, was_present)
+            self._known = max(self._known, batch.end)
+            self._sent.clear()
+            if "toolkits" in self._topics:
+                self._toolkits |= dict.fromkeys(batch.toolkits_for(self.participant.identity))
             yield
-
-    def _read_batch(self, batch: ChangeBatch) -> None:
-        batch.unread -= 1
-        if "participants" in self._topics:
-            for participant in batch.participants:
-                changed_at = participant.changed_at
-                if changed_at > self._known and self._sent.get(participant) != changed_at:
-                    was_present = participant.joined_at <= self._known
-                    self._participants.setdefault(participant, was_present)
-        self._known = max(self._known, batch.end)
-        self._sent.clear()
-        if "toolkits" in self._topics:
-            self._toolkits |= dict.fromkeys(batch.toolkits_for(self.participant.identity))
 
     def _send_visibility(self) -> Iterator[None]:
         """Send which toolkits became visible or hidden by new grants."""
@@ -404,12 +395,12 @@ class EventFeed:
             return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, issuers))
         sees_all = len(listing.tools) == len(toolkit.serving.definition.manifest.tools)
         tools = "all" if sees_all else self.participant.rights
-        kind = (tools, *listing.reserve)
-        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, listing, issuers))
+        kind, shown = (tools, *listing.reserve), listing._replace(tools=listing.tools[:_MAX_TOOLS])
+        return pack(toolkit, kind, lambda: toolkit_summary(toolkit, shown, issuers))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
-        self._connection.port.send_message(_encode_event(self._number, name, data))
+        self._connection.port.send_message(encode(Event(self._number, name, data)))
 
 
 class EventFeeds:
@@ -446,12 +437,14 @@ class EventFeeds:
             Unavailable: The participant has left meanwhile.
             QuotaExceeded: Its identity has too many subscriptions.
         """
-        participant, feed = (
-            connection.participant,
-            EventFeed(connection, self._state, self.scheduler),
-        )
+        participant = connection.participant
+        feed = EventFeed(connection, self._state, self.scheduler)
         rights, has_toolkits = participant.rights, "toolkits" in topics
-        self._count(feed, connection, self._state.toolkit_count if has_toolkits else 0)
+        toolkits = self._state.toolkit_count if has_toolkits else 0
+        old = self._feeds.get(participant.id)
+        feed.counted = connection.usage.subscribe(0 if old is None else old.counted, toolkits)
+        if old is not None:  # it counts in the place of the old one
+            old.counted = 0
         if has_toolkits:
             self._starting.add(feed)
             try:
@@ -465,13 +458,6 @@ class EventFeeds:
         if participant.rights is not rights:
             feed.update_grants()
         self._add(participant, feed)
-
-    def _count(self, feed: EventFeed, connection: Connection, toolkits: int) -> None:
-        """Count a subscription in place of the one that it will replace."""
-        old = self._feeds.get(connection.participant.id)
-        feed.counted = connection.usage.subscribe(0 if old is None else old.counted, toolkits)
-        if old is not None:
-            old.counted = 0
 
     def _add(self, participant: Participant, feed: EventFeed) -> None:
         if participant.id in self._feeds:

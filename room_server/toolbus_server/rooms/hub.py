@@ -24,11 +24,10 @@ from toolbus_server.registry.models import Identity, Participant, Reservation
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.rooms.event_feed import EventFeeds
-from toolbus_server.rooms.fair_scheduler import FairScheduler
-from toolbus_server.rooms.manifest_quota import ManifestQuota
 from toolbus_server.rooms.parked_rooms import ParkedRooms
 from toolbus_server.rooms.participant_requests import ParticipantRequests
-from toolbus_server.rooms.toolkit_requests import ToolkitRequests
+from toolbus_server.rooms.scheduling import FairScheduler
+from toolbus_server.rooms.toolkit_requests import ManifestQuota, ToolkitRequests
 
 __all__ = ["ConnectedSession", "Hub", "OpenRoom"]
 
@@ -140,7 +139,12 @@ class Hub:
         """Find a room, or open it; the caller then has to join it or to `drop` it."""
         open_room = self.rooms.get(name)
         if open_room is None:
-            open_room = self.rooms[name] = self._open(name)
+            room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
+            feeds = EventFeeds(room, self._loop, self.scheduler)
+            toolkit_requests = ToolkitRequests(room, self.limits, feeds, self._manifests)
+            participant_requests = ParticipantRequests(room, feeds, self._loop.time)
+            open_room = OpenRoom(room, toolkit_requests, participant_requests, feeds)
+            self.rooms[name] = open_room
             self._restore_names(open_room)
         return open_room
 
@@ -159,15 +163,8 @@ class Hub:
         else:
             self._replace(open_room, old, participant)
         open_room.feeds.publish_participant(participant, was_present=False)
-        _publish_change(open_room, participant)
+        open_room.routed.publish_change(participant)
         return open_room
-
-    def _open(self, name: str) -> OpenRoom:
-        room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
-        feeds = EventFeeds(room, self._loop, self.scheduler)
-        toolkit_requests = ToolkitRequests(room, self.limits, feeds, self._manifests)
-        participant_requests = ParticipantRequests(room, feeds, self._loop.time)
-        return OpenRoom(room, toolkit_requests, participant_requests, feeds)
 
     def _replace(
         self, open_room: OpenRoom, old: ConnectedSession, participant: Participant
@@ -189,10 +186,10 @@ class Hub:
         if not participant.has_expired:  # else the calls that it made may take a moment (CONN-12)
             self.router.delegated.check_agent(session.connection)
         open_room.feeds.publish(changes)
-        open_room.toolkit_requests.update_grants(session.connection)
+        open_room.feeds.update_grants(participant)
         if participant.role != role:  # events do not show the other grants
             open_room.feeds.publish_participant(participant, was_present=True)
-        _publish_change(open_room, participant)
+        open_room.routed.publish_change(participant)
 
     def leave(self, name: str, session: ConnectedSession, *, reserve: bool = True) -> None:
         """Remove a participant: its calls and toolkits end, and so does an empty room. Idempotent.
@@ -214,7 +211,7 @@ class Hub:
         participant.reserves_names = reserve
         self._remove(open_room, connection)
         self.usages.left(participant.identity)
-        _publish_change(open_room, participant)
+        open_room.routed.publish_change(participant)
         self._reserve_names(open_room, changes)
         if not open_room.sessions:
             self._close(open_room)
@@ -326,9 +323,3 @@ class Hub:
         self.router.end_calls_of(connection)
         self.router.delegated.check_principal(open_room.routed, connection.participant)
         open_room.routed.connections.pop(connection.participant.id, None)
-
-
-def _publish_change(open_room: OpenRoom, participant: Participant) -> None:
-    replication = open_room.routed.replication
-    if replication is not None:
-        replication.participant_changed(participant)

@@ -42,7 +42,7 @@ from toolbus_server.registry.call_checks import (
 )
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.event_feed import EventFeeds, participant_summary
-from toolbus_server.rooms.walks import Walk
+from toolbus_server.rooms.scheduling import Walk
 
 __all__ = ["ParticipantRequests"]
 
@@ -112,12 +112,8 @@ class ParticipantRequests:
         if _checked_attributes(changed) != pack_body(participant.attributes):
             participant.attributes = changed
             self._feeds.publish_participant(participant, was_present=True)
-            self._publish_change(participant)
+            self._room.publish_change(participant)
         return {}
-
-    def _publish_change(self, participant: Participant) -> None:
-        if self._room.replication is not None:
-            self._room.replication.participant_changed(participant)
 
     # Messages
 
@@ -144,7 +140,9 @@ class ParticipantRequests:
             "direct": request.to is not None,
             "builders": list(sender.scope.agents.builders),
         }
-        elsewhere = self._send_to_other_nodes(to, message, sender)
+        elsewhere = 0
+        if self._room.replication is not None:
+            elsewhere = self._room.replication.send_message(to, message, sender.identity)
         if to is None:
             here = yield from self._feeds.deliver_to_others(message, sender)
         else:
@@ -153,13 +151,6 @@ class ParticipantRequests:
 
     def _named(self, connection: Connection, text: str, option: str) -> Identity:
         return self._state.issuers.identity_of(text, connection.participant.identity, option)
-
-    def _send_to_other_nodes(
-        self, to: Identity | None, message: dict[str, Any], sender: Participant
-    ) -> int:
-        if self._room.replication is None:
-            return 0
-        return self._room.replication.send_message(to, message, sender.identity)
 
     def _check_message(self, connection: Connection, request: Send) -> None:
         if not connection.participant.scope.messaging:
@@ -192,7 +183,7 @@ class ParticipantRequests:
             raise bad_option("offer", "or participant: exactly one of the two is required")
         if offer is not None:
             connection.participant.offers = _read_offers(offer)
-            self._publish_change(connection.participant)
+            self._room.publish_change(connection.participant)
             return {}
         patterns = ToolPatterns(connection.participant.scope.agents.builders)
         named = self._named(connection, str(participant), "participant")

@@ -7,9 +7,10 @@ state is in `room_state`; here are the grants, the limits and the shape of the r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
+from weakref import ref
 
 from msgspec import Raw
 
@@ -30,9 +31,11 @@ from toolbus.wire import (
     ToolManifest,
     Unregister,
 )
+from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.forwarding import callers_behind, readers_of, resolve_for
 from toolbus_server.calls.router import Connection, RoutedRoom
+from toolbus_server.identity_usage import IdentityUsage, IdentityUsages
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
@@ -47,20 +50,23 @@ from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
     Generation,
+    Identity,
     Participant,
     RegisteredToolkit,
-    searchable_texts,
 )
 from toolbus_server.registry.packed_manifest import toolkit_name_of
 from toolbus_server.registry.tool_visibility import Listing, Steps
-from toolbus_server.registry.toolkit_definition import Definition, definition_steps, read_definition
+from toolbus_server.registry.toolkit_definition import (
+    Definition,
+    definition_steps,
+    read_definition,
+    searchable_texts,
+)
 from toolbus_server.rooms.event_feed import EventFeeds, toolkit_summary
-from toolbus_server.rooms.fair_scheduler import pack_once
-from toolbus_server.rooms.manifest_quota import ManifestQuota
-from toolbus_server.rooms.serving_notices import definition_summary, log_registration
-from toolbus_server.rooms.walks import Walk
+from toolbus_server.rooms.room_changes import definition_summary, log_registration
+from toolbus_server.rooms.scheduling import Walk, pack_once
 
-__all__ = ["ToolkitRequests"]
+__all__ = ["MAX_PARTICIPANT_BYTES", "ManifestQuota", "ToolkitRequests"]
 
 SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is read in one step, of 3 ms at most: most of them take
@@ -101,10 +107,6 @@ class ToolkitRequests:
         self.denied = 0
         """Registrations that were refused for a missing grant."""
 
-    def update_grants(self, connection: Connection) -> None:
-        """Apply a participant's new grants to its subscription."""
-        self._feeds.update_grants(connection.participant)
-
     def register(self, connection: Connection, request: Register) -> Walk:
         """Register a toolkit; where nodes share the room, return the claim of its name to await."""
         public, shared_with = _read_visibility(request.options)
@@ -120,7 +122,12 @@ class ToolkitRequests:
         else:
             definition = yield from definition_steps(packed)
         offer = Offer(definition.manifest.name, public, shared_with, definition)
-        return self._register(participant, offer, claim, must_be_only)
+        self._check_still(participant, offer)
+        if must_be_only:
+            self._check_conflict(participant, offer)
+        if self._room.replication is not None:
+            return self._register_with_claim(participant, offer, claim, must_be_only)
+        return self._accept(participant, offer, claim, is_new=claim.number is None)
 
     def _check_participant(self, participant: Participant, name: str, public: bool) -> None:
         """Check who registers. Raises Unavailable or PermissionDenied."""
@@ -133,17 +140,6 @@ class ToolkitRequests:
             raise self._denied(participant, public, name)
         if name and not participant.rights.may_register(name, public):
             raise self._denied(participant, public, name)
-
-    def _register(
-        self, participant: Participant, offer: Offer, claim: Claim, must_be_only: bool
-    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """Register a toolkit whose definition was read, which may have taken a while."""
-        self._check_still(participant, offer)
-        if must_be_only:
-            self._check_conflict(participant, offer)
-        if self._room.replication is not None:
-            return self._register_with_claim(participant, offer, claim, must_be_only)
-        return self._accept(participant, offer, claim, is_new=claim.number is None)
 
     async def _register_with_claim(
         self, participant: Participant, offer: Offer, claim: Claim, must_be_only: bool
@@ -258,19 +254,15 @@ class ToolkitRequests:
             connection.participant, request.toolkit, public=request.public
         )
         self._feeds.publish(changes)
-        self._publish_change(connection.participant)
+        self._room.publish_change(connection.participant)
         return {}
 
     def drain(self, connection: Connection) -> Walk:
         """Send a participant no more calls; it finishes those that it runs."""
         yield from ()  # a walk, as `unregister`
         self._feeds.publish(self._room.state.drain(connection.participant))
-        self._publish_change(connection.participant)
+        self._room.publish_change(connection.participant)
         return {}
-
-    def _publish_change(self, participant: Participant) -> None:
-        if self._room.replication is not None:
-            self._room.replication.participant_changed(participant)
 
     def list_toolkits(self, connection: Connection, request: ListToolkits) -> Walk:
         """Return one page of the toolkits that the participant can see."""
@@ -284,7 +276,9 @@ class ToolkitRequests:
             listing = yield from self._room.state.visibility.listing(toolkit, participant)
             # Each step may be the first after a token has expired: a page must not show more than
             # the grants at its end.
-            _check_still_there(connection)
+            if not participant.is_present:
+                raise Unavailable("the connection has ended", executed="no")
+            _need_use_tools(connection)
             if listing is not None and not page.add(toolkit, listing):
                 return page.body(page.end)
             yield
@@ -343,7 +337,7 @@ class ToolkitRequests:
         else:
             self._feeds.remove(participant)
         participant.receives_messages = "messages" in topics
-        self._publish_change(participant)
+        self._room.publish_change(participant)
         return {"topics": list(topics)}
 
 
@@ -388,11 +382,11 @@ class _ToolkitPage:
     def _matches(self, toolkit: RegisteredToolkit, tools: Sequence[ToolManifest]) -> bool:
         if not self._wanted:
             return True
-        search_text = toolkit.serving.definition.search_text
-        self._effort += 1 + len(search_text) // 256
-        if self._wanted not in search_text:
+        definition = toolkit.serving.definition
+        self._effort += 1 + len(definition.search_text) // 256
+        if self._wanted not in definition.search_text:
             return False
-        texts = searchable_texts(toolkit, tools)
+        texts = searchable_texts(definition.manifest, tools)
         self._effort += len(texts)
         return any(self._wanted in text.casefold() for text in texts)
 
@@ -406,13 +400,6 @@ def _need_use_tools(connection: Connection) -> None:
         raise PermissionDenied(
             "no grant to list toolkits (agents.use_tools)", details={"grant": "agents.use_tools"}
         )
-
-
-def _check_still_there(connection: Connection) -> None:
-    """Check what may have changed during a walk: the participant may leave, its token expire."""
-    if not connection.participant.is_present:
-        raise Unavailable("the connection has ended", executed="no")
-    _need_use_tools(connection)
 
 
 def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:
@@ -446,3 +433,71 @@ def _is_share(entry: Any) -> bool:
     if type(entry) is not str or len(entry) > 256 or "\0" in entry:
         return False
     return entry == "*" or (entry.startswith(_SHARE_PREFIXES) and len(entry) > 5)
+
+
+MAX_PARTICIPANT_BYTES = 16 * 1024 * 1024
+"""Bytes of the manifests that one participant hosts, and again of those it waits to register."""
+
+
+class ManifestQuota:
+    """Limits how many bytes of manifests the participants and identities keep at a server.
+
+    Equal definitions of several hosts in a room are kept once, and count once for their identity.
+
+    Args:
+        usages: What each identity uses.
+    """
+
+    def __init__(self, usages: IdentityUsages) -> None:
+        self._usages = usages
+        self._counted: dict[ref[Generation], tuple[IdentityUsage, int]] = {}
+
+    def check(
+        self, participant: Participant, offer: Offer, existing: RegisteredToolkit | None
+    ) -> None:
+        """Refuse a registration with which the quota would be exceeded.
+
+        Args:
+            participant: The host.
+            offer: What it registers.
+            existing: The toolkit that the registration joins.
+
+        Raises:
+            QuotaExceeded: The participant or its identity would have too many bytes.
+        """
+        size = len(offer.definition.packed)
+        is_replaced = existing is not None and existing in participant.toolkits
+        replaced = _size_of(existing) if existing is not None and is_replaced else 0
+        hosted = sum(map(_size_of, participant.toolkits)) - replaced
+        if hosted + size > MAX_PARTICIPANT_BYTES:
+            raise QuotaExceeded(
+                f"the manifests of one participant have at most {MAX_PARTICIPANT_BYTES} bytes"
+            )
+        generations = [] if existing is None else existing.generations
+        if any(
+            generation.definition.digest == offer.definition.digest for generation in generations
+        ):
+            return
+        ending = (generation for generation in generations if generation.hosts == [participant])
+        freed = sum(len(generation.definition.packed) for generation in ending)
+        limit = identity_usage.MAX_MANIFEST_BYTES
+        if self._usages.of(participant.identity).manifest_bytes + size - freed > limit:
+            message = f"the manifests of one identity have at most {limit} bytes: unregister some"
+            raise QuotaExceeded(message)
+
+    def add(self, identity: Identity, generation: Generation) -> None:
+        """Count a generation for as long as its room keeps it."""
+        key = ref(generation, self._remove)
+        if key not in self._counted:
+            size, usage = len(generation.definition.packed), self._usages.of(identity)
+            self._counted[key] = usage, size
+            usage.manifest_bytes += size
+
+    def _remove(self, key: ref[Generation]) -> None:
+        usage, size = self._counted.pop(key)
+        usage.manifest_bytes -= size
+
+
+def _size_of(toolkit: RegisteredToolkit) -> int:
+    """Return the size of the largest definition that a toolkit has now."""
+    return max((len(generation.definition.packed) for generation in toolkit.generations), default=0)

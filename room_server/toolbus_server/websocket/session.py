@@ -61,8 +61,8 @@ from toolbus_server.calls.router import FRAME_HANDLERS, Connection, FrameHandler
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms.administration import Administration
 from toolbus_server.rooms.hub import Hub
-from toolbus_server.rooms.manifest_quota import MAX_PARTICIPANT_BYTES
-from toolbus_server.rooms.walks import MAX_WAITING_BYTES, Ended, Lane, Walk, pack_reply
+from toolbus_server.rooms.scheduling import MAX_WAITING_BYTES, Ended, Lane, Walk, pack_reply
+from toolbus_server.rooms.toolkit_requests import MAX_PARTICIPANT_BYTES
 from toolbus_server.websocket.token_expiry import TokenExpiry
 
 __all__ = ["Session", "SessionServices"]

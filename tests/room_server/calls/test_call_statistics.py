@@ -14,7 +14,7 @@ from toolbus.wire.body_steps import run_steps
 from toolbus_server.calls.call_statistics import FLUSH_S, MAX_RECORDS, NodeCallReport
 from toolbus_server.calls.router import Connection
 from toolbus_server.rooms.event_feed import EventFeeds
-from toolbus_server.rooms.fair_scheduler import FairScheduler
+from toolbus_server.rooms.scheduling import FairScheduler
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -37,14 +37,14 @@ from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
-from toolbus_server.rooms import fair_scheduler
+from toolbus_server.rooms import scheduling
 from toolbus_server.rooms.hub import Hub
 
 
 @pytest.fixture(autouse=True)
 def _endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply at once what needs one slice on a machine that is not busy."""
-    monkeypatch.setattr(fair_scheduler, "SLICE_S", 1e9)
+    monkeypatch.setattr(scheduling, "SLICE_S", 1e9)
 
 
 class LocalSession:
@@ -521,7 +521,7 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
 
 @pytest.fixture
 def _one_step_a_slice(_endless_slices: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_S", 0.0)
 
 
 def _up(host: Participant, name: str) -> list[Any]:

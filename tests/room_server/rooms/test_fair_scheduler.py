@@ -34,7 +34,7 @@ from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.rooms import event_feed as feed
-from toolbus_server.rooms import fair_scheduler as scheduler
+from toolbus_server.rooms import scheduling as scheduler
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
 HOSTS, SUBSCRIBERS = 1_000, 100

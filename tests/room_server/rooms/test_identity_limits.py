@@ -117,7 +117,7 @@ async def test_requests_that_wait_are_limited_for_an_identity(
 ) -> None:
     """REG-20: and one that waits is refused when it would begin beyond the limit of work."""
     monkeypatch.setattr(identity_usage, "MAX_WAITING_REQUESTS", 6)
-    monkeypatch.setattr("toolbus_server.rooms.fair_scheduler.SLICE_S", 0.0)
+    monkeypatch.setattr("toolbus_server.rooms.scheduling.SLICE_S", 0.0)
     async with unharmed_server() as server, connections(server, "mallory", 2) as clients:
         await register_many(clients[0], "k", 60)
         usage = connection_of(server, "mallory").usage

@@ -17,7 +17,7 @@ from toolbus.wire.body_steps import Steps
 from toolbus_server import identity_usage
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.toolkit_definition import Definition, definition_steps
-from toolbus_server.rooms import fair_scheduler, manifest_quota, toolkit_requests, walks
+from toolbus_server.rooms import scheduling, toolkit_requests
 from toolbus_server.testing import TestServer
 from toolbus_server.websocket import session
 
@@ -71,7 +71,7 @@ async def test_calls_are_answered_while_a_large_manifest_is_read(
     steps: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REG-25, REG-26."""
-    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0.0)  # one step in each iteration
+    monkeypatch.setattr(scheduling, "SLICE_S", 0.0)  # one step in each iteration
     async with unharmed_server() as server, raw_participant(server) as mallory:
         async with server.room("bob") as bob:
             mallory.send_frame(offer(large()))
@@ -146,7 +146,7 @@ async def test_flood_of_registrations_is_refused_when_it_has_taken_too_much_time
 
 @pytest.mark.parametrize(
     ("module", "limit"),
-    [(manifest_quota, "MAX_PARTICIPANT_BYTES"), (identity_usage, "MAX_MANIFEST_BYTES")],
+    [(toolkit_requests, "MAX_PARTICIPANT_BYTES"), (identity_usage, "MAX_MANIFEST_BYTES")],
 )
 async def test_manifests_of_participant_and_identity_have_a_byte_limit(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +174,7 @@ async def test_manifests_of_participant_and_identity_have_a_byte_limit(
     [
         (session, "MAX_PARTICIPANT_BYTES", 300_000),
         (identity_usage, "MAX_WAITING_BYTES", 300_000),
-        (walks, "MAX_WAITING_WALKS", 2),
+        (scheduling, "MAX_WAITING_WALKS", 2),
         (identity_usage, "MAX_WAITING_REQUESTS", 2),
     ],
 )

@@ -33,7 +33,7 @@ from toolbus.wire import (
     Subscribe,
     unpack_body,
 )
-from toolbus_server.rooms import event_feed, fair_scheduler, walks
+from toolbus_server.rooms import event_feed, scheduling
 from toolbus_server.testing import TestServer, running_server
 
 TOOLKITS, TOOLS = 5, 1_000
@@ -45,7 +45,7 @@ CALLS = 5
 
 @pytest.fixture(autouse=True)
 def _one_step_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_S", 0.0)
 
 
 class Victim:
@@ -136,7 +136,7 @@ async def test_a_broadcast_is_packed_once_and_sent_in_slices(
 
     def counted(data: dict[str, Any]) -> Any:
         packed.append(data)
-        return fair_scheduler.pack_once(data)
+        return scheduling.pack_once(data)
 
     monkeypatch.setattr(event_feed, "pack_once", counted)
     async with room_with_victim() as (server, victim), AsyncExitStack() as stack:
@@ -178,11 +178,11 @@ async def test_walks_of_one_participant_end_in_the_order_of_their_requests() -> 
 
 
 async def test_a_walk_that_begins_as_the_last_one_has_ended_runs_once() -> None:
-    scheduler = fair_scheduler.FairScheduler(asyncio.get_running_loop())
-    queue = walks.Lane(scheduler)
+    scheduler = scheduling.FairScheduler(asyncio.get_running_loop())
+    queue = scheduling.Lane(scheduler)
     steps, ends = list[str](), list[str]()
 
-    def walk(name: str) -> walks.Walk:
+    def walk(name: str) -> scheduling.Walk:
         for _ in range(3):
             steps.append(name)
             yield
@@ -200,7 +200,7 @@ async def test_a_walk_that_begins_as_the_last_one_has_ended_runs_once() -> None:
 
 
 async def test_a_job_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    scheduler = fair_scheduler.FairScheduler(asyncio.get_running_loop())
+    scheduler = scheduling.FairScheduler(asyncio.get_running_loop())
     done: list[int] = []
 
     def job(number: int) -> Iterator[None]:
@@ -222,7 +222,7 @@ async def test_a_request_too_many_is_refused_while_a_walk_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-20."""
-    monkeypatch.setattr(walks, "MAX_WAITING_WALKS", 2)
+    monkeypatch.setattr(scheduling, "MAX_WAITING_WALKS", 2)
     async with running_server() as server, raw_participant(server, "many") as many:
         await host_many_tools(many)
         async with raw_participant(server, "mallory") as mallory:
