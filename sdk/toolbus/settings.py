@@ -29,6 +29,7 @@ from toolbus.auth.grants import ApiScope, is_room_name
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.contexts import CONTEXT_SETTINGS, Contexts
+from toolbus.untrusted_text import SHOWN_CHARS
 
 __all__ = [
     "DEFAULT_DRAIN_S",
@@ -385,7 +386,7 @@ def checked_instance(instance: str | None) -> str:
         return secrets.token_hex(8)
     if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
         raise ValueError(
-            f"{instance[:200]!r} is not an instance: printable text of at most"
+            f"{instance[:SHOWN_CHARS]!r} is not an instance: printable text of at most"
             f" {_MAX_INSTANCE_CHARS} characters"
         )
     return instance
@@ -395,7 +396,7 @@ def check_room(room: str) -> None:
     """Raise ValueError for anything but the name of a room."""
     if not is_room_name(room):
         raise ValueError(
-            f"{room[:200]!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
+            f"{room[:SHOWN_CHARS]!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
         )
 
 

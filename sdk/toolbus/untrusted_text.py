@@ -16,7 +16,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["json_text", "one_line", "printable", "shortened", "visible"]
+__all__ = ["SHOWN_CHARS", "json_text", "one_line", "printable", "shortened", "visible"]
+
+SHOWN_CHARS = 200
+"""How much of a text of others a message shows, where nothing else decides its length."""
 
 _CUT = "…"
 _BLANK = frozenset(

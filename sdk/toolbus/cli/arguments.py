@@ -23,7 +23,7 @@ import typer
 from toolbus.chunks.json_values import cut
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.schemas.text import SchemaReader, values_of
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
     "Parameter",
@@ -286,7 +286,7 @@ def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
     if typed.startswith("@"):
         name = typed[1:]
         text = read_file(flag, name)
-    label = one_line(name, 200)
+    label = one_line(name, SHOWN_CHARS)
     try:
         return label, read_json(text)
     except (ValueError, RecursionError) as error:
@@ -295,7 +295,7 @@ def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
 
 def read_file(flag: str, name: str) -> str:
     """Read the file that a flag names as @FILE, of 1 MiB at most. Raises `UsageError`."""
-    label = one_line(name, 200)
+    label = one_line(name, SHOWN_CHARS)
     try:
         with open(name, "rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

@@ -11,11 +11,11 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from toolbus.untrusted_text import SHOWN_CHARS
+
 __all__ = ["Instance", "check_drain", "check_listen_host", "read_mib", "require_utf8"]
 
 _MAX_DIGITS = 12
-_SHOWN = 200
-"""How many characters of a wrong value a message shows."""
 
 
 def check_drain(value: float | None) -> float | None:
@@ -58,7 +58,7 @@ def check_listen_host(value: str) -> str:
     if is_valid:
         return value
     raise typer.BadParameter(
-        f"{value[:_SHOWN]!r} is not an address to listen on: write 127.0.0.1, a host name, or "
+        f"{value[:SHOWN_CHARS]!r} is not an address to listen on: write 127.0.0.1, a host name, or "
         "0.0.0.0 for all interfaces"
     )
 
@@ -68,7 +68,9 @@ def read_mib(value: str | int) -> int:
     text = str(value)
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
-    raise typer.BadParameter(f"{text[:_SHOWN]!r} is not a whole number of MiB: write 64 for 64 MiB")
+    raise typer.BadParameter(
+        f"{text[:SHOWN_CHARS]!r} is not a whole number of MiB: write 64 for 64 MiB"
+    )
 
 
 def require_utf8(option: Any) -> None:
@@ -92,4 +94,4 @@ def _check_utf8(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         if not os.path.isfile(text.removeprefix("@")):
-            raise typer.BadParameter(f"{text[:_SHOWN]!r} is not valid UTF-8") from None
+            raise typer.BadParameter(f"{text[:SHOWN_CHARS]!r} is not valid UTF-8") from None

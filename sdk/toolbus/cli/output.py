@@ -28,7 +28,7 @@ from toolbus.errors import Executed, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
 from toolbus.room.calls import CallExplanation
-from toolbus.untrusted_text import json_text, one_line, printable
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, printable
 
 __all__ = [
     "NonBlockingStdout",
@@ -44,7 +44,6 @@ __all__ = [
 
 _STDOUT = Path("-")
 _MAX_PROGRESS_CHARS = 2_000
-_MAX_PLACE_CHARS = 200
 
 
 # stdout
@@ -129,7 +128,7 @@ class ValueOutput:
 
     def __post_init__(self) -> None:
         if self.file is not None and not _may_be_written(self.file):
-            name = str(self.path)[:200]
+            name = str(self.path)[:SHOWN_CHARS]
             raise UsageError(f"cannot write {name}: name a file in a folder that exists")
 
     def write(self, chunk: Chunk) -> None:
@@ -233,7 +232,7 @@ def note_places(chunk: Chunk) -> None:
     """Say on stderr which places of a value are text because JSON cannot carry what they were."""
     if not chunk.as_text:
         return
-    named = ", ".join(one_line(place or "the value", _MAX_PLACE_CHARS) for place in chunk.as_text)
+    named = ", ".join(one_line(place or "the value", SHOWN_CHARS) for place in chunk.as_text)
     more = f" and {chunk.more_as_text} further places" if chunk.more_as_text else ""
     typer.echo(f"note: text in place of what JSON cannot carry: {named}{more}", err=True)
 
