@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.error_report import reporting
-from toolbus.cli.option_values import check_drain, check_listen_host, read_mib
+from toolbus.cli.options import check_drain, check_listen_host, read_mib
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key

@@ -22,8 +22,8 @@ from toolbus.cli.arguments import read_file, warn_if_readable
 from toolbus.cli.avatars import AvatarPieces, read_avatar
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
 from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
-from toolbus.cli.flag_groups import takes
 from toolbus.cli.group_file import GroupFileError, read_group_file
+from toolbus.cli.options import takes
 from toolbus.cli.toolkit_references import find_object, find_toolkit, last_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from toolbus.auth.grants import GRANTS
-from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
+from toolbus.cli.room_options import ROOM_SETTINGS, CommandRoom, RoomOptions, in_room
 from toolbus.contexts import Contexts
 from toolbus.errors import ERRORS
 from toolbus.room.toolkit_proxy import ToolkitInfo
@@ -43,7 +43,6 @@ TOOLKITS = "toolbus.toolkits"
 _TIMEOUT_S = 2.0
 _MAX_RECORDED = 1_000
 _PLAIN = re.compile(r"[\w@%+:.,/][\w@%+=:.,/-]*\Z")
-_ROOM_FLAGS = ("url", "room", "token", "name", "context")
 
 
 def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -137,7 +136,7 @@ def _recorded(ctx: typer.Context, column: str) -> list[str]:
 
 
 def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
-    flags: dict[str, Any] = {name: ctx.params.get(name) for name in _ROOM_FLAGS}
+    flags: dict[str, Any] = {name: ctx.params.get(name) for name in ROOM_SETTINGS}
 
     async def toolkits(room: CommandRoom) -> list[ToolkitInfo]:
         return [info async for info in room.toolkits()]

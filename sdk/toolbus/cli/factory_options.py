@@ -17,10 +17,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
-from typer.main import get_command
 
 from toolbus.chunks.json_values import cut
-from toolbus.cli.option_values import require_utf8
+from toolbus.cli.options import options_of, require_utf8, with_parameters
 from toolbus.cli.toolkit_references import find_factory, is_reference, last_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.user_code_errors import load_error_text
@@ -382,11 +381,7 @@ def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
     def collect(**given: Any) -> None:
         """Take the flags."""
 
-    collect.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-    collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    made = typer.Typer(add_completion=False)
-    made.command()(collect)
-    options = list(get_command(made).params)
+    options = options_of(with_parameters(collect, parameters))
     for option, setting in zip(options, settings, strict=True):
         option.name = setting.parameter
         require_utf8(option)

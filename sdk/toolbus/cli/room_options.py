@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
 from toolbus.cli.error_report import reporting
+from toolbus.cli.options import takes
 from toolbus.cli.suggestions import FirstToolkits
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
@@ -32,6 +32,7 @@ from toolbus.telemetry.tracing import recorded
 from toolbus.wire import ListToolkits
 
 __all__ = [
+    "ROOM_SETTINGS",
     "CommandRoom",
     "Locked",
     "RoomOptions",
@@ -41,7 +42,6 @@ __all__ = [
     "read_lock",
 ]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 Locked: TypeAlias = Annotated[
@@ -55,98 +55,75 @@ Locked: TypeAlias = Annotated[
 """The option `--locked` of commands that call tools."""
 
 
+_Option = functools.partial(typer.Option, rich_help_panel="Room")
+
+
 @dataclass(frozen=True, slots=True)
 class RoomOptions:
     """The values of the flags; None where a flag was not given."""
 
-    url: str | None = None
-    room: str | None = None
-    token: str | None = field(default=None, repr=False)
-    name: str | None = None
-    context: str | None = None
-    as_json: bool = False
+    url: Annotated[str | None, _Option(help="URL of the server: ws://HOST:PORT. [TOOLBUS_URL]")] = (
+        None
+    )
+    room: Annotated[str | None, _Option(help="Name of the room. Default: main. [TOOLBUS_ROOM]")] = (
+        None
+    )
+    token: Annotated[
+        str | None,
+        _Option(
+            help="The token, or the name of its file, also as @FILE. "
+            "[TOOLBUS_TOKEN, TOOLBUS_TOKEN_FILE]"
+        ),
+    ] = field(default=None, repr=False)
+    name: Annotated[
+        str | None,
+        _Option(help="Your name, if your token is created from a key. [TOOLBUS_NAME]"),
+    ] = None
+    context: Annotated[
+        str | None,
+        _Option(
+            help="Name of a context, which overrides variables: see `toolbus context`. "
+            "[TOOLBUS_CONTEXT]"
+        ),
+    ] = None
+    as_json: Annotated[bool, _Option("--json", help="Print values and errors as JSON.")] = False
 
     def choices(self) -> dict[str, Any]:
         """Return the arguments for `RoomClient` and `RoomSettings.resolve`."""
-        return {
-            "url": self.url,
-            "room": self.room,
-            "token": self.token,
-            "name": self.name,
-            "context": self.context,
-        }
+        return {name: getattr(self, name) for name in ROOM_SETTINGS}
 
     def resolve(self) -> RoomSettings:
         """Resolve server, room and identity. Raises UsageError."""
         settings = resolve_settings(**self.choices())
-        return (
-            settings if self.token is None else replace(settings, token_from="the token (--token)")
-        )
+        if self.token is None:
+            return settings
+        return replace(settings, token_from="the token (--token)")
 
     def resolve_room(self) -> RoomSettings:
         """Resolve server and room; a token is not needed. Raises UsageError."""
-        choices = {**self.choices(), "token": _no_token, "name": None}
-        return resolve_settings(**choices)
+        return resolve_settings(**{**self.choices(), "token": _no_token, "name": None})
+
+
+ROOM_SETTINGS = ("url", "room", "token", "name", "context")
+"""The flags that say which room is joined, and as whom."""
 
 
 async def _no_token() -> str:
     raise UsageError("no token was given")
 
 
-def _flag(name: str, kind: Any, default: Any, flag: str, text: str) -> inspect.Parameter:
-    option = typer.Option(flag, help=text, rich_help_panel="Room")
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-    )
-
-
-_FLAGS = (
-    _flag("url", str | None, None, "--url", "URL of the server: ws://HOST:PORT. [TOOLBUS_URL]"),
-    _flag("room", str | None, None, "--room", "Name of the room. Default: main. [TOOLBUS_ROOM]"),
-    _flag(
-        "token",
-        str | None,
-        None,
-        "--token",
-        "The token, or the name of its file, also as @FILE. [TOOLBUS_TOKEN, TOOLBUS_TOKEN_FILE]",
-    ),
-    _flag(
-        "name",
-        str | None,
-        None,
-        "--name",
-        "Your name, if your token is created from a key. [TOOLBUS_NAME]",
-    ),
-    _flag(
-        "context",
-        str | None,
-        None,
-        "--context",
-        "Name of a context, which overrides variables: see `toolbus context`. [TOOLBUS_CONTEXT]",
-    ),
-    _flag("json", bool, False, "--json", "Print values and errors as JSON."),
-)
-
-
-def joins_a_room(command: Callable[Concatenate[RoomOptions, P], None]) -> Callable[..., None]:
-    """Add the room flags to a command; its first parameter receives them.
+def joins_a_room(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the room flags to a command, in place of its parameter `options: RoomOptions`.
 
     Errors that the command raises are reported; their exit code ends the command.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
 
     @functools.wraps(command)
-    def with_flags(**given: Any) -> None:
-        as_json = given.pop("json")
-        named = {flag.name: given.pop(flag.name) for flag in _FLAGS if flag.name in given}
-        with reporting(as_json=as_json):
-            command(RoomOptions(**named, as_json=as_json), **given)  # type: ignore[call-arg]  # typer fills them by the signature below
+    def reported(options: RoomOptions, **given: Any) -> None:
+        with reporting(as_json=options.as_json):
+            command(options=options, **given)
 
-    parameters = [*own, *_FLAGS]
-    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_flags
+    return takes(RoomOptions)(reported)
 
 
 class CommandRoom(RoomClient):
@@ -186,18 +163,6 @@ def read_lock(
         return LockFile.load(path) if path else False
     except InvalidLockFile as error:
         raise UsageError(str(error)) from error
-
-
-@asynccontextmanager
-async def _joined(room: CommandRoom, url: str, timeout_s: float | None) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await stack.enter_async_context(room)
-        except TimeoutError:
-            text = f"the deadline passed before {url} accepted the connection"
-            raise DeadlineExceeded(text, executed="no") from None
-        yield
 
 
 def in_room(
@@ -248,5 +213,11 @@ async def joined_room(
         await read_token(settings)
         lock = read_lock(settings, locked)
         room = CommandRoom(**options.choices(), locked=lock)
-        async with _joined(room, settings.url, join_timeout_s):
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(join_timeout_s):
+                    await stack.enter_async_context(room)
+            except TimeoutError:
+                text = f"the deadline passed before {settings.url} accepted the connection"
+                raise DeadlineExceeded(text, executed="no") from None
             yield room

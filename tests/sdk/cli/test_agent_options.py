@@ -10,7 +10,7 @@ import pytest
 from support.processes.command_line import CommandLine
 from toolbus import Agent
 from toolbus.cli.agent_options import AgentChoices, agent_of
-from toolbus.cli.record_options import RecordChoices
+from toolbus.cli.options import RecordChoices
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.turns.builders import builder_infos
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from support.processes.command_line import CommandLine
 from toolbus.cli import app as command_line
 from toolbus.cli.app import COMMANDS, make_app
-from toolbus.cli.log_options import _options
+from toolbus.cli.options import log_options
 from toolbus.log_output import LEVELS, LogOutput, show_info_of
 from toolbus.telemetry.propagation import CALL_ID, enter_call_as_trace
 
@@ -124,7 +124,7 @@ def test_every_command_has_the_options(command: str) -> None:
 def test_guide_has_a_row_for_each_option_and_the_names_of_the_levels() -> None:
     guide = (Path(__file__).parents[3] / "docs/guides/logs.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(-[-\w]+)", guide, re.MULTILINE)
-    assert rows == [each.opts[0] for each in _options()]
+    assert rows == [each.opts[0] for each in log_options()]
     [row] = [line for line in guide.splitlines() if line.startswith("| `--log-level")]
     assert re.findall(r"`(\w+)`", row) == list(LEVELS)
 

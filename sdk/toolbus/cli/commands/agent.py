@@ -18,9 +18,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.factory_options import OfferingCommand
-from toolbus.cli.flag_groups import takes
-from toolbus.cli.option_values import Instance, check_drain
-from toolbus.cli.record_options import RecordChoices
+from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError

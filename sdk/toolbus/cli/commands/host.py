@@ -24,9 +24,7 @@ from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
-from toolbus.cli.flag_groups import takes
-from toolbus.cli.option_values import Instance, check_drain
-from toolbus.cli.record_options import RecordChoices
+from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.toolkit_references import find_toolkit, logger_names
 from toolbus.concurrency import event_loop

@@ -8,14 +8,16 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from toolbus.auth.grants import ApiScope
+from toolbus.auth.grants import GRANTS, AgentsGrant, ApiScope
 from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
@@ -26,9 +28,9 @@ from toolbus.auth.tokens import (
     RefusalReason,
     TokenRefused,
 )
+from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting
-from toolbus.cli.grant_options import add_grants, read_grants
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
 from toolbus.diagnostics.user_code_errors import error_text
@@ -137,8 +139,8 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             key = ring.signing_key
             if key is None:
                 raise ValueError("none of these keys can sign: they are public keys")
-            grants = _merge_patterns(read_grants(grant or ()), allow or (), deny or ())
-            scope = add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
+            grants = _merge_patterns(_read_grants(grant or ()), allow or (), deny or ())
+            scope = _add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
             typer.echo(made.to_jwt(key, ttl_s=_read_ttl_s(ttl)))
         except ValueError as error:
@@ -281,3 +283,81 @@ def _check(jwt: str, keys: KeyRing) -> None:
         raise PermissionDenied(text) from refused
     text = lifetime_text(verified.expires_at, time.time())
     typer.echo(f"the token is valid: {text or 'until now'}", err=True)
+
+
+# The values of --grant: the name of a grant, with a value where it has one. Patterns and names in
+# values are checked when they become part of an `ApiScope`.
+
+_TOOLKITS = ("patterns of toolkit names", "'my*'")
+_TOOLS = ("patterns of tools", "'files.*'")
+_VALUES = {
+    "agents.act_for": ("names of participants, or alias/name", "'*'"),
+    "agents.register": _TOOLKITS,
+    "agents.builders": _TOOLKITS,
+}
+"""What a grant has as values, and an example; for other grants `_TOOLS`."""
+_AGENTS = "agents."
+
+
+def _read_grants(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each grant, in the order given; none for a grant that has no values.
+
+    Raises:
+        ValueError: There is no such grant, or its value is missing or not allowed.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        _check_grant(name, equals, value)
+        found[name] = (*found.get(name, ()), *((value,) if equals else ()))
+    return found
+
+
+def _check_grant(name: str, equals: str, value: str) -> None:
+    if name not in GRANTS:
+        raise ValueError(f"there is no grant {shown(name)}: {_suggestion(name)}")
+    if not GRANTS[name]:
+        if equals:
+            raise ValueError(f"the grant {name} has no value: write --grant {name}")
+        return
+    kind, example = _VALUES.get(name, _TOOLS)
+    if not value:
+        raise ValueError(f"the grant {name} has {kind}: write for example --grant {name}={example}")
+    if "," in value and name != "agents.act_for":
+        first = cut(value.partition(",")[0])
+        raise ValueError(f"give each value its own --grant: --grant {name}={first} --grant ...")
+
+
+def _suggestion(name: str) -> str:
+    if _AGENTS + name in GRANTS:
+        return f"did you mean {_AGENTS}{name}?"
+    short = [grant.removeprefix(_AGENTS) for grant in GRANTS if grant.startswith(_AGENTS)]
+    if near := get_close_matches(name[:64], GRANTS, n=1):
+        return f"did you mean {near[0]}?"
+    if near := get_close_matches(name[:64], short, n=1):
+        return f"did you mean {_AGENTS}{near[0]}?"
+    return f"the grants are {', '.join(sorted(GRANTS))}"
+
+
+def _add_grants(scope: ApiScope, grants: Mapping[str, tuple[str, ...]]) -> ApiScope:
+    """Return a scope with further grants.
+
+    Values are added to those that the scope has. They replace the default `*` of `agents.allow` and
+    `agents.register`, so that they narrow it.
+
+    Raises:
+        ValueError: A pattern or name is invalid.
+    """
+    agents: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, values in grants.items():
+        short = name.removeprefix(_AGENTS)
+        owner, changes = (scope.agents, agents) if short != name else (scope, others)
+        if not GRANTS[name]:
+            changes[short] = True
+            continue
+        present = getattr(owner, short)
+        if present == getattr(AgentsGrant(), short, ()):
+            present = ()
+        changes[short] = tuple(dict.fromkeys((*present, *values)))
+    return replace(scope, agents=replace(scope.agents, **agents), **others)

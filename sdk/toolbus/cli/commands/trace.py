@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from toolbus.cli.option_values import check_listen_host
+from toolbus.cli.options import check_listen_host
 from toolbus.cli.signals import stop_on_signals
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
