@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import typer
 
@@ -19,18 +20,18 @@ from toolbus.agents.model_middlewares import ModelLog, ModelRetries
 from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_file, warn_if_readable
-from toolbus.cli.avatars import AvatarPieces, read_avatar
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
 from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
 from toolbus.cli.group_file import GroupFileError, read_group_file
 from toolbus.cli.options import takes
-from toolbus.cli.toolkit_references import find_object, find_toolkit, last_name
+from toolbus.cli.toolkit_references import find_factory, find_object, find_toolkit, last_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.adapter import Model
 from toolbus.models.registry import open_model
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_file import RuleFileError
 from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
@@ -39,11 +40,13 @@ from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import Approver
 from toolbus.turns.builders import AnyBuilder, ToolkitBuilder
 from toolbus.turns.factory_builder import builder_of
+from toolbus.turns.skill_listing import SkillListing
 from toolbus.turns.tool_groups import ActiveGroups, ToolGroup
 from toolbus.turns.turn_assembly import ToolkitNames
 from toolbus.turns.turn_toolkits import RequiredToolkit
+from toolbus.untrusted_text import one_line
 
-__all__ = ["AgentChoices", "agent_of", "chooses_an_agent"]
+__all__ = ["AgentChoices", "InstalledAvatar", "agent_of", "chooses_an_agent", "read_avatar"]
 
 
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
@@ -160,9 +163,14 @@ class AgentChoices:
         for flag in fields(self):
             value = getattr(self, flag.name)
             if flag.name != "invocation" and value not in (None, [], ()):
-                negation = "no-" if value is False else ""
-                flags.append(f"--{negation}{flag.name.replace('_', '-')}")
+                name = f"no-{flag.name}" if value is False else flag.name
+                flags.append(f"--{name.replace('_', '-')}")
         return flags
+
+    @property
+    def flags(self) -> GivenFlags:
+        """The flags of the offered toolkits."""
+        return NO_FLAGS if self.invocation is None else GivenFlags.of(self.invocation)
 
 
 chooses_an_agent: Callable[[Callable[..., None]], Callable[..., None]] = takes(AgentChoices)
@@ -189,50 +197,51 @@ def agent_of(
     Raises:
         UsageError: A flag is wrong, or what it names: the message says what to do.
     """
-    avatar = AvatarPieces() if choices.avatar is None else read_avatar(choices.avatar)
+    avatar = read_avatar(choices.avatar)
     if choices.model is None:
         suggested = f"; the avatar suggests {avatar.model}" if avatar.model else ""
         raise UsageError(f"an agent needs a model: give --model NAME{suggested}")
     for note in avatar.notes:
         typer.echo(f"  note: {note}", err=True)
     # What flags name counts before the same of the avatar; lists of both add up.
-    typed = choices.instructions
-    required = [_required(typed_name) for typed_name in choices.require or ()]
+    required = [_required(typed) for typed in choices.require or ()]
     named = {toolkit.name for toolkit in required}
     required += [RequiredToolkit(kit) for kit in avatar.require if kit not in named]
+    always = [toolkit for toolkit in avatar.always if toolkit.name not in named]
     offer = list(choices.offer or ())
     offered = {last_name(reference) for reference in offer}
-    flags = NO_FLAGS if choices.invocation is None else GivenFlags.of(choices.invocation)
     offer += [reference for reference in avatar.offer if reference not in offered]
-    limits = {
+    # Never read as a flag: `@FILE` of an avatar would be any file of this user.
+    instructions = avatar.instructions
+    if choices.instructions is not None:
+        instructions = _instructions(choices.instructions)
+    groups = _groups(choices.groups)
+    given: dict[str, Any] = {
+        "description": choices.description,
+        "available": choices.available,
         "max_steps": choices.max_steps,
         "max_tokens": choices.max_tokens,
         "tool_budget_tokens": choices.tool_budget,
     }
-    given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
-    always = [toolkit for toolkit in avatar.always if toolkit.name not in named]
-    groups = () if choices.groups is None else _groups(choices.groups)
     try:
         _check_names(name, always, required, ActiveGroups(groups, AgentState(), avatar.skills))
         return Agent(
             room,
             _model(choices.model, choices.base_url),
             name=name,
-            # Never read as a flag: `@FILE` of an avatar would be any file of this user.
-            instructions=avatar.instructions if typed is None else _instructions(typed),
-            description=choices.description or "",
+            instructions=instructions,
             always=always,
             required=required,
-            builders=[offered_builder(reference, flags) for reference in offer],
+            builders=[offered_builder(reference, choices.flags) for reference in offer],
             groups=groups,
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
             approve=approve,
             model_middlewares=[ModelRetries(), ModelLog()],
             records=records,
-            store=None if choices.state is None else _states(choices.state),
-            available=avatar.available if choices.available is None else choices.available,
-            **given,
+            store=_states(choices.state),
+            **{"available": avatar.available}
+            | {option: value for option, value in given.items() if value is not None},
         )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
@@ -281,7 +290,10 @@ def required_toolkit(typed: str) -> RequiredToolkit:
     return RequiredToolkit(name, participant=owner or None)
 
 
-def _groups(path: Path) -> list[ToolGroup]:
+def _groups(path: Path | None) -> list[ToolGroup]:
+    if path is None:
+        return []
+
     def toolkit(reference: str) -> Toolkit:
         return find_toolkit(
             reference, functools.partial(make_configured, reference, given=NO_FLAGS)
@@ -300,7 +312,9 @@ def _model(name: str, base_url: str | None) -> Model:
         raise UsageError(f"--model: {error}") from error
 
 
-def _states(path: Path) -> SqliteStateStore:
+def _states(path: Path | None) -> SqliteStateStore | None:
+    if path is None:
+        return None
     states = SqliteStateStore(path)
     try:
         states.check()
@@ -329,3 +343,128 @@ def _permissions(path: Path | None, mode: str | None) -> Permissions:
         raise UsageError(f"--permissions: {error}") from error
     except ValueError as error:
         raise UsageError(f"--mode: {error}") from error
+
+
+# `--avatar NAME`: what an installed avatar gives to an agent
+#
+# The package that keeps avatars joins through the entry point group `toolbus.avatars`: a function
+# from a name to an `InstalledAvatar`, which raises `ValueError` with what to do. One of another
+# distribution is used in place of our own, `bundles`.
+
+
+class InstalledAvatar(Protocol):
+    """An avatar, as a package keeps it. What it names is installed."""
+
+    @property
+    def path(self) -> Path:
+        """The file that defines it."""
+
+    @property
+    def instructions(self) -> str:
+        """What a model reads before a conversation; may be empty."""
+
+    @property
+    def skills(self) -> Sequence[SkillListing]:
+        """Skills that are always active."""
+
+    @property
+    def toolkits(self) -> Sequence[str]:
+        """Names of installed toolkits."""
+
+    @property
+    def require(self) -> Sequence[str]:
+        """Names of toolkits that others host."""
+
+    @property
+    def offer(self) -> Sequence[str]:
+        """Names of installed toolkits that a question may ask to be built."""
+
+    @property
+    def denied_tools(self) -> Sequence[str]:
+        """Patterns of tools that the agent must not call."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the agent may have toolkits of its room that nobody names."""
+
+    @property
+    def model(self) -> str:
+        """The model that its author suggests; may be empty."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the operator should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvatarPieces:
+    """What an avatar gives to an agent, and takes from it; without arguments, of no avatar."""
+
+    instructions: str = ""
+    always: tuple[Toolkit, ...] = ()
+    require: tuple[str, ...] = ()
+    offer: tuple[str, ...] = ()
+    skills: tuple[SkillListing, ...] = ()
+    denials: tuple[Rule, ...] = ()
+    available: bool = True
+    model: str = ""
+    notes: tuple[str, ...] = ()
+
+    def restricted(self, permissions: Permissions) -> Permissions:
+        """Return permissions that deny what the avatar denies too."""
+        return replace(permissions, rules=(*permissions.rules, *self.denials))
+
+
+def read_avatar(name: str | None) -> AvatarPieces:
+    """Read an installed avatar, and make its toolkits; without a name it has nothing.
+
+    Raises `UsageError` if there is none of that name, it is not valid, or no package keeps avatars.
+    """
+    if name is None:
+        return AvatarPieces()
+    every = tuple(entry_points(group="toolbus.avatars"))
+    packages = [entry for entry in every if entry.name != "bundles"] or every
+    if not packages:
+        raise UsageError("--avatar: no package here keeps avatars: pip install 'toolbus[bundles]'")
+    if len(packages) > 1:
+        names = ", ".join(sorted(entry.value for entry in packages))
+        raise UsageError(f"--avatar: several packages here keep avatars, leave one: {names}")
+    always: list[Toolkit] = []
+    require: list[str] = []
+    try:
+        read: Callable[[str], InstalledAvatar] = packages[0].load()
+        found = read(name)
+        notes = list(found.notes)
+        for toolkit in found.toolkits:
+            if _is_hosted_by_an_operator(toolkit):
+                require.append(toolkit)
+                notes.append(
+                    f"toolkit {toolkit} has settings: host it with `toolbus host {toolkit}`"
+                )
+            else:
+                always.append(find_toolkit(toolkit))
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"--avatar: {error}") from None
+    return AvatarPieces(
+        instructions=found.instructions,
+        always=tuple(always),
+        require=tuple(dict.fromkeys((*require, *found.require))),
+        offer=tuple(found.offer),
+        skills=tuple(found.skills),
+        denials=tuple(
+            Rule(behavior="deny", tool=tool, origin=str(found.path)) for tool in found.denied_tools
+        ),
+        available=found.available,
+        model=found.model,
+        notes=tuple(one_line(note) for note in notes),
+    )
+
+
+def _is_hosted_by_an_operator(toolkit: str) -> bool:
+    """Whether only an operator can say what an installed toolkit may reach."""
+    # An avatar comes from others. So it starts here what a message could have built, no more.
+    factory = find_factory(toolkit)
+    return factory is not None and any(
+        field.is_operator_only or field.is_partly_operator_only or field.info.is_required()
+        for field in factory.fields
+    )

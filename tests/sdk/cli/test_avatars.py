@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from toolbus.cli import avatars
-from toolbus.cli.agent_options import AgentChoices, agent_of
-from toolbus.cli.avatars import read_avatar
+from toolbus.cli import agent_options
+from toolbus.cli.agent_options import AgentChoices, agent_of, read_avatar
 from toolbus.cli.completion import complete_avatar
 from toolbus.diagnostics.exit_codes import UsageError
 
@@ -31,7 +30,7 @@ def script(tmp_path: Path) -> str:
 def install(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     found = SimpleNamespace(**NOTHING | facts)
     package = SimpleNamespace(name="bundles", load=lambda: lambda name: found)
-    monkeypatch.setattr(avatars, "entry_points", lambda group: [package])
+    monkeypatch.setattr(agent_options, "entry_points", lambda group: [package])
 
 
 def test_a_toolkit_with_settings_of_its_operator_is_not_started_here(
@@ -81,7 +80,7 @@ def test_a_model_of_an_avatar_is_a_suggestion(monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_package_that_keeps_avatars_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(avatars, "entry_points", lambda group: [])
+    monkeypatch.setattr(agent_options, "entry_points", lambda group: [])
     with pytest.raises(UsageError, match=r"pip install 'toolbus\[bundles\]'"):
         read_avatar("clerk")
 
@@ -103,7 +102,7 @@ def test_another_store_takes_the_place_of_ours_and_two_are_refused(
         return SimpleNamespace(name=name, value=f"{name}:read", load=lambda: lambda _: told)
 
     stores = [store("bundles"), store("theirs")]
-    monkeypatch.setattr(avatars, "entry_points", lambda group: stores)
+    monkeypatch.setattr(agent_options, "entry_points", lambda group: stores)
     assert read_avatar("clerk").instructions == "theirs"
     stores.append(store("others"))
     with pytest.raises(UsageError, match=r"several packages .* others:read, theirs:read"):
