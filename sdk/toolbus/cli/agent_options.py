@@ -21,10 +21,18 @@ from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_file, warn_if_readable
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
-from toolbus.cli.factory_options import NO_FLAGS, GivenFlags, make_configured, operator_values
 from toolbus.cli.group_file import GroupFileError, read_group_file
 from toolbus.cli.options import takes
-from toolbus.cli.toolkit_references import find_factory, find_object, find_toolkit, last_name
+from toolbus.cli.toolkit_options import (
+    NO_FLAGS,
+    GivenFlags,
+    find_factory,
+    find_object,
+    find_toolkit,
+    last_name,
+    make_configured,
+    operator_values,
+)
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.adapter import Model

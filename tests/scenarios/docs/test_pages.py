@@ -23,7 +23,7 @@ from support.documents.reader import Reader, is_service, is_trace
 from support.documents.snippets import Block, Step, steps_of
 from support.documents.terminals import Terminals
 from toolbus.cli.app import make_app
-from toolbus.cli.factory_options import HostCommand
+from toolbus.cli.toolkit_options import HostCommand
 
 README = next(page for page in pages() if page.name == "README.md")
 TYPED = [page for page in pages() if page.running is not None]

@@ -17,9 +17,9 @@ from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import shown
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.error_report import reporting_cancel
-from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
+from toolbus.cli.toolkit_options import OfferingCommand
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, unchecked_claims

@@ -25,9 +25,8 @@ from toolbus.cli.chat.screens import JsonScreen, PipeScreen, Screen, TerminalScr
 from toolbus.cli.chat.session import Session, on_background_loop
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
-from toolbus.cli.factory_options import OfferingCommand
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, joined_room, joins_a_room
-from toolbus.cli.toolkit_references import last_name
+from toolbus.cli.toolkit_options import OfferingCommand, last_name
 from toolbus.diagnostics.exit_codes import CallTarget, Terminated, UsageError
 from toolbus.errors import RoomException
 from toolbus.settings import home_of

@@ -2,7 +2,7 @@
 
 A toolkit is named as `module:attribute`, where the attribute is a toolkit or a function that
 returns one, or by its name in the entry point group `toolbus.toolkits`. The config of a factory
-comes from flags and variables of its own: see `toolbus.cli.factory_options`.
+comes from flags and variables of its own: see `toolbus.cli.toolkit_options`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ import typer
 from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import reporting_cancel
-from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
-from toolbus.cli.toolkit_references import find_toolkit, logger_names
+from toolbus.cli.toolkit_options import (
+    GivenFlags,
+    HostCommand,
+    find_toolkit,
+    logger_names,
+    make_configured,
+)
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token

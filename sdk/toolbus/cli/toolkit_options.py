@@ -1,30 +1,43 @@
-"""The configs of factories in a command line: flags and variables for the fields of each.
+"""The toolkits of a command line: how one is found by its reference, and configured by flags.
 
-The flags of a command line depend on the toolkits in it. They are looked for only if the command
-line has a flag that is not one of the command, or asks for help.
+A reference is `module:attribute` or the name of an entry point of `toolbus.toolkits`. It means a
+toolkit, a function without required arguments that returns one, or a factory (`ToolkitFactory`).
+
+The fields of a factory's config have flags and variables, so the flags of a command line depend on
+the toolkits in it. They are looked for only if the command line has a flag that is not one of the
+command, or asks for help.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from importlib.metadata import entry_points
 from itertools import islice
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
+from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import cut
+from toolbus.cli.completion import TOOLKITS
 from toolbus.cli.options import options_of, require_utf8, with_parameters
-from toolbus.cli.toolkit_references import find_factory, is_reference, last_name
+from toolbus.cli.suggestions import suggest_references
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.user_code_errors import load_error_text
-from toolbus.factories.factory import ConfigField, ConfigProblem, ToolkitFactory
+from toolbus.factories.factory import ConfigField, ConfigProblem, ToolkitFactory, read_factory
 from toolbus.settings import VARIABLES
+from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = [
@@ -32,11 +45,212 @@ __all__ = [
     "GivenFlags",
     "HostCommand",
     "OfferingCommand",
+    "find_factory",
+    "find_object",
+    "find_toolkit",
+    "last_name",
+    "logger_names",
     "make_configured",
     "operator_values",
 ]
 
-_EXTRA, _GIVEN = "toolbus.host.extra", "toolbus.host.given"
+# References
+
+
+def find_factory(reference: str) -> ToolkitFactory | None:
+    """Return the factory that a reference means; None if it means something else.
+
+    Raises what loading it raises, and UsageError for what is no toolkit and cannot make one.
+    """
+    found = _load(reference)
+    _refuse_unusable(reference, found)
+    return None if _is_tool(found) else read_factory(found)
+
+
+def find_toolkit(
+    reference: str, configure: Callable[[ToolkitFactory], Toolkit] | None = None
+) -> Toolkit:
+    """Return the toolkit of a reference; if that is a function, the function's result.
+
+    Args:
+        reference: The reference.
+        configure: Makes the toolkit of a factory; by default its config has no values.
+
+    Raises:
+        UsageError: The toolkit does not exist, cannot be loaded, or its config is not valid.
+    """
+    found = find_object(reference, (Toolkit,), configure or (lambda factory: factory.make({})))
+    assert isinstance(found, Toolkit)
+    return found
+
+
+def find_object(
+    reference: str, kinds: tuple[type, ...], configure: Callable[[ToolkitFactory], Any]
+) -> Any:
+    """Return what a reference means, of one of the given kinds, as `find_toolkit` does.
+
+    Args:
+        reference: The reference.
+        kinds: Classes; one of them is `Toolkit`.
+        configure: Makes an object of a factory.
+    """
+    try:
+        made = found = _load(reference)
+        _refuse_unusable(reference, found)
+        if not _is_tool(found) and (factory := read_factory(found)) is not None:
+            made = configure(factory)
+        elif callable(found) and not isinstance(found, kinds):
+            made = found()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        text = f"cannot load {reference}: {load_error_text(error)}"
+        if isinstance(error, Exception) and _is_missing(reference, error):
+            if suggestion := _suggestion(reference):
+                text = f"{text}: {suggestion}"
+            elif not isinstance(error, AttributeError):
+                searched = f"the current folder ({os.getcwd()}) and on PYTHONPATH"
+                text = f"{text}: modules are searched in {searched}"
+        raise UsageError(text) from error
+    if not isinstance(made, kinds):
+        from toolbus.agents.agent import Agent  # it is large, and commands import this
+
+        verb = "is" if made is found else "returned an object"
+        text = f"{reference} {verb} of type {type(made).__name__}"
+        text = f"{text}, not a toolkit or a function that returns one"
+        if isinstance(made, Agent):
+            raise UsageError(f"{text}: did you mean {reference}.toolkit?")
+        raise UsageError(_with_suggestion(text, reference.partition(":")[0]))
+    return made
+
+
+def last_name(reference: str) -> str:
+    """Return the name in flags and variables: an installed name, or the last of an attribute."""
+    return reference.rpartition(":")[2].rpartition(".")[2]
+
+
+def logger_names(reference: str) -> set[str]:
+    """Return the names under which a toolkit logs by custom: its package, and its own name.
+
+    None of ours: `toolbus` hosts many of them, and their names are also those of libraries.
+    """
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        entry = next(entry for entry in entry_points(group=TOOLKITS) if entry.name == reference)
+        module = entry.module
+        attribute = reference
+    package = module.partition(".")[0]
+    return set() if package.startswith("toolbus") else {package, attribute}
+
+
+def _is_reference(word: str) -> bool:
+    """Whether a word has the form of a reference, and names an installed toolkit if it must."""
+    module, colon, attribute = word.partition(":")
+    if not colon:
+        return any(entry.name == word for entry in entry_points(group=TOOLKITS))
+    return all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
+
+
+def _load(reference: str) -> Any:
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        installed = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
+        if reference in installed:
+            return installed[reference].load()
+        others = f"write module:attribute, or one of {', '.join(sorted(installed))}"
+        suggestion = _suggestion(reference) or others
+        raise UsageError(f"no installed toolkit is named {reference!r}: {suggestion}")
+    if not module or not attribute:
+        raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
+    if not all(module.split(".")) or "/" in module:
+        found = _suggestion(reference) or "name a module of the current folder, without a path"
+        raise UsageError(f"{module!r} is not the name of a module: {found}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+def _is_missing(reference: str, error: Exception) -> bool:
+    """Whether the module or its attribute is missing, and not something that it imports."""
+    module, _, attribute = reference.partition(":")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return False
+    return module == error.name or module.startswith(f"{error.name}.")
+
+
+def _suggestion(reference: str) -> str:
+    """Return a suggestion from the current folder; empty if there is none."""
+    found = suggest_references(reference, Path.cwd())
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _with_suggestion(text: str, reference: str) -> str:
+    suggestion = _suggestion(reference)
+    return f"{text}; {suggestion}" if suggestion else text
+
+
+def _refuse_unusable(reference: str, found: Any) -> None:
+    """Refuse a tool, which a call would run, and a function that is no factory. Raises UsageError.
+
+    A class, and an object with `__call__`, are called without arguments.
+    """
+    if _is_tool(found):
+        _refuse_tool(reference, found)
+    if inspect.iscoroutinefunction(found):
+        text = "write a plain function that returns the toolkit, and prepare it in Tool.start"
+        raise UsageError(f"{reference} is async: {text}")
+    if inspect.isroutine(found) and read_factory(found) is None and (names := _required(found)):
+        text = "a factory has one parameter, annotated with a pydantic model"
+        raise UsageError(f"{reference} requires {', '.join(names)}: {text}")
+
+
+def _refuse_tool(reference: str, found: Any) -> None:
+    module, colon, name = reference.partition(":")
+    if not colon:
+        raise UsageError(f"the installed {reference} is a tool, not a toolkit")
+    toolkit = module.rpartition(".")[2]
+    if not is_toolkit_name(toolkit):
+        toolkit = "tools"
+    text = (
+        f"{name} is a tool, not a toolkit: write {module}:NAME of a Toolkit, "
+        f'for example `tools = Toolkit("{toolkit}", [{name}])`'
+    )
+    if read_factory(found) is not None:
+        text = f"{text}; of a factory write the return annotation, `-> Toolkit`"
+    raise UsageError(_with_suggestion(text, module))
+
+
+def _is_tool(found: Any) -> bool:
+    """Whether it is a tool, or a function that cannot create a toolkit."""
+    if isinstance(found, Tool) or hasattr(found, "__toolbus_tool__"):
+        return True
+    if not inspect.isroutine(found) or inspect.isbuiltin(found):
+        return False
+    if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
+        return False
+    return inspect.iscoroutinefunction(found) or bool(_required(found))
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters without defaults; none if it has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variadic
+    ]
+
+
+# Flags and variables of a config
+
+_EXTRA = "toolbus.host.extra"
+_GIVEN = "toolbus.host.given"
 _SWITCH_OR_LIST: Mapping[str, Any] = {"switch": bool | None, "list": list[str] | None}
 
 
@@ -45,7 +259,7 @@ class GivenFlags:
     """The flags of fields in a command line."""
 
     values: Mapping[str, Any]
-    """What was given, by parameter; None for what was not."""
+    """What was given, by parameter; None or absent for what was not."""
     flags: Mapping[str, str]
     """How each parameter is written, as far as that was looked for."""
     own: frozenset[str]
@@ -95,19 +309,23 @@ class _Setting:
     def help(self) -> str:
         """The field's description, its default and its variable."""
         default = self.field.default_text
-        parts = [self.field.info.description or ""]
-        parts += ["Required."] if self.field.info.is_required() else []
-        parts += [f"Default: {default}."] if default else []
-        parts += ["Repeatable."] if self.field.kind == "list" else []
-        return " ".join(part for part in [*parts, f"[{self.variable}]"] if part)
+        parts = {
+            self.field.info.description: True,
+            "Required.": self.field.info.is_required(),
+            f"Default: {default}.": default,
+            "Repeatable.": self.field.kind == "list",
+            f"[{self.variable}]": True,
+        }
+        return " ".join(part for part, is_shown in parts.items() if part and is_shown)
 
     def label(self, given: GivenFlags) -> str:
         """Return how to name it in an error: by where its value came from."""
         is_given = given.values.get(self.parameter) is not None
         if not given.are_possible or (not is_given and self._has_variable()):
             return self.variable
-        usual = self.long_flag if self.short_flag in given.own else self.short_flag
-        return given.flags.get(self.parameter, usual)
+        if self.short_flag not in given.own:
+            return given.flags.get(self.parameter, self.short_flag)
+        return given.flags.get(self.parameter, self.long_flag)
 
     def _has_variable(self) -> bool:
         return bool(os.environ.get(self.variable)) and self.variable not in VARIABLES
@@ -196,15 +414,15 @@ class _Settings:
     ) -> str:
         if field is None:
             where = ".".join(map(str, path))
-            text = f"{where}: {message}" if where else message
-            return f"toolkit {self._name}: {text}"
+            return ": ".join(part for part in (f"toolkit {self._name}", where, message) if part)
         setting = self._settings[field.name]
         label = setting.label(self._given)
         if message == "Field required" and len(path) == 1:
             ways = dict.fromkeys((label, setting.variable))
             return f"toolkit {self._name} needs {' or '.join(ways)}"
-        below = "".join(f"/{cut(str(key))}" for key in path[1:])
-        return f"{label}{' at ' + below if below else ''}: {message}"
+        if below := "".join(f"/{cut(str(key))}" for key in path[1:]):
+            label = f"{label} at {below}"
+        return f"{label}: {message}"
 
 
 # The command
@@ -225,10 +443,10 @@ class HostCommand(TyperCommand):
         """Parse, after adding the flags of the toolkits if there are flags that are not known."""
         own = super().get_params(ctx)
         line = _CommandLine(own, args, self.toolkit_flag)
-        if not ctx.resilient_parsing and (line.has_unknown or line.asks_for_help):
+        if not ctx.resilient_parsing and (line.unknown or line.asks_for_help):
             found = line.find_factories()
             ctx.meta[_EXTRA] = line.extra
-            if line.has_unknown and line.failures:
+            if line.unknown and line.failures:
                 # The command reports why a toolkit cannot be loaded, rather than its flags.
                 ctx.ignore_unknown_options = ctx.allow_extra_args = True
             self._refuse_ambiguous(ctx, found, line)
@@ -237,7 +455,7 @@ class HostCommand(TyperCommand):
                     typer.echo(f"toolbus: {failure}", err=True)
         rest = super().parse_args(ctx, args)
         taken = {option.name: ctx.params.pop(option.name, None) for option in line.extra}
-        values = {name: None if value in ([], ()) else value for name, value in taken.items()}
+        values = {name: value for name, value in taken.items() if value not in ([], ())}
         written = {option.name: option.opts[-1] for option in line.extra}
         ctx.meta[_GIVEN] = GivenFlags(values, written, frozenset(line.flags))
         return rest
@@ -279,14 +497,10 @@ class _CommandLine:
         self.failures: list[str] = []
         """Why toolkits could not be loaded."""
         self.unknown: set[str] = set()
+        """Flags that no parameter has."""
         self._certain: list[str] = []
         self._uncertain: list[str] = []
         self._scan()
-
-    @property
-    def has_unknown(self) -> bool:
-        """Whether there is a flag that no parameter has."""
-        return bool(self.unknown)
 
     @property
     def asks_for_help(self) -> bool:
@@ -301,8 +515,8 @@ class _CommandLine:
         """
         settings = self._settings_of(self._certain)
         self._take(settings)
-        if self.has_unknown and not self.failures:
-            likely = [word for word in self._uncertain if is_reference(word)]
+        if self.unknown and not self.failures:
+            likely = [word for word in self._uncertain if _is_reference(word)]
             settings += self._settings_of(likely)
             self._take(settings)
         return settings
@@ -377,11 +591,7 @@ def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
     parameters = [_parameter(setting, setting.parameter in with_short) for setting in settings]
     if not parameters:
         return []
-
-    def collect(**given: Any) -> None:
-        """Take the flags."""
-
-    options = options_of(with_parameters(collect, parameters))
+    options = options_of(with_parameters(lambda **given: None, parameters))
     for option, setting in zip(options, settings, strict=True):
         option.name = setting.parameter
         require_utf8(option)
@@ -392,13 +602,17 @@ def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
 
 def _parameter(setting: _Setting, with_short: bool) -> inspect.Parameter:
     field = setting.field
-    flags = [setting.long_flag, *([setting.short_flag] if with_short else [])]
+    flags = [setting.long_flag]
+    if with_short:
+        flags.append(setting.short_flag)
+    metavar: str | None = field.metavar
     if field.kind == "switch":
         flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
+        metavar = None
     option = typer.Option(
         *flags,
         help=setting.help,
-        metavar=None if field.kind == "switch" else field.metavar,
+        metavar=metavar,
         show_default=False,
         rich_help_panel=f"Toolkit {setting.toolkit}",
     )
