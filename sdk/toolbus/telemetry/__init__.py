@@ -1,6 +1,6 @@
 """OpenTelemetry traces of calls: spans, their context, how they are sent, and a viewer for them."""
 
-import toolbus.telemetry.installed_parts  # noqa: F401 - before anything of OpenTelemetry
+import toolbus.telemetry.variables  # noqa: F401 - before anything of OpenTelemetry
 from toolbus.telemetry.tracing import (
     CallSpan,
     TraceContext,

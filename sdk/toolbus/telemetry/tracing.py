@@ -28,7 +28,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
-from toolbus.bounded_logging import bounded_logger
+from toolbus.bounded_logging import bounded_logger, silence
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.attributes import (
     GEN_AI_TOOL_CALL_ID,
@@ -53,7 +53,7 @@ from toolbus.telemetry.propagation import (
     trace_context_of,
 )
 from toolbus.telemetry.recorder import SpanRecorder, recorder_of
-from toolbus.telemetry.variables import asks_for_spans, corrected_variables, process_provider
+from toolbus.telemetry.variables import asks_for_spans, corrected_variables
 
 __all__ = [
     "TRACESTATE",
@@ -95,6 +95,7 @@ def recorded(service_name: str) -> Iterator[None]:
 
 _PROVIDER_CHECK_S = 1.0
 _MAX_DESCRIPTIONS = 256
+_PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
 _NO_CONTEXT = Context()
 _CLIENT = SpanKind.CLIENT
 _logger = bounded_logger(__name__)
@@ -385,7 +386,7 @@ class Tracing:
         if now < self.idle_until:
             return None
         self.idle_until = now + _PROVIDER_CHECK_S
-        provider = self._provider or process_provider()
+        provider = self._provider or _process_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             return None
         self._recorder = recorder_of(provider)
@@ -413,7 +414,7 @@ def configure(service_name: str, *, instance_id: str | None = None) -> Callable[
     """
     if not asks_for_spans(os.environ):
         return None
-    if not isinstance(process_provider(), trace.ProxyTracerProvider):
+    if not isinstance(_process_provider(), trace.ProxyTracerProvider):
         return None
     try:
         with corrected_variables():  # the SDK reads some of them when it is imported
@@ -432,3 +433,18 @@ def configure(service_name: str, *, instance_id: str | None = None) -> Callable[
         return None
     trace.set_tracer_provider(pipeline.provider)
     return pipeline.close
+
+
+def _process_provider() -> trace.TracerProvider:
+    """Return this process's tracer provider; one that a variable names and that fails is none.
+
+    The API logs a traceback and raises at each attempt to load it, which would be at each call.
+    """
+    if _PROVIDER in os.environ:
+        silence("opentelemetry.util._providers")
+    try:
+        return trace.get_tracer_provider()
+    except Exception as error:
+        os.environ.pop(_PROVIDER, None)  # the next attempt would fail as well
+        _logger.warning("%s cannot be loaded (%s): none is used", _PROVIDER, type(error).__name__)
+        return trace.get_tracer_provider()

@@ -1,9 +1,9 @@
 """Checks the `OTEL_*` variables, so that a wrong one costs a warning and not the program.
 
-The OpenTelemetry SDK raises for some wrong values, also while it is imported, logs a traceback for
-others, and uses some as they are until a request fails. Here each wrong value is replaced by the
-default before the SDK reads it, and named in one warning. No value is shown: a header or an address
-may contain a password.
+OpenTelemetry raises for some wrong values, also while it is imported, logs a traceback for others,
+and uses some as they are until a request fails. Here each wrong value is removed before it is read,
+so that the default counts, and named in one warning. No value is shown: a header or an address may
+contain a password.
 """
 
 from __future__ import annotations
@@ -11,145 +11,106 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from opentelemetry import trace
+from toolbus.bounded_logging import bounded_logger
 
-from toolbus.bounded_logging import bounded_logger, silence
-from toolbus.telemetry.installed_parts import drop_unknown_parts
-
-__all__ = ["asks_for_spans", "corrected_variables", "process_provider"]
+__all__ = ["asks_for_spans", "corrected_variables", "drop_unknown_parts"]
 
 _logger = bounded_logger("toolbus.telemetry.tracing")
 _MAX_NUMBER = 2**31 - 1
 """Above it a queue cannot be made, and a thread cannot wait that long."""
+_PARTS = {
+    "OTEL_PYTHON_CONTEXT": "opentelemetry_context",
+    "OTEL_PROPAGATORS": "opentelemetry_propagator",
+    "OTEL_PYTHON_TRACER_PROVIDER": "opentelemetry_tracer_provider",
+    "OTEL_PYTHON_METER_PROVIDER": "opentelemetry_meter_provider",
+}
 _EXPORTER = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
-_PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
-_QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
-_QUEUE_SIZE = 2_048
-_BATCH = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
-_BATCH_SIZE = 512
-
-_Correct: TypeAlias = Callable[[str], str | None]
-"""Returns what is right of a value, or None for the default."""
+_SIZES = {"OTEL_BSP_MAX_QUEUE_SIZE": 2_048, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": 512}
 
 
 class _Rule(NamedTuple):
     """What a variable must be, and what is used in place of a wrong value."""
 
     form: str
-    default: str
-    correct: _Correct
+    used: str
+    check: Callable[[str], object]
+    """Returns something false, or raises `ValueError`, for a wrong value."""
+    is_list: bool = False
+    """Whether each entry of the value is checked by itself."""
 
 
-def _number(read: type[int | float], lowest: float, highest: float, value: str) -> str | None:
-    try:
-        return value if lowest <= read(value) <= highest else None
-    except ValueError:  # also for more digits than Python reads
-        return None
-
-
-def _one_of(names: tuple[str, ...], value: str) -> str | None:
-    name = value.strip().lower()
-    return name if name in names else None
-
-
-def _address(value: str) -> str | None:
-    value = value.strip()
-    try:
-        parts = urlsplit(value)
-        _ = parts.port  # raises ValueError for a port that is none
-    except ValueError:
-        return None
+def _is_address(value: str) -> bool:
+    parts = urlsplit(value)
+    _ = parts.port  # raises ValueError for a port that is not valid
     is_plain = value.isprintable() and " " not in value
-    return value if is_plain and parts.scheme in {"http", "https"} and parts.hostname else None
+    return is_plain and parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
-def _file(value: str) -> str | None:
-    try:
-        return value if Path(value).exists() else None
-    except (OSError, ValueError):
-        return None
-
-
-def _entries(value: str) -> list[str]:
-    return [entry.strip() for entry in value.split(",") if entry.strip()]
-
-
-def _pairs(is_right: Callable[[str, str], object], value: str) -> str:
-    found = [(entry, *entry.partition("=")) for entry in _entries(value)]
-    return ",".join(
-        entry for entry, name, equals, text in found if equals and is_right(name.strip(), text)
-    )
-
-
-def _is_header(name: str, value: str) -> bool:
+def _is_header(entry: str) -> bool:
     # A value that requests would not send fails each export, without a word about the variable.
+    name, equals, value = entry.partition("=")
     text = unquote(value)
     is_sendable = text.isascii() and text.isprintable() and not set(value) & set('";\\')
-    return is_sendable and _HEADER_NAME.fullmatch(name) is not None
+    return bool(equals) and is_sendable and _HEADER_NAME.fullmatch(name.strip()) is not None
 
 
-def _text(value: str) -> str | None:
-    # Bytes that are not UTF-8 are surrogates here, and no span can be encoded with them.
-    return None if any("\ud800" <= character <= "\udfff" for character in value) else value
+def _is_attribute(entry: str) -> bool:
+    return entry.find("=") > 0 and bool(entry.encode())
 
 
-def _installed(group: str, value: str) -> str | None:
-    return value if list(entry_points(group=group, name=value)) else None
+def _is_detector(name: str) -> bool:
+    return name == "*" or bool(entry_points(group="opentelemetry_resource_detector", name=name))
 
 
-def _installed_list(group: str, value: str) -> str:
-    return ",".join(name for name in _entries(value) if name == "*" or _installed(group, name))
-
-
-def _count(lowest: int, default: object) -> _Rule:
+def _count(lowest: int, default: int) -> _Rule:
     form = f"a whole number from {lowest} to {_MAX_NUMBER}"
-    return _Rule(form, f"{default} is", partial(_number, int, lowest, _MAX_NUMBER))
+    return _Rule(form, f"{default} is", lambda value: lowest <= int(value) <= _MAX_NUMBER)
 
 
 def _choice(default: str, *names: str) -> _Rule:
-    return _Rule(f"one of {', '.join(names)}", f"{default} is", partial(_one_of, names))
+    return _Rule(
+        f"one of {', '.join(names)}", f"{default} is", lambda value: value.lower() in names
+    )
 
 
 _SWITCH = _choice("false", "true", "false")
-_NO_FILE = _Rule("a file that exists", "none is", _file)
-_HEADER_PAIRS = _Rule("name=value pairs of headers", "the others are", partial(_pairs, _is_header))
 _CREDENTIALS = _Rule(
     "the name of an installed credential provider",
     "none is",
-    partial(_installed, "opentelemetry_otlp_credential_provider"),
+    lambda name: entry_points(group="opentelemetry_otlp_credential_provider", name=name),
 )
 _OTLP: Mapping[str, _Rule] = {
-    "ENDPOINT": _Rule("an http:// or https:// address", "http://localhost:4318 is", _address),
-    "PROTOCOL": _Rule("http/protobuf", "http/protobuf is", partial(_one_of, ("http/protobuf",))),
-    "HEADERS": _HEADER_PAIRS,
-    "TIMEOUT": _Rule("a number above 0", "5 is", partial(_number, float, 0.001, _MAX_NUMBER)),
+    "ENDPOINT": _Rule("an http:// or https:// address", "http://localhost:4318 is", _is_address),
+    "PROTOCOL": _Rule(
+        "http/protobuf", "http/protobuf is", lambda value: value.lower() == "http/protobuf"
+    ),
+    "HEADERS": _Rule("name=value pairs of headers", "the others are", _is_header, is_list=True),
+    "TIMEOUT": _Rule(
+        "a number above 0", "5 is", lambda value: 0.001 <= float(value) <= _MAX_NUMBER
+    ),
     "COMPRESSION": _choice("none", "gzip", "deflate", "none"),
-    "CERTIFICATE": _Rule("a file that exists", "the usual authorities are", _file),
-    "CLIENT_CERTIFICATE": _NO_FILE,
-    "CLIENT_KEY": _NO_FILE,
+    "CERTIFICATE": _Rule("a file that exists", "the usual authorities are", os.path.exists),
+    "CLIENT_CERTIFICATE": _Rule("a file that exists", "none is", os.path.exists),
+    "CLIENT_KEY": _Rule("a file that exists", "none is", os.path.exists),
 }
+_LIMITED = "ATTRIBUTE SPAN_ATTRIBUTE EVENT_ATTRIBUTE LINK_ATTRIBUTE SPAN_EVENT SPAN_LINK".split()
 _RULES: Mapping[str, _Rule] = {
     "OTEL_SDK_DISABLED": _SWITCH,
     "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": _SWITCH,
-    "OTEL_SERVICE_NAME": _Rule("text in UTF-8", "the name of the program is", _text),
+    # Bytes that are not UTF-8 are surrogates here, and no span can be encoded with them.
+    "OTEL_SERVICE_NAME": _Rule("text in UTF-8", "the name of the program is", str.encode),
     "OTEL_RESOURCE_ATTRIBUTES": _Rule(
-        "name=value pairs in UTF-8",
-        "the others are",
-        partial(_pairs, lambda name, text: name and _text(text) is not None),
+        "name=value pairs in UTF-8", "the others are", _is_attribute, is_list=True
     ),
     "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": _Rule(
-        "names of installed detectors",
-        "the others are",
-        partial(_installed_list, "opentelemetry_resource_detector"),
+        "names of installed detectors", "the others are", _is_detector, is_list=True
     ),
     "OTEL_TRACES_SAMPLER": _choice(
         "parentbased_always_on",
@@ -160,34 +121,41 @@ _RULES: Mapping[str, _Rule] = {
         "traceidratio",
         "parentbased_traceidratio",
     ),
-    _QUEUE: _count(1, _QUEUE_SIZE),
-    _BATCH: _count(1, _BATCH_SIZE),
+    **{name: _count(1, size) for name, size in _SIZES.items()},
     "OTEL_BSP_SCHEDULE_DELAY": _count(1, 500),
     "OTEL_BSP_EXPORT_TIMEOUT": _count(1, 30_000),
     "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": _count(0, 4_096),
     "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": _count(0, 4_096),
-    **{
-        f"OTEL_{counted}_COUNT_LIMIT": _count(0, 128)
-        for counted in (
-            "ATTRIBUTE",
-            "SPAN_ATTRIBUTE",
-            "EVENT_ATTRIBUTE",
-            "LINK_ATTRIBUTE",
-            "SPAN_EVENT",
-            "SPAN_LINK",
-        )
-    },
+    **{f"OTEL_{counted}_COUNT_LIMIT": _count(0, 128) for counted in _LIMITED},
     **{
         f"OTEL_EXPORTER_OTLP_TRACES_{name}": rule
-        if name == "HEADERS"
-        else rule._replace(default=f"OTEL_EXPORTER_OTLP_{name}, or else its default, is")
+        if rule.is_list
+        else rule._replace(used=f"OTEL_EXPORTER_OTLP_{name}, or else its default, is")
         for name, rule in _OTLP.items()
     },
     **{f"OTEL_EXPORTER_OTLP_{name}": rule for name, rule in _OTLP.items()},
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": _CREDENTIALS,
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER": _CREDENTIALS,
 }
-_RATIO = _Rule("a number from 0 to 1", "1 is", partial(_number, float, 0, 1))
+
+
+def drop_unknown_parts() -> None:
+    """Remove the variables that name parts of OpenTelemetry which are not installed.
+
+    The API loads these parts by name whenever something first uses them: a context at its import,
+    propagators when the MCP SDK is imported, a provider at the first call. A name that is not
+    installed is a traceback in the log there, or an exception. So this runs before anything of
+    OpenTelemetry is imported, in every process that imports toolbus.
+    """
+    for variable in _PARTS.keys() & os.environ.keys():
+        value = os.environ[variable]
+        names = [name.strip() for name in value.split(",")]
+        if variable == "OTEL_PROPAGATORS" and "none" in map(str.lower, names):
+            continue
+        if not all(entry_points(group=_PARTS[variable], name=name) for name in names):
+            del os.environ[variable]
+            if value.strip():
+                _logger.warning("%s names what is not installed: the default is used", variable)
 
 
 def asks_for_spans(environ: Mapping[str, str]) -> bool:
@@ -196,7 +164,7 @@ def asks_for_spans(environ: Mapping[str, str]) -> bool:
         return False
     named = {name.strip() for name in environ.get(_EXPORTER, "").lower().split(",")} - {""}
     if named - {"otlp", "none"}:
-        _warn(_EXPORTER, _Rule("otlp or none", "an endpoint decides, and otlp is", _text))
+        _logger.warning("%s is not otlp or none: an endpoint decides, and otlp is used", _EXPORTER)
     if "otlp" in named or "none" in named:
         return "otlp" in named
     return any(environ.get(name) for name in _ENDPOINTS)
@@ -209,75 +177,51 @@ def corrected_variables() -> Iterator[None]:
     A child process that starts later gets them as they were, and warns itself.
     """
     drop_unknown_parts()
-    given = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
-    right = _corrected(given)
-    _apply(right, given)
+    given = dict(os.environ)
+    for name, rule in _RULES.items():
+        _correct(name, rule)
+    if "ratio" in os.environ.get("OTEL_TRACES_SAMPLER", "").lower():
+        rule = _Rule("a number from 0 to 1", "1 is", lambda value: 0 <= float(value) <= 1)
+        _correct("OTEL_TRACES_SAMPLER_ARG", rule)
+        os.environ.setdefault("OTEL_TRACES_SAMPLER_ARG", "1")  # without one the SDK warns, too
+    _correct_sizes()
     try:
         yield
     finally:
-        _apply(given, right)
+        for name in [*_RULES, "OTEL_TRACES_SAMPLER_ARG"]:
+            if name in given:
+                os.environ[name] = given[name]
+            else:
+                os.environ.pop(name, None)
 
 
-def _apply(wanted: Mapping[str, str], present: Mapping[str, str]) -> None:
-    for name in present.keys() - wanted.keys():
+def _correct(name: str, rule: _Rule) -> None:
+    """Remove what is wrong of a variable, with a warning."""
+    value = os.environ.get(name, "")
+    entries = value.split(",") if rule.is_list else [value]
+    entries = [entry.strip() for entry in entries if entry.strip()]
+    right = []
+    for entry in entries:
+        with suppress(ValueError):
+            if rule.check(entry):
+                right.append(entry)
+    if len(right) < len(entries):
+        _logger.warning("%s is not %s: %s used", name, rule.form, rule.used)
+    if right:
+        os.environ[name] = ",".join(right)
+    elif entries or not name.endswith("_LIMIT"):  # an empty limit means none to the SDK
         os.environ.pop(name, None)
-    os.environ.update(wanted)
 
 
-def _corrected(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to use, with a warning for each that is wrong."""
-    right = dict(given)
-    rules = dict(_RULES)
-    if "ratio" in given.get("OTEL_TRACES_SAMPLER", "").lower():
-        rules["OTEL_TRACES_SAMPLER_ARG"] = _RATIO
-    for name, rule in rules.items():
-        value = given.get(name)
-        if value is None:
-            continue
-        corrected = rule.correct(value) if value.strip() else None
-        is_list = rule.default.startswith("the others")
-        is_right = corrected is not None
-        if is_list and corrected is not None:
-            is_right = _entries(corrected) == _entries(value)
-        if value.strip() and not is_right:
-            _warn(name, rule)
-        if corrected:
-            right[name] = corrected
-        elif value.strip() or not name.endswith("_LIMIT"):  # an empty limit means none to the SDK
-            del right[name]
-    if "OTEL_TRACES_SAMPLER_ARG" in rules:
-        right.setdefault("OTEL_TRACES_SAMPLER_ARG", "1")  # without one the SDK warns, too
-    _correct_sizes(right)
-    return right
-
-
-def _correct_sizes(right: dict[str, str]) -> None:
+def _correct_sizes() -> None:
     """Use both defaults where a batch would not fit into the queue."""
-    queue = int(right.get(_QUEUE, _QUEUE_SIZE))
-    batch = int(right.get(_BATCH, _BATCH_SIZE))
-    if batch <= queue:
-        return
-    names = " and ".join(name for name in (_QUEUE, _BATCH) if name in right)
-    text = "%s: a queue of %d is smaller than a batch of %d spans: %d and %d are used"
-    _logger.warning(text, names, queue, batch, _QUEUE_SIZE, _BATCH_SIZE)
-    right.pop(_QUEUE, None)
-    right.pop(_BATCH, None)
+    queue, batch = [int(os.environ.get(name, size)) for name, size in _SIZES.items()]
+    if batch > queue:
+        names = " and ".join(name for name in _SIZES if name in os.environ)
+        text = "%s: a queue of %d is smaller than a batch of %d spans: %d and %d are used"
+        _logger.warning(text, names, queue, batch, *_SIZES.values())
+        for name in _SIZES:
+            os.environ.pop(name, None)
 
 
-def _warn(name: str, rule: _Rule) -> None:
-    _logger.warning("%s is not %s: %s used", name, rule.form, rule.default)
-
-
-def process_provider() -> trace.TracerProvider:
-    """Return this process's tracer provider; one that a variable names and that fails is none.
-
-    The API logs a traceback and raises at each attempt to load it, which would be at each call.
-    """
-    if _PROVIDER in os.environ:
-        silence("opentelemetry.util._providers")
-    try:
-        return trace.get_tracer_provider()
-    except Exception as error:
-        os.environ.pop(_PROVIDER, None)  # the next attempt would fail as well
-        _logger.warning("%s cannot be loaded (%s): none is used", _PROVIDER, type(error).__name__)
-        return trace.get_tracer_provider()
+drop_unknown_parts()

@@ -9,10 +9,9 @@ import pytest
 from opentelemetry import trace
 
 from toolbus.telemetry import configure
-from toolbus.telemetry.installed_parts import drop_unknown_parts
 from toolbus.telemetry.light_spans import PipelineProvider
 from toolbus.telemetry.tracing import Tracing
-from toolbus.telemetry.variables import corrected_variables
+from toolbus.telemetry.variables import corrected_variables, drop_unknown_parts
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 OTLP = "OTEL_EXPORTER_OTLP_"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
 
-import toolbus.telemetry.installed_parts  # noqa: F401 - before the MCP SDK reads its variables
+import toolbus.telemetry.variables  # noqa: F401 - before the MCP SDK reads its variables
 from toolbus import OperatorOnly, Toolkit
 
 try:
