@@ -130,7 +130,7 @@ def _add_server(bundle: Bundle, name: str, entry: object) -> None:
     for key, server in entries.items():
         if toolkit_name(key) in bundle.servers:
             raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")
-        if read_entry(server).fields.get("trusted"):
+        if read_entry(server)[0].get("trusted"):
             # The entry is written into a file of the user, who may name it with --config later.
             text = f"MCP server {toolkit_name(key)}: only who hosts it can say that it is trusted"
             raise BundleRefused(text)

@@ -21,6 +21,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import parse_json, read_json_file
 from toolbus_toolkits.credentials.references import has_reference
 from toolbus_toolkits.mcp.entry_keys import (
+    MAX_S,
     denied_in,
     denies_tools,
     matches_any,
@@ -51,9 +52,6 @@ HOME_FILE = "mcp.json"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_SERVERS = 256
 _MAX_REASON_CHARS = 1_000
-_MAX_SECONDS = 24 * 3600.0
-
-Transport = Literal["stdio", "streamable_http", "sse"]
 
 _PLACES: tuple[tuple[str, ...], ...] = (
     ("mcpServers",),
@@ -98,10 +96,10 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
     cwd: Path | None = None
     url: str | None = Field(None, max_length=8192, repr=False)
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    transport: Transport = "stdio"
-    timeout_s: float = Field(60.0, gt=0, le=_MAX_SECONDS)
+    transport: Literal["stdio", "streamable_http", "sse"] = "stdio"
+    timeout_s: float = Field(60.0, gt=0, le=MAX_S["timeout_s"])
     """Seconds that one call may take."""
-    connect_timeout_s: float = Field(30.0, gt=0, le=600)
+    connect_timeout_s: float = Field(30.0, gt=0, le=MAX_S["connect_timeout_s"])
     """Seconds until the server has answered the first requests; `npx` installs within them."""
     enabled_tools: frozenset[str] | None = None
     """The only tools that are shown, by original names, or with `*` and `?`; None shows all."""
@@ -121,7 +119,7 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
     @model_validator(mode="before")
     @classmethod
     def _normalized(cls, data: Any) -> Any:
-        fields = read_entry(data).fields
+        fields, _ = read_entry(data)
         if "env_file" in fields:
             raise ValueError("envFile is read for the entries of a file")
         command = fields.get("command")
@@ -197,32 +195,31 @@ def read_servers(data: object, source: str, context: FileContext = _NO_FILE) -> 
         entries = _entries_of(data)
         rules = _FileRules(data)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError(f"{source}: {one_line(str(error), _MAX_REASON_CHARS)}") from None
     if len(entries) > MAX_SERVERS:
         raise ValueError(f"{source}: has {len(entries)} servers, and may have {MAX_SERVERS}")
     servers: dict[str, ServerEntry] = {}
     skipped: list[SkippedEntry] = []
     warnings: list[str] = []
+    taken: set[str] = set()
     # Of two keys with one name the one that is the name itself wins, wherever it stands.
     for key in sorted(entries, key=lambda name: (toolkit_name(name) != name, name)):
         name = toolkit_name(key)
         try:
             entry, notes = _read_entry(entries[key], context)
-            reason = "it is disabled" if entry.disabled else rules.reason_against(key)
-            if not reason and name in {*servers, *(entry.name for entry in skipped)}:
-                reason = f"{one_line(key, 64)!r} would have the name of another entry"
-        except ValidationError as error:
-            reason = "; ".join(_problems(error))
+            rules.check(key)
+            if name in taken:
+                raise ValueError(f"{key!r} would have the name of another entry")
         except ValueError as error:
-            reason = str(error)
-        if reason:
-            reason = one_line(reason, _MAX_REASON_CHARS)
+            reason = one_line(_words_of(error), _MAX_REASON_CHARS)
             skipped.append(SkippedEntry(name, reason, source, _audience_of(entries[key])))
         else:
             denied = entry.disabled_tools.union(rules.denied_tools(key))
             servers[name] = entry.model_copy(update={"disabled_tools": denied})
             warnings += (f"MCP server {name}: {source}: {note}" for note in notes)
-    return ServersFile(source, servers, tuple(skipped), rules.excluded, tuple(warnings))
+        taken.add(name)
+    excluded = frozenset(rules.excluded)
+    return ServersFile(source, servers, tuple(skipped), excluded, tuple(warnings))
 
 
 def entries_path(data: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -283,7 +280,8 @@ class _FileRules:
     """What a whole file says of its servers, and of those of other files."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self._excluded: set[str] = set()
+        self.excluded: set[str] = set()
+        """Names of servers that are not used."""
         self._only: list[frozenset[str]] = []
         self._denied_tools: list[str] = []
         """With the names of their servers before theirs."""
@@ -305,18 +303,12 @@ class _FileRules:
             for key, value in rules.items():
                 self._read(known.get(key, str(key)), value, is_about_servers=True)
 
-    @property
-    def excluded(self) -> frozenset[str]:
-        """Names of servers that are not used."""
-        return frozenset(self._excluded)
-
-    def reason_against(self, key: str) -> str:
-        """Return why an entry is not used; empty if it is."""
-        if toolkit_name(key) in self._excluded:
-            return "its file says that it is not used"
+    def check(self, key: str) -> None:
+        """Raise `ValueError` for an entry that is not used."""
+        if toolkit_name(key) in self.excluded:
+            raise ValueError("its file says that it is not used")
         if not all(matches_any(key, names) for names in self._only):
-            return "its file allows others only"
-        return ""
+            raise ValueError("its file allows others only")
 
     def denied_tools(self, key: str) -> Iterator[str]:
         """Return the tools of an entry that the file denies."""
@@ -336,12 +328,11 @@ class _FileRules:
         if value is None or plain in _HARMLESS or key in {path[0] for path in _PLACES}:
             return
         if plain in _EXCLUDING:
-            self._excluded.update(map(toolkit_name, names_in(key, value)))
+            self.excluded.update(map(toolkit_name, names_in(key, value)))
         elif plain in _ONLY:
             self._only.append(frozenset(names_in(key, value)))
         elif is_about_servers and restricts(key, value):
-            shown = one_line(key, 64)
-            raise ValueError(f'"{shown}" seems to restrict servers, and is not understood here')
+            raise ValueError(f'"{key}" seems to restrict servers, and is not understood here')
 
     def _read_tools(self, data: Mapping[str, Any]) -> None:
         """Read what a file denies of the tools of all its servers.
@@ -420,14 +411,13 @@ def _defaults_of_inputs(data: object) -> dict[str, str]:
 
 def _read_entry(data: object, context: FileContext) -> tuple[ServerEntry, list[str]]:
     fields, warnings = read_entry(data)
+    if fields.get("disabled"):
+        raise ValueError("it is disabled")  # whatever else is wrong with it
     if fields.pop("trusted", False):
         if context.may_trust:
             fields["trusted"] = True
         else:
             warnings.append("trusted has no effect here: name the file with --config")
-    if fields.get("disabled") is True:
-        # Whatever else is wrong with it: it is not used.
-        return ServerEntry(command="none", disabled=True), []
     return ServerEntry.model_validate(filled_in(fields, context)), warnings
 
 
@@ -468,8 +458,13 @@ def _check_url(url: str) -> None:
         raise ValueError("url must not hold a user or password: use headers with ${cred:...}")
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _words_of(error: ValueError) -> str:
+    """Return what is wrong with an entry, without its values."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(map(str, problem["loc"]))
         words = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
-        yield f"{path}: {words}" if path else words
+        path = ".".join(map(str, problem["loc"]))
+        problems.append(f"{path}: {words}".removeprefix(": "))
+    return "; ".join(problems)

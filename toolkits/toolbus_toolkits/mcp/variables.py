@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolbus.settings import user_folder
-from toolbus.untrusted_text import one_line
+from toolbus_toolkits.bounded_json import read_json_file
 
 __all__ = ["FileContext", "filled_in"]
 
@@ -59,18 +59,14 @@ def filled_in(fields: Mapping[str, Any], context: FileContext) -> dict[str, Any]
     found = dict(fields)
     for name in ("command", "cwd", "url"):
         if isinstance(found.get(name), str):
-            found[name] = _fill(found[name], context)
+            found[name] = _at_home(_fill(found[name], context))
     if isinstance(found.get("args"), list):
         found["args"] = list(_filled_args(found["args"], context))
-    for name in ("env", "headers"):
-        if name in found:
-            found[name] = {
-                key: _fill(value, context, is_value=True) if isinstance(value, str) else value
-                for key, value in found[name].items()
-            }
-    for name in ("command", "cwd"):
-        if isinstance(found.get(name), str):
-            found[name] = _at_home(found[name])
+    for name in found.keys() & {"env", "headers"}:
+        found[name] = {
+            key: _fill(value, context, is_value=True) if isinstance(value, str) else value
+            for key, value in found[name].items()
+        }
     if isinstance(found.get("cwd"), str) and context.folder is not None:
         found["cwd"] = str(context.folder / found["cwd"])
     if (files := found.pop("env_file", None)) is not None:
@@ -82,14 +78,13 @@ def filled_in(fields: Mapping[str, Any], context: FileContext) -> dict[str, Any]
 def _filled_args(args: Iterable[Any], context: FileContext) -> Iterator[Any]:
     former = ""
     for arg in args:
-        if isinstance(arg, str):
-            # The shell fills in `sh -c 'echo ${NAME}'`.
-            for_shell = _SHELL_OPTION.fullmatch(former) is not None
-            filled = _fill(arg, context, for_shell=for_shell)
-            yield filled if for_shell else _at_home(filled)
-            former = arg
-        else:
+        if not isinstance(arg, str):
             yield arg
+        elif _SHELL_OPTION.fullmatch(former):  # the shell fills in `sh -c 'echo ${NAME}'`
+            yield _fill(arg, context, for_shell=True)
+        else:
+            yield _at_home(_fill(arg, context))
+        former = str(arg)
 
 
 def _fill(
@@ -115,7 +110,7 @@ def _fill(
         elif match["word"] is not None and is_value:
             value = (context.environment or {}).get(match["word"])
         elif match["odd"] is not None and not for_shell and last > match.end():
-            raise _unknown(text[match.start("odd") : match.start("odd") + 64], context)
+            raise _unknown(text[match.start("odd") :], context)
         if value is None:
             return match[0]
         return _escaped(value) if is_value else value
@@ -125,20 +120,32 @@ def _fill(
 
 def _value_of(inner: str, context: FileContext, *, for_shell: bool = False) -> str | None:
     """Return the value of a variable, without its braces; None leaves it to a shell."""
-    name, has_default, default = inner.partition(":-")
-    kind, _, rest = name.partition(":")
+    name, has_default, written = inner.partition(":-")
+    default = written if has_default else None
+    kind, _, variable = name.partition(":")
     places = _places(context)
+    missing = ""
     if name in places:
         return places[name]
-    if kind == "input" and rest:
-        return _of_input(rest, context)
-    if kind == "env" and rest:
-        return _of_environment(rest, default if has_default else None, inner, context)
-    if for_shell:
-        return None
-    if not _NAME.fullmatch(name):
+    if kind == "input" and variable:  # what an editor asks its user for
+        default = context.defaults.get(variable)
+        variable = "INPUT_" + re.sub(r"\W", "_", variable).upper()
+        missing = f"nobody is asked here: set {variable} in the environment"
+    elif kind != "env" or not variable:
+        if for_shell:
+            return None
+        if not _NAME.fullmatch(name):
+            raise _unknown(inner, context)
+        variable = name
+    if variable == "HOME":  # it says where something is, as `~` does
+        return str(user_folder())
+    if context.environment is None:
         raise _unknown(inner, context)
-    return _of_environment(name, default if has_default else None, inner, context)
+    value = context.environment.get(variable) or default
+    if value is None:
+        missing = missing or f"there is no variable {variable} in the environment of this host"
+        raise ValueError(f"{_shown(inner)} is not filled in: {missing}")
+    return value
 
 
 def _places(context: FileContext) -> dict[str, str]:
@@ -151,30 +158,6 @@ def _places(context: FileContext) -> dict[str, str]:
     return places
 
 
-def _of_environment(name: str, default: str | None, inner: str, context: FileContext) -> str:
-    if name == "HOME":  # it says where something is, as `~` does
-        return str(user_folder())
-    if context.environment is None:
-        raise _unknown(inner, context)
-    value = context.environment.get(name) or default
-    if value is None:
-        text = f"there is no variable {one_line(name, 64)} in the environment of this host"
-        raise ValueError(f"{_shown(inner)} is not filled in: {text}")
-    return value
-
-
-def _of_input(name: str, context: FileContext) -> str:
-    """Return what an editor asks its user for: from the environment here, else the default."""
-    if context.environment is None:
-        raise _unknown(f"input:{name}", context)
-    variable = "INPUT_" + re.sub(r"\W", "_", name).upper()
-    value = context.environment.get(variable, context.defaults.get(name))
-    if value is None:
-        text = f"nobody is asked here: set {one_line(variable, 80)} in the environment"
-        raise ValueError(f"{_shown(f'input:{name}')} is not filled in: {text}")
-    return value
-
-
 def _unknown(inner: str, context: FileContext) -> ValueError:
     text = f"{_shown(inner)} is not filled in here: write it out"
     if context.environment is None:
@@ -185,7 +168,7 @@ def _unknown(inner: str, context: FileContext) -> ValueError:
 def _shown(inner: str) -> str:
     """Return a variable without its default, which may be a secret."""
     name = _SHOWN.match(inner.removeprefix("{"))
-    return f"${{{one_line(name[0], 64) if name else '...'}}}"
+    return f"${{{name[0] if name else '...'}}}"
 
 
 def _escaped(value: str) -> str:
@@ -203,21 +186,12 @@ def _read_env_files(files: Iterable[object], context: FileContext) -> dict[str, 
         if not isinstance(name, str) or context.folder is None:
             raise ValueError("envFile must be the path of a file, in an entry of a file")
         path = context.folder / _at_home(_fill(name, context))
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError(f"envFile {path}: it is no file")
         try:
-            if not path.is_file():  # reading a pipe would wait for ever
-                raise ValueError("it is no file")
-            with path.open("rb") as file:
-                data = file.read(_MAX_ENV_FILE_BYTES + 1)
-            if len(data) > _MAX_ENV_FILE_BYTES:
-                raise ValueError("it is larger than 1 MiB")
-            found |= _env_lines(data.decode("utf-8-sig"))
-        except UnicodeDecodeError:
-            raise ValueError(f"envFile {one_line(str(path), 300)}: it is not UTF-8") from None
-        except OSError as error:
-            text = f"envFile {one_line(str(path), 300)}: it cannot be read: {error.strerror}"
-            raise ValueError(text) from None
+            found |= read_json_file(path, _MAX_ENV_FILE_BYTES, parse=_env_lines)
         except ValueError as error:
-            raise ValueError(f"envFile {one_line(str(path), 300)}: {error}") from None
+            raise ValueError(f"envFile {error}") from None
     return found
 
 
