@@ -14,6 +14,7 @@ from toolbus import Permissions, Rule
 from toolbus.permissions.modes import MODES
 from toolbus_toolkits.shell.commands import shell_builtins
 from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL
+from toolbus_toolkits.shell.commands.table import by_name
 
 GROUPS: list[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("cases.toml").read_text(encoding="utf-8")
@@ -55,7 +56,7 @@ def test_no_described_program_only_reads_with_an_option_that_is_not_listed(
     judge: Judge, option: str
 ) -> None:
     # What a builtin does ends with the line: `echo -@` is text.
-    builtins = {row.name for row in shell_builtins.ROWS}
+    builtins = by_name(*shell_builtins.ROWS).keys()
     lines = [
         line
         for name in sorted({*ROWS, *SPECIAL} - builtins)

@@ -128,7 +128,7 @@ def test_listed_lines_that_only_read_change_nothing(judge: Judge, inside: Sandbo
 def test_a_wrong_description_is_found(
     judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Command(name="tee", source="a mistake: it writes")
+    row = Command("tee")  # a mistake: it writes
     monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "tee": row})
     special = {name: read for name, read in registry.SPECIAL.items() if name != "tee"}
     monkeypatch.setattr(registry, "SPECIAL", special)

@@ -15,12 +15,6 @@ from toolbus_toolkits.shell.reading import SimpleCommand
 __all__ = ["ROWS", "SPECIAL"]
 
 
-_DISKS = asking("changes a disk", immune=True)
-_ENDS = asking("ends or restarts the machine", immune=True)
-_USERS = asking("changes the users of the machine", immune=True)
-_FIREWALL = asking("changes the firewall", immune=True, unless="-L -S --list --list-rules")
-
-
 def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command that keeps lines of its input, or of a file, for later."""
     asks = asking("sets what runs later", immune=True, unless=unless)
@@ -36,41 +30,32 @@ def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
 ROWS: tuple[Command, ...] = ()
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    **dict.fromkeys(
-        (
-            *("mkfs", "mke2fs", "mkfs.ext2", "mkfs.ext3", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"),
-            *("mkfs.vfat", "mkfs.fat", "mkfs.ntfs", "mkfs.f2fs", "mkfs.exfat", "mkfs.minix"),
-            *("mkfs.msdos", "mkfs.bfs", "mkfs.cramfs", "mkdosfs", "mkswap", "wipefs", "parted"),
-            *("sfdisk", "cfdisk", "gdisk", "sgdisk", "cgdisk", "blkdiscard", "hdparm", "resize2fs"),
-            *("cryptsetup", "pvcreate", "pvremove", "vgremove", "lvremove", "mdadm", "fsck"),
-            *("tune2fs", "badblocks", "fstrim", "swapoff", "swapon"),
-        ),
-        _DISKS,
+    "mkfs, mke2fs, mkfs.ext2, mkfs.ext3, mkfs.ext4, mkfs.xfs, mkfs.btrfs, mkfs.vfat,"
+    " mkfs.fat, mkfs.ntfs, mkfs.f2fs, mkfs.exfat, mkfs.minix, mkfs.msdos, mkfs.bfs,"
+    " mkfs.cramfs, mkdosfs, mkswap, wipefs, parted, sfdisk, cfdisk, gdisk, sgdisk, cgdisk,"
+    " blkdiscard, hdparm, resize2fs, cryptsetup, pvcreate, pvremove, vgremove, lvremove,"
+    " mdadm, fsck, tune2fs, badblocks, fstrim, swapoff, swapon": asking(
+        "changes a disk", immune=True
     ),
     "fdisk": asking("changes a disk", immune=True, unless="-l --list"),
-    **dict.fromkeys(("shutdown", "reboot", "halt", "poweroff", "init", "telinit"), _ENDS),
-    **dict.fromkeys(
-        (
-            *("userdel", "useradd", "usermod", "groupadd", "groupdel", "groupmod", "adduser"),
-            *("deluser", "addgroup", "delgroup", "passwd", "chpasswd", "gpasswd", "chsh", "chfn"),
-            *("visudo", "vipw", "vigr", "newusers", "chage"),
-        ),
-        _USERS,
+    "shutdown, reboot, halt, poweroff, init, telinit": asking(
+        "ends or restarts the machine", immune=True
     ),
-    **dict.fromkeys(("iptables", "ip6tables"), _FIREWALL),
-    **dict.fromkeys(
-        ("nft", "ufw", "firewall-cmd", "iptables-restore", "ip6tables-restore"),
-        asking("changes the firewall", immune=True),
+    "userdel, useradd, usermod, groupadd, groupdel, groupmod, adduser, deluser, addgroup,"
+    " delgroup, passwd, chpasswd, gpasswd, chsh, chfn, visudo, vipw, vigr, newusers, chage": asking(
+        "changes the users of the machine", immune=True
+    ),
+    "iptables, ip6tables": asking(
+        "changes the firewall", immune=True, unless="-L -S --list --list-rules"
+    ),
+    "nft, ufw, firewall-cmd, iptables-restore, ip6tables-restore": asking(
+        "changes the firewall", immune=True
     ),
     "crontab": _later("-l"),
     "at": _later("-l -V"),
     "batch": _later(""),
     "atrm": asking("changes what runs later", immune=True),
-    **dict.fromkeys(
-        ("insmod", "modprobe", "rmmod", "kexec"), asking("changes the kernel", immune=True)
-    ),
-    **dict.fromkeys(("mount", "umount"), asking("changes what is mounted")),
-    **dict.fromkeys(
-        ("setcap", "setfacl", "chattr"), asking("changes what files may do, or who may use them")
-    ),
+    "insmod, modprobe, rmmod, kexec": asking("changes the kernel", immune=True),
+    "mount, umount": asking("changes what is mounted"),
+    "setcap, setfacl, chattr": asking("changes what files may do, or who may use them"),
 }

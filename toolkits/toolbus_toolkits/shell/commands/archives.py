@@ -2,7 +2,8 @@
 
 Programs that unpack (`tar tzf` starts gzip) have fixed names, and only read here.
 
-Source: their manual pages and `--help`; each row has its version.
+Source: the manual pages and `--help` of GNU tar 1.34, unzip 6.0, gzip 1.12, XZ Utils 5.4, bzip2
+1.0.8 and zstd 1.5.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking, row_effect
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    asking,
+    row_effect,
+    takes_words,
+)
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
@@ -34,10 +41,9 @@ def _tar_list(arguments: Arguments) -> Effect:
     return Effect(read_only=True, reads=arguments.paths())
 
 
-_TAR = Command(
-    name="tar",
-    source="tar(1), GNU tar 1.34",
-    flags="-t --list -v --verbose -z --gzip --gunzip --ungzip -j --bzip2 -J --xz --lzma --zstd -Z"
+_TAR = takes_words(
+    "tar",
+    "-t --list -v --verbose -z --gzip --gunzip --ungzip -j --bzip2 -J --xz --lzma --zstd -Z"
     " --compress --uncompress -a --auto-compress --utc --full-time --numeric-owner --wildcards"
     " --no-wildcards --force-local --show-transformed-names --null --help --version",
     valued="--exclude --strip-components --quoting-style",
@@ -51,7 +57,6 @@ _TAR = Command(
         "--index-file -g --listed-incremental --volno-file": "writes a file",
         "--remove-files": "deletes files",
     },
-    operands="words",
     effect=_tar_list,
 )
 
@@ -88,11 +93,10 @@ def _compress(arguments: Arguments) -> Effect:
     return Effect(why="it replaces files by packed or unpacked ones")
 
 
-def _packer(name: str, source: str, flags: str, *, valued: str = "", optional: str = "") -> Command:
+def _packer(names: str, flags: str, *, valued: str = "", optional: str = "") -> Command:
     return Command(
-        name=name,
-        source=source,
-        flags=f"{flags} -c --stdout -d --decompress -k --keep -t --test -q --quiet -v --verbose -f"
+        names,
+        f"{flags} -c --stdout -d --decompress -k --keep -t --test -q --quiet -v --verbose -f"
         " --force -h --help -V --version",
         valued=valued,
         optional=optional,
@@ -102,35 +106,21 @@ def _packer(name: str, source: str, flags: str, *, valued: str = "", optional: s
     )
 
 
-_GZIP_FLAGS = "--to-stdout -l --list -n --no-name -N --name -r --recursive --fast --best"
-_XZ_FLAGS = "--to-stdout -l --list -z --compress -e --extreme"
-
 ROWS: tuple[Command, ...] = (
     _TAR,
-    Command(
-        name="unzip",
-        source="unzip(1), unzip 6.0",
-        flags="-l -v -p -c -t -z -q",
-        effect=_unzip,
+    Command("unzip", "-l -v -p -c -t -z -q", effect=_unzip),
+    Command("zipinfo", "-1 -2 -s -m -l -v -h -t -T -z"),
+    _packer(
+        "gzip, gunzip, zcat",
+        "--to-stdout -l --list -n --no-name -N --name -r --recursive --fast --best",
     ),
-    Command(
-        name="zipinfo",
-        source="zipinfo(1), unzip 6.0",
-        flags="-1 -2 -s -m -l -v -h -t -T -z",
+    _packer(
+        "xz, unxz, xzcat",
+        "--to-stdout -l --list -z --compress -e --extreme",
+        valued="-T --threads",
     ),
-    *(_packer(name, f"{name}(1), gzip 1.12", _GZIP_FLAGS) for name in ("gzip", "gunzip", "zcat")),
-    *(
-        _packer(name, f"{name}(1), XZ Utils 5.4", _XZ_FLAGS, valued="-T --threads")
-        for name in ("xz", "unxz", "xzcat")
-    ),
-    *(
-        _packer(name, f"{name}(1), bzip2 1.0.8", "-z --compress -s --small --fast --best")
-        for name in ("bzip2", "bunzip2", "bzcat")
-    ),
-    *(
-        _packer(name, f"{name}(1), zstd 1.5", "-l", optional="-T")
-        for name in ("zstd", "unzstd", "zstdcat")
-    ),
+    _packer("bzip2, bunzip2, bzcat", "-z --compress -s --small --fast --best"),
+    _packer("zstd, unzstd, zstdcat", "-l", optional="-T"),
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {

@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking, may_be_several
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    asking,
+    may_be_several,
+    takes_words,
+    with_flags,
+)
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
-
-_COREUTILS = "GNU coreutils 9.1"
 
 _OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
 _OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
@@ -189,72 +194,57 @@ def _removes(arguments: Arguments) -> Effect:
     )
 
 
-ROWS: tuple[Command, ...] = (
-    Command(
-        name="mkdir",
-        source=f"mkdir(1), {_COREUTILS}",
-        flags="-p --parents -v --verbose -Z --help --version",
+ROWS: tuple[Command, ...] = with_flags(
+    "--help --version",
+    takes_words(
+        "mkdir",
+        "-p --parents -v --verbose -Z",
         valued="-m --mode",
         optional="--context",
-        operands="words",
         effect=_changes("it makes folders"),
     ),
-    Command(
-        name="touch",
-        source=f"touch(1), {_COREUTILS}",
-        flags="-a -c --no-create -f -h --no-dereference -m --help --version",
+    takes_words(
+        "touch",
+        "-a -c --no-create -f -h --no-dereference -m",
         valued="-d --date -t --time",
         files="-r --reference",
-        operands="words",
         effect=_changes("it makes files, or sets their times"),
     ),
-    Command(
-        name="truncate",
-        source=f"truncate(1), {_COREUTILS}",
-        flags="-c --no-create -o --io-blocks --help --version",
+    takes_words(
+        "truncate",
+        "-c --no-create -o --io-blocks",
         valued="-s --size",
         files="-r --reference",
-        operands="words",
         effect=_changes("it cuts files"),
     ),
     Command(
-        name="rm",
-        source=f"rm(1), {_COREUTILS}",
-        flags="-f --force -i -I --one-file-system -r -R --recursive -d --dir -v --verbose --help"
-        " --version",
+        "rm",
+        "-f --force -i -I --one-file-system -r -R --recursive -d --dir -v --verbose",
         optional="--interactive --preserve-root",
         asks={"--no-preserve-root": "lets it delete the root of the system"},
         effect=_removes,
     ),
     Command(
-        name="rmdir",
-        source=f"rmdir(1), {_COREUTILS}",
-        flags="--ignore-fail-on-non-empty -v --verbose --help --version",
+        "rmdir",
+        "--ignore-fail-on-non-empty -v --verbose",
         asks={"-p --parents": "deletes the folders above too"},
         effect=_removes,
     ),
+    Command("unlink", "", effect=_removes),
     Command(
-        name="unlink",
-        source=f"unlink(1), {_COREUTILS}",
-        flags="--help --version",
-        effect=_removes,
-    ),
-    Command(
-        name="mv",
-        source=f"mv(1), {_COREUTILS}",
-        flags="-b -f --force -i --interactive -n --no-clobber --strip-trailing-slashes -T"
-        " --no-target-directory -u --update -v --verbose -Z --context --help --version",
+        "mv",
+        "-b -f --force -i --interactive -n --no-clobber --strip-trailing-slashes -T"
+        " --no-target-directory -u --update -v --verbose -Z --context",
         valued="-t --target-directory",
         optional="--backup",
         effect=_move,
     ),
     Command(
-        name="cp",
-        source=f"cp(1), {_COREUTILS}",
-        flags="-a --archive --attributes-only -b --copy-contents -d -f --force -i --interactive -H"
-        " -L --dereference -n --no-clobber -P --no-dereference -p -R -r --recursive"
+        "cp",
+        "-a --archive --attributes-only -b --copy-contents -d -f --force -i --interactive -H -L"
+        " --dereference -n --no-clobber -P --no-dereference -p -R -r --recursive"
         " --remove-destination --strip-trailing-slashes -T --no-target-directory -u --update -v"
-        " --verbose -x --one-file-system -Z --help --version",
+        " --verbose -x --one-file-system -Z",
         valued="--no-preserve --sparse -t --target-directory",
         optional="--backup --preserve --reflink --context",
         asks={
@@ -266,20 +256,17 @@ ROWS: tuple[Command, ...] = (
         effect=_copy,
     ),
     Command(
-        name="ln",
-        source=f"ln(1), {_COREUTILS}",
-        flags="-b -f --force -i --interactive -L --logical -n --no-dereference -P --physical -r"
-        " --relative -s --symbolic -T --no-target-directory -v --verbose --help --version",
+        "ln",
+        "-b -f --force -i --interactive -L --logical -n --no-dereference -P --physical -r"
+        " --relative -s --symbolic -T --no-target-directory -v --verbose",
         valued="-t --target-directory",
         optional="--backup",
         asks={"-d -F --directory": "links folders", "-S --suffix": "names further files"},
         effect=_link,
     ),
     Command(
-        name="install",
-        source=f"install(1), {_COREUTILS}",
-        flags="-b -c -C --compare -p --preserve-timestamps -T --no-target-directory -v --verbose"
-        " --help --version",
+        "install",
+        "-b -c -C --compare -p --preserve-timestamps -T --no-target-directory -v --verbose",
         valued="-m --mode -t --target-directory",
         optional="--backup",
         asks={
@@ -290,9 +277,8 @@ ROWS: tuple[Command, ...] = (
         effect=_copy,
     ),
     Command(
-        name="tee",
-        source=f"tee(1), {_COREUTILS}",
-        flags="-a --append -i --ignore-interrupts -p --help --version",
+        "tee",
+        "-a --append -i --ignore-interrupts -p",
         optional="--output-error",
         effect=_tee,
     ),

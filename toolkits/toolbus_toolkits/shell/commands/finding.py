@@ -184,12 +184,11 @@ def _find(command: SimpleCommand) -> Effect:
 
 
 _FD = Command(
-    name="fd",
-    source="fd(1), fd 8.6",
-    flags="-H --hidden -I --no-ignore -u --unrestricted --no-ignore-vcs --no-ignore-parent -s"
-    " --case-sensitive -i --ignore-case -g --glob --regex -F --fixed-strings -a --absolute-path"
-    " -L --follow -p --full-path -0 --print0 -1 --prune -q --quiet --show-errors"
-    " --one-file-system -h --help -V --version",
+    "fd",
+    "-H --hidden -I --no-ignore -u --unrestricted --no-ignore-vcs --no-ignore-parent -s"
+    " --case-sensitive -i --ignore-case -g --glob --regex -F --fixed-strings -a --absolute-path -L"
+    " --follow -p --full-path -0 --print0 -1 --prune -q --quiet --show-errors --one-file-system -h"
+    " --help -V --version",
     valued="-d --max-depth --min-depth --exact-depth -t --type -e --extension -S --size"
     " --changed-within --changed-before -o --owner -E --exclude -c --color -j --threads"
     " --max-results --path-separator",

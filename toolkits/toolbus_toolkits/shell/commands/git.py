@@ -16,24 +16,20 @@ from dataclasses import replace
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.git_repository import runs_gpg
 from toolbus_toolkits.shell.commands.git_settings import CONFIG_ROWS, is_harmless_setting
-from toolbus_toolkits.shell.commands.subcommands import (
-    RUNS,
-    by_name,
-    starts_itself,
-    subcommand_effect,
-)
+from toolbus_toolkits.shell.commands.subcommands import RUNS, starts_itself, subcommand_effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    by_name,
     read_arguments,
+    shows,
+    takes_words,
     unknown_command,
 )
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
-
-_GIT = "git 2.39"
 
 # Their words are those of diff, as diff-options of the manual has them. `-O` is left out: up to git
 # 2.20 its file had to follow at once. `--remerge-diff` too: it runs merge drivers.
@@ -194,9 +190,8 @@ def _removal(arguments: Arguments) -> Effect:
 
 
 _LOG = Command(
-    name="git log",
-    source=f"git-log(1), {_GIT}",
-    flags=f"{_DIFF_FLAGS} {_REVISION_FLAGS} {_LOG_FLAGS}",
+    "git log",
+    f"{_DIFF_FLAGS} {_REVISION_FLAGS} {_LOG_FLAGS}",
     valued=f"{_DIFF_VALUED} {_REVISION_VALUED} -L --decorate-refs --decorate-refs-exclude",
     optional=f"{_DIFF_OPTIONAL} {_REVISION_OPTIONAL} --decorate",
     asks={**_DIFF_ASKS, **_REVISION_ASKS},
@@ -204,9 +199,8 @@ _LOG = Command(
     effect=_reading,
 )
 _DIFF = Command(
-    name="git diff",
-    source=f"git-diff(1), {_GIT}",
-    flags=f"{_DIFF_FLAGS} --cached --staged --merge-base --no-index --base --ours --theirs -c --cc",
+    "git diff",
+    f"{_DIFF_FLAGS} --cached --staged --merge-base --no-index --base --ours --theirs -c --cc",
     valued=_DIFF_VALUED,
     optional=_DIFF_OPTIONAL,
     asks=_DIFF_ASKS,
@@ -214,46 +208,35 @@ _DIFF = Command(
     effect=_reading,
 )
 _BLAME = Command(
-    name="git blame",
-    source=f"git-blame(1), {_GIT}",
-    flags="-b -l -t -s -e -f -n -p -w -c --root --show-stats --progress --no-progress"
-    " --score-debug --show-name --show-number --porcelain --line-porcelain --incremental"
-    " --show-email --minimal --color-lines --color-by-age --first-parent --reverse",
+    "git blame, git annotate",
+    "-b -l -t -s -e -f -n -p -w -c --root --show-stats --progress --no-progress --score-debug"
+    " --show-name --show-number --porcelain --line-porcelain --incremental --show-email --minimal"
+    " --color-lines --color-by-age --first-parent --reverse",
     valued="-L --ignore-rev --date --since",
     files="-S --contents --ignore-revs-file",
     optional="-C -M --abbrev",
     asks={"--textconv": "runs programs that the configuration names"},
     effect=_reading,
 )
-_NO_WORDS = Command(
-    name="git remote",
-    source=f"git-remote(1), {_GIT}",
-    flags="-v --verbose",
-    operands="words",
-    at_most=0,
-    beyond="its sub-command is not known to only read",
+_NO_WORDS = takes_words(
+    "git remote", "-v --verbose", at_most=0, beyond="its sub-command is not known to only read"
 )
 
 ROWS: tuple[Command, ...] = (
     Command(
-        name="git status",
-        source=f"git-status(1), {_GIT}",
-        flags="-v --verbose -s --short -b --branch --show-stash --ahead-behind --no-ahead-behind"
-        " --long -z --null --no-column --no-renames --renames --no-short --no-branch --no-verbose",
+        "git status",
+        "-v --verbose -s --short -b --branch --show-stash --ahead-behind --no-ahead-behind --long"
+        " -z --null --no-column --no-renames --renames --no-short --no-branch --no-verbose",
         optional="--porcelain -u --untracked-files --ignored --ignore-submodules --column -M"
         " --find-renames",
         effect=_reading,
     ),
     _LOG,
-    replace(_LOG, name="git show", source=f"git-show(1), {_GIT}"),
-    replace(_LOG, name="git whatchanged", source=f"git-whatchanged(1), {_GIT}"),
-    replace(_LOG, name="git stash list", source=f"git-stash(1), {_GIT}"),
-    replace(_LOG, name="git reflog show", source=f"git-reflog(1), {_GIT}"),
+    replace(_LOG, name="git show, git whatchanged, git stash list, git reflog show"),
     replace(
         # Behind an option that git does not know here, a word may be a sub-command: `-n expire`.
         _NO_WORDS,
         name="git reflog",
-        source=f"git-reflog(1), {_GIT}",
         flags="--all --oneline --stat -p --patch --no-patch --abbrev-commit --relative-date",
         optional="-n --max-count --date --format --pretty --since --until --decorate",
         digits=True,
@@ -263,7 +246,6 @@ ROWS: tuple[Command, ...] = (
     replace(
         _DIFF,
         name="git stash show",
-        source=f"git-stash(1), {_GIT}",
         flags=f"{_DIFF_FLAGS} --include-untracked --no-include-untracked --only-untracked",
         # It sorts words by their first letter: a value would come apart from its option.
         valued="",
@@ -271,35 +253,22 @@ ROWS: tuple[Command, ...] = (
     replace(
         _LOG,
         name="git diff-tree",
-        source=f"git-diff-tree(1), {_GIT}",
         flags=f"{_DIFF_FLAGS} {_REVISION_FLAGS} -v --stdin --merge-base",
         valued=f"{_DIFF_VALUED} {_REVISION_VALUED}",
     ),
-    replace(
-        _DIFF,
-        name="git diff-index",
-        source=f"git-diff-index(1), {_GIT}",
-        flags=f"{_DIFF_FLAGS} --cached -m --merge-base -c --cc",
-    ),
-    replace(
-        _DIFF,
-        name="git diff-files",
-        source=f"git-diff-files(1), {_GIT}",
-        flags=f"{_DIFF_FLAGS} --base --ours --theirs -c --cc",
-    ),
+    replace(_DIFF, name="git diff-index", flags=f"{_DIFF_FLAGS} --cached -m --merge-base -c --cc"),
+    replace(_DIFF, name="git diff-files", flags=f"{_DIFF_FLAGS} --base --ours --theirs -c --cc"),
     replace(
         _DIFF,
         name="git range-diff",
-        source=f"git-range-diff(1), {_GIT}",
         flags=f"{_DIFF_FLAGS} --no-dual-color --dual-color --left-only --right-only --no-notes",
         valued=f"{_DIFF_VALUED} --creation-factor",
         optional=f"{_DIFF_OPTIONAL} --notes",
     ),
-    Command(
-        name="git branch",
-        source=f"git-branch(1), {_GIT}",
-        flags="-v --verbose -q --quiet -a --all -r --remotes -l --list --show-current -i"
-        " --ignore-case --no-color --no-column --no-abbrev",
+    takes_words(
+        "git branch",
+        "-v --verbose -q --quiet -a --all -r --remotes -l --list --show-current -i --ignore-case"
+        " --no-color --no-column --no-abbrev",
         valued="--sort --points-at --format",
         optional=f"{_FILTERS} --abbrev --color --column",
         asks={
@@ -308,62 +277,39 @@ ROWS: tuple[Command, ...] = (
             "-c --copy -C": "copies a branch",
             "-f --force": "overwrites a branch",
         },
-        operands="words",
         effect=_listing,
     ),
-    Command(
-        name="git tag",
-        source=f"git-tag(1), {_GIT}",
-        flags="-l --list -i --ignore-case --no-column --no-color",
+    takes_words(
+        "git tag",
+        "-l --list -i --ignore-case --no-column --no-color",
         valued="--sort --format",
         optional=f"{_FILTERS} --points-at -n --column --color",
         asks={"-d --delete": "deletes a tag", "-f --force": "overwrites a tag", "-v": "runs gpg"},
-        operands="words",
         effect=_listing,
     ),
     _NO_WORDS,
-    Command(
-        name="git remote get-url",
-        source=f"git-remote(1), {_GIT}",
-        flags="--push --all",
-        operands="words",
-        any_option=True,
-    ),
-    Command(
-        name="git remote show",
-        source=f"git-remote(1), {_GIT}",
-        flags="-n -v",
-        operands="words",
-        effect=_remote_show,
-    ),
-    Command(
-        name="git ls-files",
-        source=f"git-ls-files(1), {_GIT}",
-        flags="-c --cached -d --deleted -m --modified -o --others -i --ignored -s --stage -k"
-        " --killed -t -v -f -u --unmerged -z --eol --directory --no-empty-directory"
-        " --empty-directory --resolve-undo --exclude-standard --full-name --recurse-submodules"
-        " --error-unmatch --debug --deduplicate --sparse",
+    shows("git remote get-url", "--push --all"),
+    takes_words("git remote show", "-n -v", effect=_remote_show),
+    shows(
+        "git ls-files",
+        "-c --cached -d --deleted -m --modified -o --others -i --ignored -s --stage -k --killed -t"
+        " -v -f -u --unmerged -z --eol --directory --no-empty-directory --empty-directory"
+        " --resolve-undo --exclude-standard --full-name --recurse-submodules --error-unmatch"
+        " --debug --deduplicate --sparse",
         valued="-x --exclude --exclude-per-directory --with-tree --format",
         files="-X --exclude-from",
         optional="--abbrev",
-        any_option=True,
-        operands="words",
     ),
-    Command(
-        name="git ls-tree",
-        source=f"git-ls-tree(1), {_GIT}",
-        flags="-d -r -t -l --long -z --name-only --name-status --object-only --full-name"
-        " --full-tree",
+    shows(
+        "git ls-tree",
+        "-d -r -t -l --long -z --name-only --name-status --object-only --full-name --full-tree",
         valued="--format",
         optional="--abbrev",
-        any_option=True,
-        operands="words",
     ),
     Command(
-        name="git cat-file",
-        source=f"git-cat-file(1), {_GIT}",
-        flags="-t -s -p -e --batch-all-objects --buffer --unordered --follow-symlinks"
-        " --use-mailmap --no-use-mailmap --mailmap --no-mailmap -z -Z",
+        "git cat-file",
+        "-t -s -p -e --batch-all-objects --buffer --unordered --follow-symlinks --use-mailmap"
+        " --no-use-mailmap --mailmap --no-mailmap -z -Z",
         optional="--batch-check",
         asks={
             "--batch --batch-command": "shows what its input names",
@@ -371,25 +317,21 @@ ROWS: tuple[Command, ...] = (
         },
         effect=_reading,
     ),
-    Command(
-        name="git rev-parse",
-        source=f"git-rev-parse(1), {_GIT}",
-        flags="--show-toplevel --git-dir --absolute-git-dir --git-common-dir --show-prefix"
-        " --show-cdup --is-inside-work-tree --is-inside-git-dir --is-bare-repository"
-        " --is-shallow-repository --show-superproject-working-tree --shared-index-path"
-        " --local-env-vars --verify -q --quiet --symbolic --symbolic-full-name --all --not"
-        " --revs-only --no-revs --flags --no-flags --sq",
+    shows(
+        "git rev-parse",
+        "--show-toplevel --git-dir --absolute-git-dir --git-common-dir --show-prefix --show-cdup"
+        " --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository"
+        " --show-superproject-working-tree --shared-index-path --local-env-vars --verify -q --quiet"
+        " --symbolic --symbolic-full-name --all --not --revs-only --no-revs --flags --no-flags"
+        " --sq",
         valued="--git-path --default --prefix",
         optional="--abbrev-ref --short --branches --tags --remotes --glob --exclude"
         " --show-object-format --show-ref-format --path-format --since --until --after --before"
         " --disambiguate",
-        any_option=True,
-        operands="words",
     ),
     Command(
-        name="git rev-list",
-        source=f"git-rev-list(1), {_GIT}",
-        flags=f"{_REVISION_FLAGS} --count --header --timestamp --objects --no-object-names"
+        "git rev-list",
+        f"{_REVISION_FLAGS} --count --header --timestamp --objects --no-object-names"
         " --no-commit-header --commit-header --quiet",
         valued=_REVISION_VALUED,
         optional=f"{_REVISION_OPTIONAL} --abbrev",
@@ -397,19 +339,16 @@ ROWS: tuple[Command, ...] = (
         digits=True,
         effect=_reading,
     ),
-    Command(
-        name="git describe",
-        source=f"git-describe(1), {_GIT}",
-        flags="--contains --debug --all --tags --long --first-parent --exact-match --always",
+    takes_words(
+        "git describe",
+        "--contains --debug --all --tags --long --first-parent --exact-match --always",
         valued="--candidates --match --exclude",
         optional="--abbrev",
         asks={"--dirty --broken": "writes the index of the repository"},
-        operands="words",
     ),
     Command(
-        name="git shortlog",
-        source=f"git-shortlog(1), {_GIT}",
-        flags=f"-s --summary -n --numbered -e --email -c --committer"
+        "git shortlog",
+        f"-s --summary -n --numbered -e --email -c --committer"
         f" {_REVISION_FLAGS.replace(' -c ', ' ')}",
         valued="--max-count --skip --since --after --before --until --date --author --grep --glob"
         " --exclude --group",
@@ -418,11 +357,9 @@ ROWS: tuple[Command, ...] = (
         effect=_reading,
     ),
     _BLAME,
-    replace(_BLAME, name="git annotate", source=f"git-annotate(1), {_GIT}"),
     Command(
-        name="git grep",
-        source=f"git-grep(1), {_GIT}",
-        flags="--cached --no-index --untracked --exclude-standard --no-exclude-standard"
+        "git grep",
+        "--cached --no-index --untracked --exclude-standard --no-exclude-standard"
         " --recurse-submodules -v --invert-match -i --ignore-case -w --word-regexp -a --text -I -r"
         " --recursive --no-recursive -E --extended-regexp -G --basic-regexp -F --fixed-strings -P"
         " --perl-regexp -n --line-number --column -h -H --full-name -l --files-with-matches"
@@ -443,146 +380,66 @@ ROWS: tuple[Command, ...] = (
         digits=True,
         effect=_reading,
     ),
-    replace(
-        _NO_WORDS,
-        name="git reflog exists",
-        flags="",
-        source=f"git-reflog(1), {_GIT}",
-        at_most=1,
-    ),
+    replace(_NO_WORDS, name="git reflog exists", flags="", at_most=1),
     *CONFIG_ROWS,
-    replace(
-        _NO_WORDS,
-        name="git worktree list",
-        source=f"git-worktree(1), {_GIT}",
-        flags="-v --verbose --porcelain -z",
-    ),
-    replace(
-        _NO_WORDS,
-        name="git submodule",
-        source=f"git-submodule(1), {_GIT}",
-        flags="--cached --quiet",
-    ),
-    Command(
-        name="git submodule status",
-        source=f"git-submodule(1), {_GIT}",
-        flags="--cached --recursive",
-        operands="words",
-    ),
-    Command(
-        name="git name-rev",
-        source=f"git-name-rev(1), {_GIT}",
-        flags="--name-only --tags --all --undefined --always --stdin --annotate-stdin",
+    replace(_NO_WORDS, name="git worktree list", flags="-v --verbose --porcelain -z"),
+    replace(_NO_WORDS, name="git submodule", flags="--cached --quiet"),
+    takes_words("git submodule status", "--cached --recursive"),
+    shows(
+        "git name-rev",
+        "--name-only --tags --all --undefined --always --stdin --annotate-stdin",
         valued="--refs --exclude",
-        any_option=True,
-        operands="words",
     ),
-    Command(
-        name="git merge-base",
-        source=f"git-merge-base(1), {_GIT}",
-        flags="-a --all --octopus --independent --is-ancestor --fork-point",
-        any_option=True,
-        operands="words",
-    ),
-    Command(
-        name="git for-each-ref",
-        source=f"git-for-each-ref(1), {_GIT}",
-        flags="-s --shell -p --perl --python --tcl --ignore-case --omit-empty",
+    shows("git merge-base", "-a --all --octopus --independent --is-ancestor --fork-point"),
+    takes_words(
+        "git for-each-ref",
+        "-s --shell -p --perl --python --tcl --ignore-case --omit-empty",
         valued="--count --format --sort --points-at --exclude",
         optional=f"{_FILTERS} --color",
-        operands="words",
         effect=_reading,
     ),
-    Command(
-        name="git show-ref",
-        source=f"git-show-ref(1), {_GIT}",
-        flags="-q --quiet --verify --head -d --dereference --tags --heads --branches --exists",
+    shows(
+        "git show-ref",
+        "-q --quiet --verify --head -d --dereference --tags --heads --branches --exists",
         optional="--hash -s --abbrev --exclude-existing",
-        any_option=True,
-        operands="words",
     ),
-    Command(
-        name="git symbolic-ref",
-        source=f"git-symbolic-ref(1), {_GIT}",
-        flags="-q --quiet --short --recurse --no-recurse",
+    takes_words(
+        "git symbolic-ref",
+        "-q --quiet --short --recurse --no-recurse",
         asks={"-d --delete": "deletes a reference"},
-        operands="words",
         at_most=1,
         beyond="the second operand is what the reference is changed to",
     ),
-    Command(
-        name="git count-objects",
-        source=f"git-count-objects(1), {_GIT}",
-        flags="-v --verbose -H --human-readable",
-        any_option=True,
-        operands="words",
-    ),
-    Command(
-        name="git check-ignore",
-        source=f"git-check-ignore(1), {_GIT}",
-        flags="-q --quiet -v --verbose -n --non-matching --no-index --stdin -z",
-        any_option=True,
-        operands="words",
-    ),
-    Command(
-        name="git check-attr",
-        source=f"git-check-attr(1), {_GIT}",
-        flags="-a --all --cached --stdin -z",
-        valued="--source",
-        any_option=True,
-        operands="words",
-    ),
-    Command(name="git var", source=f"git-var(1), {_GIT}", flags="-l", operands="words"),
-    Command(
-        name="git version",
-        source=f"git-version(1), {_GIT}",
-        flags="--build-options",
-        operands="words",
-    ),
-    Command(
-        name="git cherry",
-        source=f"git-cherry(1), {_GIT}",
-        flags="-v --verbose",
-        optional="--abbrev",
-        operands="words",
-    ),
-    Command(
-        name="git fsck",
-        source=f"git-fsck(1), {_GIT}",
-        flags="-v --verbose --unreachable --dangling --no-dangling --tags --root --cache"
-        " --no-reflogs --full --no-full --connectivity-only --strict --progress --no-progress"
-        " --name-objects",
+    shows("git count-objects", "-v --verbose -H --human-readable"),
+    shows("git check-ignore", "-q --quiet -v --verbose -n --non-matching --no-index --stdin -z"),
+    shows("git check-attr", "-a --all --cached --stdin -z", valued="--source"),
+    takes_words("git var", "-l"),
+    takes_words("git version", "--build-options"),
+    takes_words("git cherry", "-v --verbose", optional="--abbrev"),
+    takes_words(
+        "git fsck",
+        "-v --verbose --unreachable --dangling --no-dangling --tags --root --cache --no-reflogs"
+        " --full --no-full --connectivity-only --strict --progress --no-progress --name-objects",
         asks={"--lost-found": "writes files"},
-        operands="words",
     ),
-    replace(_NO_WORDS, name="git notes", source=f"git-notes(1), {_GIT}", flags=""),
+    replace(_NO_WORDS, name="git notes, git bisect log", flags=""),
+    shows("git notes list"),
+    takes_words("git notes show"),
+    Command("git bundle verify", "-q --quiet"),
+    Command("git bundle list-heads"),
     Command(
-        name="git notes list", source=f"git-notes(1), {_GIT}", operands="words", any_option=True
-    ),
-    Command(name="git notes show", source=f"git-notes(1), {_GIT}", operands="words"),
-    Command(name="git bundle verify", source=f"git-bundle(1), {_GIT}", flags="-q --quiet"),
-    Command(name="git bundle list-heads", source=f"git-bundle(1), {_GIT}"),
-    replace(_NO_WORDS, name="git bisect log", source=f"git-bisect(1), {_GIT}", flags=""),
-    Command(
-        name="git clean",
-        source=f"git-clean(1), {_GIT}",
-        flags="-n --dry-run -d -x -X -q --quiet -f --force",
+        "git clean",
+        "-n --dry-run -d -x -X -q --quiet -f --force",
         valued="-e --exclude",
         effect=_clean,
     ),
     Command(
-        name="git rm",
-        source=f"git-rm(1), {_GIT}",
-        flags="-r -f --force -q --quiet --cached -n --dry-run --ignore-unmatch --sparse",
+        "git rm",
+        "-r -f --force -q --quiet --cached -n --dry-run --ignore-unmatch --sparse",
         files="--pathspec-from-file",
         effect=_removal,
     ),
-    Command(
-        name="git worktree remove",
-        source=f"git-worktree(1), {_GIT}",
-        flags="-f --force",
-        effect=_removal,
-    ),
+    Command("git worktree remove", "-f --force", effect=_removal),
 )
 
 _NETWORK = "it asks another machine"
@@ -639,11 +496,10 @@ _FORCED = {
 }
 
 _TOP = Command(
-    name="git",
-    source=f"git(1), {_GIT}",
-    flags="--no-pager -P --no-replace-objects --literal-pathspecs --glob-pathspecs"
-    " --noglob-pathspecs --icase-pathspecs --no-optional-locks --no-lazy-fetch --no-advice"
-    " --version -v --html-path --man-path --info-path",
+    "git",
+    "--no-pager -P --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs"
+    " --icase-pathspecs --no-optional-locks --no-lazy-fetch --no-advice --version -v --html-path"
+    " --man-path --info-path",
     valued="-C -c --git-dir --work-tree --namespace --super-prefix --config-env --attr-source",
     asks={
         "-p --paginate": "runs a pager",
@@ -745,6 +601,6 @@ _STARTS: Mapping[str, Callable[[SimpleCommand, Effect], Effect]] = {
     "git submodule": _starts_foreach,
     "git rebase": _starts_rebase,
 }
-_ROWS_BY_NAME = by_name(ROWS)
+_ROWS_BY_NAME = by_name(*ROWS)
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {"git": _git}

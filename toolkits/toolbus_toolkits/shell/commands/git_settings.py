@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.git_repository import runs_gpg
-from toolbus_toolkits.shell.commands.table import Arguments, Command
+from toolbus_toolkits.shell.commands.table import Arguments, Command, takes_words
 from toolbus_toolkits.shell.reading import Word
 
 __all__ = ["CONFIG_ROWS", "is_harmless_setting"]
@@ -92,21 +92,16 @@ _CONFIG_OPTIONS = (
     " --show-names --fixed-value --all --regexp"
 )
 
-_CONFIG = Command(
-    name="git config",
-    source="git-config(1), git 2.39",
-    flags=f"{_READS_CONFIG} {_CONFIG_OPTIONS}",
+_CONFIG = takes_words(
+    "git config",
+    f"{_READS_CONFIG} {_CONFIG_OPTIONS}",
     valued="--type --default",
     files="-f --file",
     asks={
         "--add --replace-all --unset --unset-all --append": "changes a setting",
         "-e --edit --remove-section --rename-section": "changes settings",
     },
-    operands="words",
     effect=_config,
-)
-_SETS = replace(
-    _CONFIG, name="git config set", source="git-config(1), git 2.46", effect=_changes_config
 )
 
 CONFIG_ROWS: tuple[Command, ...] = (
@@ -114,20 +109,11 @@ CONFIG_ROWS: tuple[Command, ...] = (
     replace(
         _CONFIG,
         name="git config get",
-        source="git-config(1), git 2.46",
         flags=_CONFIG_OPTIONS,
         valued="--type --default --value --url",
         asks={},
         effect=None,
     ),
-    replace(
-        _CONFIG,
-        name="git config list",
-        source="git-config(1), git 2.46",
-        flags=_CONFIG_OPTIONS,
-        asks={},
-        effect=None,
-    ),
-    _SETS,
-    replace(_SETS, name="git config unset"),
+    replace(_CONFIG, name="git config list", flags=_CONFIG_OPTIONS, asks={}, effect=None),
+    replace(_CONFIG, name="git config set, git config unset", effect=_changes_config),
 )

@@ -68,7 +68,5 @@ def interpreter(name: str) -> Callable[[SimpleCommand], Effect] | None:
 ROWS: tuple[Command, ...] = ()
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    **dict.fromkeys(
-        ("python", "python3", "perl", "ruby", "node", "php", "lua", "deno", "bun"), _interpreter
-    ),
+    "python, python3, perl, ruby, node, php, lua, deno, bun": _interpreter,
 }

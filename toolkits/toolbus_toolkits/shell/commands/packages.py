@@ -18,7 +18,6 @@ from dataclasses import replace
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.subcommands import (
     SETTINGS,
-    by_name,
     renamed,
     subcommand_effect,
     with_subcommands,
@@ -27,18 +26,16 @@ from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
     asking,
+    by_name,
     command_of,
     read_arguments,
+    starts,
+    takes_words,
 )
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["ROWS", "SPECIAL"]
-
-_NPM = "npm help, npm 11.19"
-_PIP = "pip help, pip 23.2"
-_APT = "apt(8), apt 2.6"
-_DPKG = "dpkg(1), dpkg 1.21"
 
 _ASKS_REGISTRY = "it asks the registry that a file of the folder may name"
 _RUNS_SCRIPTS = "it runs a script that package.json of the folder names"
@@ -46,13 +43,13 @@ _INSTALLS = "it installs packages, and runs their scripts"
 _WRITES_LOGS = "it writes logs and asks the registry, both where `.npmrc` of the folder says"
 _NPM_WHYS = {
     "npm": _WRITES_LOGS,
-    **dict.fromkeys(("npm ls", "npm list", "npm why", "npm explain", "npm root"), _WRITES_LOGS),
-    **dict.fromkeys(("npm install", "npm i", "npm ci", "npm add", "npm update"), _INSTALLS),
-    **dict.fromkeys(("npm rebuild", "npm init", "npm create"), "it runs scripts of packages"),
-    **dict.fromkeys(("npm run", "npm run-script", "npm test", "npm t", "npm start"), _RUNS_SCRIPTS),
-    **dict.fromkeys(("npm view", "npm info", "npm show", "npm outdated"), _ASKS_REGISTRY),
-    **dict.fromkeys(("npm audit", "npm search", "npm ping"), _ASKS_REGISTRY),
-    **dict.fromkeys(("npm uninstall", "npm remove", "npm rm", "npm prune"), "it removes packages"),
+    "npm ls, npm list, npm why, npm explain, npm root": _WRITES_LOGS,
+    "npm install, npm i, npm ci, npm add, npm update": _INSTALLS,
+    "npm rebuild, npm init, npm create": "it runs scripts of packages",
+    "npm run, npm run-script, npm test, npm t, npm start": _RUNS_SCRIPTS,
+    "npm view, npm info, npm show, npm outdated": _ASKS_REGISTRY,
+    "npm audit, npm search, npm ping": _ASKS_REGISTRY,
+    "npm uninstall, npm remove, npm rm, npm prune": "it removes packages",
     "npm config list": "it may show tokens",
     "npm config get": "it may show tokens",
     "npm publish": "it publishes the folder for everybody",
@@ -103,9 +100,8 @@ def _changes_settings(name: str) -> Effect:
 
 
 _NPM_TOP = Command(
-    name="npm",
-    source=_NPM,
-    flags="-s --silent -q --quiet -d --verbose --json -l --long",
+    "npm",
+    "-s --silent -q --quiet -d --verbose --json -l --long",
     optional="--loglevel",
     permutes=False,
 )
@@ -114,10 +110,9 @@ _NPM_EFFECT = with_subcommands(_NPM_TOP, {}, _NPM_WHYS)
 # With it pip leaves out the variable of the shell that keeps `pip list` from this.
 _CHECKS_ITSELF = "lets pip ask an index about itself, and run the `rustc` that the folder may name"
 _PIP_TOP = Command(
-    name="pip",
-    source=_PIP,
-    flags="-h --help -V --version -q --quiet -v --verbose --no-color"
-    " --disable-pip-version-check --no-input",
+    "pip",
+    "-h --help -V --version -q --quiet -v --verbose --no-color --disable-pip-version-check"
+    " --no-input",
     asks={
         "--isolated": _CHECKS_ITSELF,
         "--log": "writes a file",
@@ -127,10 +122,9 @@ _PIP_TOP = Command(
     permutes=False,
 )
 _PIP_OPTIONS = "-h --help -q --quiet -v --verbose --no-color --disable-pip-version-check --no-input"
-_PIP_LIST = Command(
-    name="pip list",
-    source=_PIP,
-    flags=f"{_PIP_OPTIONS} -e --editable -l --local --user --pre --not-required"
+_PIP_LIST = takes_words(
+    "pip list",
+    f"{_PIP_OPTIONS} -e --editable -l --local --user --pre --not-required"
     " --exclude-editable --include-editable",
     valued="--format --exclude",
     files="--path",
@@ -140,7 +134,6 @@ _PIP_LIST = Command(
         "--python": "runs a program",
         "-o --outdated -u --uptodate -i --index-url --extra-index-url": "asks an index",
     },
-    operands="words",
 )
 _PIP_ROWS = (
     _PIP_LIST,
@@ -168,56 +161,37 @@ def _pip(command: SimpleCommand) -> Effect:
     return effect if is_pip else replace(effect, same=renamed(command, 1, "pip"))
 
 
-_PIP_EFFECT = with_subcommands(_PIP_TOP, by_name(_PIP_ROWS), _PIP_WHYS)
+_PIP_EFFECT = with_subcommands(_PIP_TOP, by_name(*_PIP_ROWS), _PIP_WHYS)
 
 # Programs that run others with their own words: where their options are not understood, each word
 # may begin the command.
-_NPX = Command(
-    name="npx",
-    source=_NPM,
-    flags="-y --yes --no -q --quiet",
+_NPX = starts(
+    "npx",
+    "-y --yes --no -q --quiet",
     valued="-p --package -w --workspace",
     asks={"-c --call": "runs a text"},
-    permutes=False,
-    operands="words",
 )
-_UV_RUN = Command(
-    name="uv run",
-    source="uv help run, uv 0.5",
-    flags="--frozen --locked --no-sync --isolated --no-project --offline --all-extras --no-dev"
-    " --dev -q --quiet -v --verbose --exact --active --refresh",
+_UV_RUN = starts(
+    "uv run",
+    "--frozen --locked --no-sync --isolated --no-project --offline --all-extras --no-dev --dev -q"
+    " --quiet -v --verbose --exact --active --refresh",
     valued="--with --extra --group --only-group --python -p --package --project --directory"
     " --env-file --with-requirements --with-editable --no-group --index --config-file",
-    permutes=False,
-    operands="words",
 )
-_RUNNERS = {
-    "npx": _NPX,
-    "bunx": replace(_NPX, name="bunx"),
-    "uvx": replace(_UV_RUN, name="uvx", valued="--with --from --python -p --index"),
-    "uv run": _UV_RUN,
-    "uv tool run": replace(_UV_RUN, name="uv tool run", valued="--with --from --python -p"),
-    **{
-        name: Command(
-            name=name, source=f"{name} --help", permutes=False, operands="words", valued=valued
-        )
-        for name, valued in (
-            ("poetry run", "-C --directory -P --project"),
-            ("pipenv run", ""),
-            ("pdm run", ""),
-            ("hatch run", ""),
-            ("rye run", ""),
-            ("pipx run", "--spec --python"),
-            ("bundle exec", ""),
-            ("pnpm exec", ""),
-            ("pnpm dlx", "--package"),
-            ("yarn exec", ""),
-            ("yarn dlx", "-p --package"),
-            ("conda run", "-n --name -p --prefix --cwd"),
-            ("dotenv run", "-f --file"),
-        )
-    },
-}
+_RUNNERS = by_name(
+    _NPX,
+    replace(_NPX, name="bunx"),
+    _UV_RUN,
+    replace(_UV_RUN, name="uvx", valued="--with --from --python -p --index"),
+    replace(_UV_RUN, name="uv tool run", valued="--with --from --python -p"),
+    starts("poetry run", valued="-C --directory -P --project"),
+    starts("pipenv run, pdm run, hatch run, rye run, bundle exec, pnpm exec, yarn exec"),
+    starts("pipx run", valued="--spec --python"),
+    starts("pnpm dlx", valued="--package"),
+    starts("yarn dlx", valued="-p --package"),
+    starts("conda run", valued="-n --name -p --prefix --cwd"),
+    starts("dotenv run", valued="-f --file"),
+)
 _NO_RUNNER = {
     "uv": "it runs the Python of the folder, or changes packages",
     "poetry": "it runs the Python of the folder, or changes packages",
@@ -233,19 +207,12 @@ _NO_RUNNER = {
     "dotenv": "it reads secrets",
 }
 _CONDA_ROWS = (
-    Command(
-        name="conda list",
-        source="conda list --help, conda 24",
-        flags="-f --full-name -c --canonical --json -q --quiet --explicit --export",
+    takes_words(
+        "conda list",
+        "-f --full-name -c --canonical --json -q --quiet --explicit --export",
         valued="-n --name",
-        operands="words",
     ),
-    Command(
-        name="conda env list",
-        source="conda env list --help, conda 24",
-        flags="--json -q --quiet -v --verbose",
-        operands="words",
-    ),
+    takes_words("conda env list", "--json -q --quiet -v --verbose"),
 )
 
 
@@ -285,7 +252,7 @@ def _runner(command: SimpleCommand) -> Effect:
     begins = [i for i, value in enumerate(values) if i > 0 and value in runners]
     runs = tails(command, begins[0] + 1) if begins else ()
     if name == "conda" and not runs:
-        return subcommand_effect(command, name, by_name(_CONDA_ROWS), _NO_RUNNER)
+        return subcommand_effect(command, name, by_name(*_CONDA_ROWS), _NO_RUNNER)
     return Effect(why=_NO_RUNNER[name], runs=runs)
 
 
@@ -305,83 +272,59 @@ def _rpm(arguments: Arguments) -> Effect:
     return Effect(read_only=True, reads=arguments.paths())
 
 
-_APT_LIST = Command(
-    name="apt list",
-    source=_APT,
-    flags="--installed --upgradable --upgradeable -a --all-versions -v --verbose -q --quiet",
-    operands="words",
+_APT_LIST = takes_words(
+    "apt list", "--installed --upgradable --upgradeable -a --all-versions -v --verbose -q --quiet"
 )
-_APT_TOP = Command(name="apt", source=_APT, flags="-v --version -h --help", permutes=False)
+_APT_TOP = Command("apt", "-v --version -h --help", permutes=False)
 _APT_ROWS = (
     _APT_LIST,
-    *(
-        replace(_APT_LIST, name=f"apt {name}", flags="-a --all-versions -n --names-only -f --full")
-        for name in ("show", "search", "policy", "depends", "rdepends")
+    replace(
+        _APT_LIST,
+        name="apt show, apt search, apt policy, apt depends, apt rdepends",
+        flags="-a --all-versions -n --names-only -f --full",
     ),
 )
 _APT_CACHE_ROWS = tuple(
-    replace(
-        _APT_LIST, name=f"apt-cache {name}", flags="-a --all-versions -n --names-only -f --full"
-    )
+    replace(_APT_ROWS[1], name=f"apt-cache {name}")
     for name in (
-        *("show", "search", "policy", "depends", "rdepends", "madison", "pkgnames", "stats"),
-        *("showpkg", "dump", "unmet", "showsrc"),
-    )
+        "show search policy depends rdepends madison pkgnames stats showpkg dump unmet showsrc"
+    ).split()
 )
 _PACKAGES = "it installs or removes packages"
 
 ROWS: tuple[Command, ...] = (
     *(*_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS),
-    Command(
-        name="dpkg",
-        source=_DPKG,
-        flags="-l --list -s --status -L --listfiles -S --search -p --print-avail --get-selections"
+    takes_words(
+        "dpkg",
+        "-l --list -s --status -L --listfiles -S --search -p --print-avail --get-selections"
         " --version --print-architecture --print-foreign-architectures -C --audit"
         " --compare-versions -V --verify --help",
-        operands="words",
     ),
-    Command(
-        name="dpkg-query",
-        source="dpkg-query(1), dpkg 1.21",
-        flags="-l --list -s --status -L --listfiles -S --search -p --print-avail -W --show"
-        " --no-pager --version --help",
+    takes_words(
+        "dpkg-query",
+        "-l --list -s --status -L --listfiles -S --search -p --print-avail -W --show --no-pager"
+        " --version --help",
         valued="-f --showformat",
-        operands="words",
     ),
-    Command(
-        name="rpm",
-        source="rpm(8), rpm 4.18",
-        flags="-q --query -a --all -i --info -l --list -c --configfiles -d --docfiles -R --requires"
+    takes_words(
+        "rpm",
+        "-q --query -a --all -i --info -l --list -c --configfiles -d --docfiles -R --requires"
         " --provides --changelog -s --state --version",
-        operands="words",
         effect=_rpm,
     ),
-    Command(
-        name="brew list",
-        source="brew(1), Homebrew 4",
-        flags="--formula --formulae --cask --casks --versions -1 -l -r -t --full-name --multiple"
+    takes_words(
+        "brew list",
+        "--formula --formulae --cask --casks --versions -1 -l -r -t --full-name --multiple"
         " --pinned",
-        operands="words",
     ),
-    Command(
-        name="terraform version",
-        source="terraform version -help, Terraform 1.11",
-        flags="-json",
-        single_dash=True,
-        operands="words",
-        at_most=0,
-    ),
+    takes_words("terraform version", "-json", single_dash=True, at_most=0),
 )
 
 _TOOLCHAIN = "it may run the toolchain that a file of the folder names, and code of the project"
 _COMPILES = "it writes files, and may run code of the project"
-_BREW_TOP = Command(name="brew", source="brew(1), Homebrew 4", flags="--version -v", permutes=False)
+_BREW_TOP = Command("brew", "--version -v", permutes=False)
 _TERRAFORM_TOP = Command(
-    name="terraform",
-    source="terraform -help, Terraform 1.11",
-    flags="-version -v --version -help",
-    single_dash=True,
-    permutes=False,
+    "terraform", "-version -v --version -help", single_dash=True, permutes=False
 )
 _TERRAFORM_WHYS = {
     "terraform": "it runs providers of the project",
@@ -393,44 +336,34 @@ _TERRAFORM_WHYS = {
 
 
 def _rows_of(name: str) -> Mapping[str, Command]:
-    return by_name([row for row in ROWS if row.name.startswith(f"{name} ")])
+    return by_name(*(row for row in ROWS if row.name.startswith(f"{name} ")))
 
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "npm": _npm,
-    **dict.fromkeys(("pip", "pip3"), _pip),
-    **dict.fromkeys((*(name for name in _RUNNERS if " " not in name), *_NO_RUNNER), _runner),
-    **dict.fromkeys(("cargo", "rustc", "rustup", "rustfmt", "clippy-driver"), asking(_TOOLCHAIN)),
-    **dict.fromkeys(("go", "gofmt"), _go),
-    **dict.fromkeys(
-        ("gcc", "g++", "cc", "c++", "clang", "clang++"),
-        asking(_COMPILES, unless="--version -dumpversion -dumpmachine"),
+    "pip, pip3": _pip,
+    **dict.fromkeys((name for name in {**_RUNNERS, **_NO_RUNNER} if " " not in name), _runner),
+    "cargo, rustc, rustup, rustfmt, clippy-driver": asking(_TOOLCHAIN),
+    "go, gofmt": _go,
+    "gcc, g++, cc, c++, clang, clang++": asking(
+        _COMPILES, unless="--version -dumpversion -dumpmachine"
     ),
     "java": asking("it runs a program", unless="-version --version"),
     "javac": asking(_COMPILES, unless="-version --version"),
-    **dict.fromkeys(("cmake", "ctest", "ninja", "meson"), asking(_COMPILES, unless="--version")),
-    **dict.fromkeys(
-        ("make", "gmake"),
-        asking("it runs what the Makefile says, also with -n", unless="--version -v"),
+    "cmake, ctest, ninja, meson": asking(_COMPILES, unless="--version"),
+    "make, gmake": asking("it runs what the Makefile says, also with -n", unless="--version -v"),
+    "just, task, rake": asking("it runs what a file of the folder says"),
+    "pytest, tox, nox, mvn, gradle, jest, vitest, mocha": asking("it runs code of the project"),
+    "eslint, prettier, tsc, webpack, vite, next": asking(
+        "it runs what the configuration of the project names"
     ),
-    **dict.fromkeys(("just", "task", "rake"), asking("it runs what a file of the folder says")),
-    **dict.fromkeys(
-        ("pytest", "tox", "nox", "mvn", "gradle", "jest", "vitest", "mocha"),
-        asking("it runs code of the project"),
-    ),
-    **dict.fromkeys(
-        ("eslint", "prettier", "tsc", "webpack", "vite", "next"),
-        asking("it runs what the configuration of the project names"),
-    ),
-    **dict.fromkeys(("mypy", "ruff", "black", "isort", "flake8", "pylint"), asking(_COMPILES)),
-    **dict.fromkeys(("ansible", "ansible-playbook", "helm"), asking("it changes other machines")),
-    "apt": with_subcommands(_APT_TOP, by_name(_APT_ROWS), {"apt": _PACKAGES}),
+    "mypy, ruff, black, isort, flake8, pylint": asking(_COMPILES),
+    "ansible, ansible-playbook, helm": asking("it changes other machines"),
+    "apt": with_subcommands(_APT_TOP, by_name(*_APT_ROWS), {"apt": _PACKAGES}),
     "apt-cache": with_subcommands(
-        replace(_APT_TOP, name="apt-cache"), by_name(_APT_CACHE_ROWS), {"apt-cache": _PACKAGES}
+        replace(_APT_TOP, name="apt-cache"), by_name(*_APT_CACHE_ROWS), {"apt-cache": _PACKAGES}
     ),
-    **dict.fromkeys(
-        ("apt-get", "aptitude", "dnf", "yum", "pacman", "apk", "snap", "zypper"), asking(_PACKAGES)
-    ),
+    "apt-get, aptitude, dnf, yum, pacman, apk, snap, zypper": asking(_PACKAGES),
     "brew": with_subcommands(_BREW_TOP, _rows_of("brew"), {"brew": _PACKAGES}),
     "terraform": with_subcommands(_TERRAFORM_TOP, _rows_of("terraform"), _TERRAFORM_WHYS),
 }

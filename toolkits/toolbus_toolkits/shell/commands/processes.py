@@ -1,6 +1,8 @@
 """Commands that show processes and the system, and that end processes.
 
-Source: their manual pages and `--help`; each row has its version.
+Source: the manual pages and `--help` of procps-ng 4.0, util-linux 2.38, psmisc 23.6, GNU libc 2.36,
+debianutils 5.7, ncurses 6.4, man-db 2.11, hostname 3.23 and 2.10 of net-tools, lsof 4.95 and
+iproute2 6.1.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    asking,
+    reads_files,
+    shows,
+    starts,
+    takes_words,
+)
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
-
-_PROCPS = "procps-ng 4.0"
-_UTIL_LINUX = "util-linux 2.38"
 
 _IP_OBJECTS = frozenset(
     "address addr a link l route r ro rule ru neighbour neighbor neigh n maddress maddr mroute"
@@ -123,130 +130,88 @@ def _ps(command: SimpleCommand) -> Effect:
     return Effect(why="its options may show the variables of other processes")
 
 
-# Each only shows, whatever its options; an option that is not here is asked about all the same.
-_SHOWS = (
-    ("uptime", f"uptime(1), {_PROCPS}", "-p --pretty -s --since -h --help -V --version", ""),
-    (
+ROWS: tuple[Command, ...] = (
+    shows("uptime", "-p --pretty -s --since -h --help -V --version"),
+    shows(
         "free",
-        f"free(1), {_PROCPS}",
-        "-b --bytes --kilo --mega --giga --tera --peta -k --kibi -m --mebi -g --gibi --tebi --pebi"
-        " -h --human --si -l --lohi -L --line -t --total -v --committed -w --wide --help -V"
-        " --version",
-        "-s --seconds -c --count",
+        "-b --bytes --kilo --mega --giga --tera --peta -k --kibi -m --mebi -g --gibi --tebi"
+        " --pebi -h --human --si -l --lohi -L --line -t --total -v --committed -w --wide --help"
+        " -V --version",
+        valued="-s --seconds -c --count",
     ),
-    (
+    shows(
         "vmstat",
-        f"vmstat(8), {_PROCPS}",
         "-a --active -f --forks -m --slabs -n --one-header -s --stats -d --disk -D --disk-sum -t"
         " --timestamp -w --wide -y --no-first -h --help -V --version",
-        "-p --partition -S --unit",
+        valued="-p --partition -S --unit",
     ),
-    (
+    shows(
         "pidof",
-        f"pidof(1), {_PROCPS}",
         "-s --single-shot -c --check-root -q -w --with-workers -x -h --help -V --version",
-        "-o --omit-pid -S --separator",
+        valued="-o --omit-pid -S --separator",
     ),
-    (
+    shows(
         "w",
-        f"w(1), {_PROCPS}",
-        "-h --no-header -u --no-current -s --short -f --from -o --old-style -i --ip-addr -p --pids"
-        " --help -V --version",
-        "",
+        "-h --no-header -u --no-current -s --short -f --from -o --old-style -i --ip-addr -p"
+        " --pids --help -V --version",
     ),
-    (
+    shows(
         "pstree",
-        "pstree(1), psmisc 23.6",
         "-a --arguments -A --ascii -c --compact-not -g --show-pgids -G --vt100 -h --highlight-all"
         " -l --long -n --numeric-sort -p --show-pids -s --show-parents -S --ns-changes -t"
         " --thread-names -T --hide-threads -u --uid-changes -U --unicode -V --version -Z"
         " --security-context",
-        "-C --color -H --highlight-pid -N --ns-sort",
+        valued="-C --color -H --highlight-pid -N --ns-sort",
     ),
-    ("getconf", "getconf(1), GNU libc 2.36", "-a", "-v"),
-    ("which", "which(1), debianutils 5.7", "-a -s", ""),
-    (
-        "whereis",
-        f"whereis(1), {_UTIL_LINUX}",
-        "-b -m -s -u -l -g -f -h --help -V --version",
-        "-B -M -S",
-    ),
-    (
+    shows("getconf", "-a", valued="-v"),
+    shows("which", "-a -s"),
+    shows("whereis", "-b -m -s -u -l -g -f -h --help -V --version", valued="-B -M -S"),
+    shows(
         "cal",
-        f"cal(1), {_UTIL_LINUX}",
-        "-1 --one -3 --three -s --sunday -m --monday -j --julian -y --year -Y --twelve -w --week -v"
-        " --vertical -h --help -V --version",
-        "-n --months -c --columns --reform",
+        "-1 --one -3 --three -s --sunday -m --monday -j --julian -y --year -Y --twelve -w --week"
+        " -v --vertical -h --help -V --version",
+        valued="-n --months -c --columns --reform",
     ),
-    ("clear", "clear(1), ncurses 6.4", "-x -V", "-T"),
-)
-
-ROWS: tuple[Command, ...] = (
-    *(
-        Command(
-            name=name,
-            source=source,
-            flags=flags,
-            valued=valued,
-            operands="words",
-            any_option=True,
-        )
-        for name, source, flags, valued in _SHOWS
-    ),
-    Command(
-        name="pgrep",
-        source=f"pgrep(1), {_PROCPS}",
-        flags="-c --count -l --list-name -a --list-full -v --inverse -w --lightweight -f --full -i"
-        " --ignore-case -x --exact -n --newest -o --oldest -L --logpidfile -A --ignore-ancestors"
-        " -h --help -V --version",
+    shows("clear", "-x -V", valued="-T"),
+    takes_words(
+        "pgrep",
+        "-c --count -l --list-name -a --list-full -v --inverse -w --lightweight -f --full -i"
+        " --ignore-case -x --exact -n --newest -o --oldest -L --logpidfile -A --ignore-ancestors -h"
+        " --help -V --version",
         valued="-d --delimiter -g --pgroup -G --group -O --older -P --parent -s --session -t"
         " --terminal -u --euid -U --uid -r --runstates --cgroup --ns --nslist",
         files="-F --pidfile",
         asks={"--env": "shows which processes have a variable"},
-        operands="words",
     ),
-    *(
-        Command(
-            name=name,
-            source=f"{name}(1), man-db 2.11",
-            flags="-d --debug -v --verbose -r --regex -w --wildcard -e --exact -a --and -l --long"
-            " -? --help --usage -V --version",
-            valued="-s --sections --section -m --systems -M --manpath -L --locale",
-            asks={"-C --config-file": "reads a file of settings, and shows what it does not know"},
-            operands="words",
-        )
-        for name in ("whatis", "apropos")
+    takes_words(
+        "whatis, apropos",
+        "-d --debug -v --verbose -r --regex -w --wildcard -e --exact -a --and -l --long -?"
+        " --help --usage -V --version",
+        valued="-s --sections --section -m --systems -M --manpath -L --locale",
+        asks={"-C --config-file": "reads a file of settings, and shows what it does not know"},
     ),
-    Command(
-        name="hostname",
-        source="hostname(1), net-tools hostname 3.23",
-        flags="-a --alias -A --all-fqdns -d --domain -f --fqdn --long -i --ip-address -I"
+    takes_words(
+        "hostname",
+        "-a --alias -A --all-fqdns -d --domain -f --fqdn --long -i --ip-address -I"
         " --all-ip-addresses -s --short -y --yp --nis -h --help -V --version",
         asks={"-b --boot -F --file": "sets the name of the machine"},
-        operands="words",
         at_most=0,
         beyond="an operand sets the name of the machine",
     ),
-    Command(
-        name="locale",
-        source="locale(1), GNU libc 2.36",
-        flags="-a --all-locales -m --charmaps -c --category-name -k --keyword-name -v --verbose -?"
-        " --help --usage -V --version",
-        operands="words",
-        any_option=True,
+    shows(
+        "locale",
+        "-a --all-locales -m --charmaps -c --category-name -k --keyword-name -v --verbose -? --help"
+        " --usage -V --version",
     ),
-    Command(
-        name="getent",
-        source="getent(1), GNU libc 2.36",
-        flags="-A --no-addrconfig -i --no-idn -? --help --usage -V --version",
+    takes_words(
+        "getent",
+        "-A --no-addrconfig -i --no-idn -? --help --usage -V --version",
         valued="-s --service",
-        operands="words",
         effect=_getent,
     ),
     Command(
-        name="lsof",
-        source="lsof(8), lsof 4.95",
-        flags="-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
+        "lsof",
+        "-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
         valued="-p -u -c -d",
         # A value of these may follow, but no word that begins with `-` or `+`.
         optional="-g -s -i -F -T",
@@ -254,14 +219,13 @@ ROWS: tuple[Command, ...] = (
         plus="is an option that is not known",
         ends_options=False,
     ),
-    Command(
-        name="ss",
-        source="ss(8), iproute2 6.1",
-        flags="-h --help -V --version -n --numeric -r --resolve -a --all -l --listening -o"
-        " --options -e --extended -m --memory -p --processes -T --threads -i --info --tipcinfo -s"
-        " --summary --tos --cgroup -b --bpf -E --events -Z --context -z --contexts -4 --ipv4 -6"
-        " --ipv6 -0 --packet -t --tcp -M --mptcp -S --sctp -u --udp -d --dccp -w --raw -x --unix"
-        " --tipc --vsock --xdp -H --no-header -O --oneline --inet-sockopt",
+    takes_words(
+        "ss",
+        "-h --help -V --version -n --numeric -r --resolve -a --all -l --listening -o --options -e"
+        " --extended -m --memory -p --processes -T --threads -i --info --tipcinfo -s --summary"
+        " --tos --cgroup -b --bpf -E --events -Z --context -z --contexts -4 --ipv4 -6 --ipv6 -0"
+        " --packet -t --tcp -M --mptcp -S --sctp -u --udp -d --dccp -w --raw -x --unix --tipc"
+        " --vsock --xdp -H --no-header -O --oneline --inet-sockopt",
         valued="-f --family -A --query --socket",
         files="-F --filter",
         asks={
@@ -269,42 +233,27 @@ ROWS: tuple[Command, ...] = (
             "-D --diag": "writes a file",
             "-N --net": "changes to another network",
         },
-        operands="words",
     ),
-    Command(
-        name="netstat",
-        source="netstat(8), net-tools 2.10",
-        flags="-r --route -i --interfaces -g --groups -s --statistics -M --masquerade -v --verbose"
-        " -W --wide -n --numeric --numeric-hosts --numeric-ports --numeric-users -N --symbolic -e"
+    shows(
+        "netstat",
+        "-r --route -i --interfaces -g --groups -s --statistics -M --masquerade -v --verbose -W"
+        " --wide -n --numeric --numeric-hosts --numeric-ports --numeric-users -N --symbolic -e"
         " --extend -p --programs -o --timers -c --continuous -l --listening -a --all -F --fib -C"
         " --cache -Z --context -t --tcp -u --udp -w --raw -x --unix -4 -6",
-        operands="words",
-        any_option=True,
     ),
-    Command(
-        name="ifconfig",
-        source="ifconfig(8), net-tools 2.10",
-        flags="-a -s -v",
-        operands="words",
-        at_most=1,
-        beyond="a second operand changes the network",
-    ),
-    Command(
-        name="ip",
-        source="ip(8), iproute2 6.1",
-        flags="-4 -6 -o -j -p -s -d -h -r -t -c -V -json -pretty -brief -br -oneline -details"
-        " -statistics -stats -human -resolve -timestamp -color -iec -N -Numeric",
+    takes_words("ifconfig", "-a -s -v", at_most=1, beyond="a second operand changes the network"),
+    starts(
+        "ip",
+        "-4 -6 -o -j -p -s -d -h -r -t -c -V -json -pretty -brief -br -oneline -details -statistics"
+        " -stats -human -resolve -timestamp -color -iec -N -Numeric",
         asks={"-b -batch -force": "runs commands of a file", "-n -netns": "changes the network"},
         single_dash=True,
-        operands="words",
-        permutes=False,
         effect=_ip,
     ),
-    Command(
-        name="dmesg",
-        source=f"dmesg(1), {_UTIL_LINUX}",
-        flags="-H --human -J --json -k --kernel -P --nopager -p --force-prefix -r --raw --noescape"
-        " -S --syslog -u --userspace -w --follow -W --follow-new -x --decode -d --show-delta -e"
+    takes_words(
+        "dmesg",
+        "-H --human -J --json -k --kernel -P --nopager -p --force-prefix -r --raw --noescape -S"
+        " --syslog -u --userspace -w --follow -W --follow-new -x --decode -d --show-delta -e"
         " --reltime -T --ctime -t --notime -h --help -V --version",
         valued="-f --facility -l --level -s --buffer-size --time-format --since --until",
         files="-F --file",
@@ -313,33 +262,25 @@ ROWS: tuple[Command, ...] = (
             "-C --clear -c --read-clear": "clears the messages",
             "-D --console-off -E --console-on -n --console-level": "changes the console",
         },
-        operands="words",
     ),
-    Command(
-        name="lscpu",
-        source=f"lscpu(1), {_UTIL_LINUX}",
-        flags="-a --all -b --online -B --bytes -c --offline -J --json -x --hex -y --physical"
-        " --output-all -h --help -V --version",
+    shows(
+        "lscpu",
+        "-a --all -b --online -B --bytes -c --offline -J --json -x --hex -y --physical --output-all"
+        " -h --help -V --version",
         valued="-s --sysroot",
         optional="-C --caches -e --extended -p --parse",
-        operands="words",
-        any_option=True,
     ),
-    Command(
-        name="lsblk",
-        source=f"lsblk(8), {_UTIL_LINUX}",
-        flags="-A --noempty -D --discard -J --json -M --merge -O --output-all -P --pairs -S --scsi"
-        " -a --all -b --bytes -d --nodeps -f --fs -i --ascii -l --list -m --perms -n --noheadings"
-        " -p --paths -r --raw -s --inverse -t --topology -y --shell -z --zoned -h --help -V"
-        " --version",
+    reads_files(
+        "lsblk",
+        "-A --noempty -D --discard -J --json -M --merge -O --output-all -P --pairs -S --scsi -a"
+        " --all -b --bytes -d --nodeps -f --fs -i --ascii -l --list -m --perms -n --noheadings -p"
+        " --paths -r --raw -s --inverse -t --topology -y --shell -z --zoned -h --help -V --version",
         valued="-E --dedup -I --include -e --exclude -o --output -w --width -x --sort --sysroot",
         optional="-T --tree",
-        any_option=True,
     ),
-    Command(
-        name="man",
-        source="man(1), man-db 2.11",
-        flags="-f --whatis -k --apropos -w --where --path --location -a --all -i --ignore-case -I"
+    takes_words(
+        "man",
+        "-f --whatis -k --apropos -w --where --path --location -a --all -i --ignore-case -I"
         " --match-case --regex --wildcard --names-only --no-subpages -7 --ascii -? --help --usage"
         " -V --version",
         valued="-s -S --sections",
@@ -348,7 +289,6 @@ ROWS: tuple[Command, ...] = (
             "-C --config-file": "names settings, and what they run",
             "-l --local-file": "names a file that is no manual page",
         },
-        operands="words",
         effect=_man,
     ),
 )

@@ -32,10 +32,10 @@ _UPLOAD = "--upload-pack --exec ext::"
 _PROGRAMS: Mapping[str, str] = {
     "git": "-c --config-env --exec-path",
     "git clone": f"-u -c --config --template {_UPLOAD}",
-    **dict.fromkeys(("git fetch", "git pull", "git ls-remote", "git fetch-pack"), _UPLOAD),
-    **dict.fromkeys(("git push", "git send-pack"), "--receive-pack --exec ext::"),
+    "git fetch, git pull, git ls-remote, git fetch-pack": _UPLOAD,
+    "git push, git send-pack": "--receive-pack --exec ext::",
     "git archive": "--exec --remote",
-    **dict.fromkeys(("git remote", "git submodule"), "ext::"),
+    "git remote, git submodule": "ext::",
     "git init": "--template",
     "git rebase": "-x --exec",
     "git difftool": "-x --extcmd",

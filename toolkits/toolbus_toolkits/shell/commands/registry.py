@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from types import ModuleType
 
 from toolbus_toolkits.shell.commands import (
@@ -33,7 +34,7 @@ from toolbus_toolkits.shell.commands.program_options import (
     may_get_program_options,
     program_options,
 )
-from toolbus_toolkits.shell.commands.table import Command, row_effect
+from toolbus_toolkits.shell.commands.table import Command, by_name, by_title, row_effect
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = [
@@ -71,32 +72,12 @@ STANDARD_FOLDERS = frozenset(
 """Where a program is the one that its bare name finds; anywhere else it may be any program."""
 
 
-def _rows() -> dict[str, Command]:
-    rows: dict[str, Command] = {}
-    for module in MODULES:
-        described: Sequence[Command] = module.ROWS
-        for row in described:
-            if row.name in rows:
-                raise ValueError(f"{row.name} is described twice")
-            rows[row.name] = row
-    return rows
-
-
-def _special() -> dict[str, Callable[[SimpleCommand], Effect]]:
-    special: dict[str, Callable[[SimpleCommand], Effect]] = {}
-    for module in MODULES:
-        functions: Mapping[str, Callable[[SimpleCommand], Effect]] = getattr(module, "SPECIAL", {})
-        for name, function in functions.items():
-            if name in special:
-                raise ValueError(f"{name} is described twice")
-            special[name] = function
-    return special
-
-
-ROWS: Mapping[str, Command] = _rows()
+ROWS: Mapping[str, Command] = by_name(*chain.from_iterable(module.ROWS for module in MODULES))
 """Every row by the name of its command."""
 
-SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = _special()
+SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = by_title(
+    chain.from_iterable(getattr(module, "SPECIAL", {}).items() for module in MODULES)
+)
 """The functions for commands of their own rules, by the name of the command. They go first."""
 
 

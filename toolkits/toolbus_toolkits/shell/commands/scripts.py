@@ -253,31 +253,26 @@ def _awk(arguments: Arguments) -> Effect:
 
 ROWS: tuple[Command, ...] = (
     Command(
-        name="sed",
-        source="sed(1), GNU sed 4.9",
-        flags="-n --quiet --silent --debug --posix -E -r --regexp-extended -s --separate"
-        " --sandbox -u --unbuffered -z --null-data --help --version",
+        "sed",
+        "-n --quiet --silent --debug --posix -E -r --regexp-extended -s --separate --sandbox -u"
+        " --unbuffered -z --null-data --help --version",
         valued="-e --expression -l --line-length",
         files="-f --file",
         optional="-i --in-place",
         asks={"--follow-symlinks": "changes files that links lead to"},
         effect=_sed,
     ),
-    *(
-        Command(
-            name=name,
-            source="gawk(1), GNU Awk 5.2; mawk(1), mawk 1.3.4",
-            flags="--version -V",
-            valued="-F -v --field-separator --assign",
-            asks={
-                "-f --file -E --exec": "runs a program of a file",
-                "-i --include -l --load": "loads code",
-                "-o --pretty-print -d --dump-variables -p --profile": "writes a file",
-                "-W": "sets an option of the program",
-            },
-            permutes=False,
-            effect=_awk,
-        )
-        for name in ("awk", "gawk", "mawk", "nawk")
+    Command(
+        "awk, gawk, mawk, nawk",
+        "--version -V",
+        valued="-F -v --field-separator --assign",
+        asks={
+            "-f --file -E --exec": "runs a program of a file",
+            "-i --include -l --load": "loads code",
+            "-o --pretty-print -d --dump-variables -p --profile": "writes a file",
+            "-W": "sets an option of the program",
+        },
+        permutes=False,
+        effect=_awk,
     ),
 )

@@ -14,47 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import (
-    RUNS,
-    SETTINGS,
+from toolbus_toolkits.shell.commands.subcommands import RUNS, SETTINGS, renamed, with_subcommands
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    asking,
     by_name,
-    renamed,
-    with_subcommands,
+    shows,
+    takes_words,
+    with_flags,
 )
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["ROWS", "SPECIAL"]
 
-_DOCKER = "docker --help, Docker 28.2"
-_KUBECTL = "kubectl --help, Kubernetes 1.32"
-_GH = "gh(1), GitHub CLI 2.60"
-
 _ELSEWHERE = "may ask another machine"
 
 _DOCKER_TOP = Command(
-    name="docker",
-    source=_DOCKER,
-    flags="-D --debug -v --version --help",
+    "docker",
+    "-D --debug -v --version --help",
     valued="-l --log-level",
     asks={"-H --host -c --context --config --tls --tlsverify": _ELSEWHERE},
     permutes=False,
-)
-_PS = Command(
-    name="docker ps",
-    source=_DOCKER,
-    flags="-a --all -l --latest --no-trunc -q --quiet -s --size --help",
-    valued="-f --filter --format -n --last",
-    operands="words",
-    any_option=True,
-)
-_IMAGES = Command(
-    name="docker images",
-    source=_DOCKER,
-    flags="-a --all --digests --no-trunc -q --quiet --tree --help",
-    valued="-f --filter --format",
-    operands="words",
-    any_option=True,
 )
 # A container has the variables of its process: a template may show other parts of it.
 _PART = (
@@ -76,87 +57,61 @@ def _container(arguments: Arguments) -> Effect:
     return Effect(read_only=True, reads=())
 
 
-_INSPECT = Command(
-    name="docker inspect",
-    source=_DOCKER,
-    flags="-s --size -v --verbose --help",
-    valued="-f --format --type --platform",
-    operands="words",
-    any_option=True,
-)
-_LOGS = Command(
-    name="docker logs",
-    source=_DOCKER,
-    flags="--details -f --follow -t --timestamps --help",
-    valued="--since --until -n --tail",
-    operands="words",
-    any_option=True,
-)
-_TOP = Command(
-    name="docker top",
-    source=_DOCKER,
-    flags="--help",
-    operands="words",
-    at_most=1,
-    beyond="options of `ps` may show the variables of a container",
-)
-_STATS = Command(
-    name="docker stats",
-    source=_DOCKER,
-    flags="-a --all --no-stream --no-trunc --help",
-    valued="--format",
-    operands="words",
-    any_option=True,
-)
-_SHOWN = Command(
-    name="docker version",
-    source=_DOCKER,
-    flags="--help",
-    valued="-f --format",
-    operands="words",
-    any_option=True,
-)
-_LISTED = Command(
-    name="docker volume ls",
-    source=_DOCKER,
-    flags="-q --quiet --no-trunc --help",
-    valued="-f --filter --format",
-    operands="words",
-    any_option=True,
-)
-_HISTORY = Command(
-    name="docker history",
-    source=_DOCKER,
-    flags="-H --human --no-trunc -q --quiet --help",
-    valued="--format --platform",
-    operands="words",
-    any_option=True,
-)
-_DOCKER_ROWS = (
-    *(replace(_PS, name=f"docker {name}") for name in ("ps", "container ls", "container ps")),
-    replace(_PS, name="docker container list"),
-    *(replace(_IMAGES, name=f"docker {name}") for name in ("images", "image ls", "image list")),
-    *(
-        replace(_INSPECT, name=f"docker {name}inspect", any_option=False, effect=_container)
-        for name in ("", "container ")
+_DOCKER_ROWS = with_flags(
+    "--help",
+    shows(
+        "docker ps, docker container ls, docker container ps, docker container list",
+        "-a --all -l --latest --no-trunc -q --quiet -s --size",
+        valued="-f --filter --format -n --last",
     ),
-    *(
-        replace(_INSPECT, name=f"docker {name} inspect")
-        for name in ("image", "volume", "network", "context")
+    shows(
+        "docker images, docker image ls, docker image list",
+        "-a --all --digests --no-trunc -q --quiet --tree",
+        valued="-f --filter --format",
     ),
-    *(replace(_LOGS, name=f"docker {name}logs") for name in ("", "container ")),
-    *(replace(_TOP, name=f"docker {name}top") for name in ("", "container ")),
-    *(replace(_STATS, name=f"docker {name}stats") for name in ("", "container ")),
-    *(
-        replace(_SHOWN, name=f"docker {name}")
-        for name in (
-            *("version", "info", "port", "diff", "container port", "container diff"),
-            *("system info", "context show", "compose version"),
-        )
+    takes_words(
+        "docker inspect, docker container inspect",
+        "-s --size -v --verbose",
+        valued="-f --format --type --platform",
+        effect=_container,
     ),
-    replace(_SHOWN, name="docker system df", flags="-v --verbose --help", valued="--format"),
-    *(replace(_LISTED, name=f"docker {name} ls") for name in ("volume", "network", "context")),
-    *(replace(_HISTORY, name=f"docker {name}history") for name in ("", "image ")),
+    shows(
+        "docker image inspect, docker volume inspect, docker network inspect,"
+        " docker context inspect",
+        "-s --size -v --verbose",
+        valued="-f --format --type --platform",
+    ),
+    shows(
+        "docker logs, docker container logs",
+        "--details -f --follow -t --timestamps",
+        valued="--since --until -n --tail",
+    ),
+    takes_words(
+        "docker top, docker container top",
+        at_most=1,
+        beyond="options of `ps` may show the variables of a container",
+    ),
+    shows(
+        "docker stats, docker container stats",
+        "-a --all --no-stream --no-trunc",
+        valued="--format",
+    ),
+    shows(
+        "docker version, docker info, docker port, docker diff, docker container port,"
+        " docker container diff, docker system info, docker context show, docker compose version",
+        valued="-f --format",
+    ),
+    shows("docker system df", "-v --verbose", valued="--format"),
+    shows(
+        "docker volume ls, docker network ls, docker context ls",
+        "-q --quiet --no-trunc",
+        valued="-f --filter --format",
+    ),
+    shows(
+        "docker history, docker image history",
+        "-H --human --no-trunc -q --quiet",
+        valued="--format --platform",
+    ),
 )
 _DOCKER_WHYS = {
     "docker build": "it builds an image, and runs what the Dockerfile says",
@@ -185,8 +140,8 @@ _DOCKER_WHYS = {
 _PODMAN_WHYS = {
     # Without root, podman makes its storage and keeps a process of its own, also to list.
     "podman": "it may set up its storage, and starts a process that stays",
-    **dict.fromkeys(("podman exec", "podman run"), RUNS),
-    **dict.fromkeys(("podman container exec", "podman container run"), RUNS),
+    "podman exec, podman run": RUNS,
+    "podman container exec, podman container run": RUNS,
 }
 
 _KUBECTL_OPTIONS = "-n --namespace --context --cluster --request-timeout"
@@ -197,12 +152,7 @@ _KUBECTL_ASKS = {
     + " or write a file",
 }
 _KUBECTL_TOP = Command(
-    name="kubectl",
-    source=_KUBECTL,
-    flags="--help -h",
-    valued=_KUBECTL_OPTIONS,
-    asks=_KUBECTL_ASKS,
-    permutes=False,
+    "kubectl", "--help -h", valued=_KUBECTL_OPTIONS, asks=_KUBECTL_ASKS, permutes=False
 )
 # Secrets are left out, and `all` may have resources of any kind.
 _RESOURCES = frozenset(
@@ -242,14 +192,12 @@ def _kubectl(
     optional: str = "",
     effect: Callable[[Arguments], Effect] | None = None,
 ) -> Command:
-    return Command(
-        name=f"kubectl {name}",
-        source=_KUBECTL,
-        flags=f"-h --help {flags}",
+    return takes_words(
+        f"kubectl {name}",
+        f"-h --help {flags}",
         valued=f"{_KUBECTL_OPTIONS} {valued}",
         optional=optional,
         asks=_KUBECTL_ASKS,
-        operands="words",
         effect=effect,
     )
 
@@ -286,9 +234,11 @@ _KUBECTL_ROWS = (
     replace(_kubectl("cluster-info"), at_most=0, beyond="`dump` may write files"),
     *(
         _kubectl(
-            name, "-A --all-namespaces --no-headers --containers", valued="-l --selector --sort-by"
+            f"top {kind}",
+            "-A --all-namespaces --no-headers --containers",
+            valued="-l --selector --sort-by",
         )
-        for name in ("top pod", "top pods", "top node", "top nodes")
+        for kind in ("pod", "pods", "node", "nodes")
     ),
     _kubectl("config view", "--minify --flatten", valued="-o --output"),
     _kubectl("config get-contexts", "--no-headers", valued="-o --output"),
@@ -308,7 +258,7 @@ _KUBECTL_WHYS = {
     "kubectl run": RUNS,
 }
 
-_GH_TOP = Command(name="gh", source=_GH, flags="--version --help", permutes=False)
+_GH_TOP = Command("gh", "--version --help", permutes=False)
 
 
 def _github(arguments: Arguments) -> Effect:
@@ -320,13 +270,11 @@ def _github(arguments: Arguments) -> Effect:
 
 
 def _gh(name: str, flags: str = "", *, valued: str = "") -> Command:
-    return Command(
-        name=f"gh {name}",
-        source=_GH,
-        flags=f"--help {flags}",
+    return takes_words(
+        f"gh {name}",
+        f"--help {flags}",
         valued=f"-R --repo --json -q --jq -t --template {valued}",
         asks={"-w --web": "opens a browser"},
-        operands="words",
         effect=_github,
     )
 
@@ -357,7 +305,7 @@ _GH_ROWS = (
     _gh("release list", valued="-L --limit -O --order"),
     _gh("release view"),
     _gh("workflow list", "-a --all", valued="-L --limit"),
-    replace(_gh("label list", valued="-L --limit -S --search --order --sort")),
+    _gh("label list", valued="-L --limit -S --search --order --sort"),
 )
 _GH_WHYS = {
     "gh api": "it may change anything on GitHub, or ask another machine",
@@ -376,7 +324,7 @@ _GH_WHYS = {
 }
 
 _CONTAINERS = {
-    "docker": with_subcommands(_DOCKER_TOP, by_name(_DOCKER_ROWS), _DOCKER_WHYS),
+    "docker": with_subcommands(_DOCKER_TOP, by_name(*_DOCKER_ROWS), _DOCKER_WHYS),
     "podman": with_subcommands(replace(_DOCKER_TOP, name="podman", flags=""), {}, _PODMAN_WHYS),
 }
 
@@ -401,15 +349,14 @@ _SENDS = asking("it may send to any machine, and write files")
 _CLOUD = asking("it asks a service, and may change what it has")
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    **dict.fromkeys(_CONTAINERS, _containers),
-    "kubectl": with_subcommands(_KUBECTL_TOP, by_name(_KUBECTL_ROWS), _KUBECTL_WHYS),
-    "gh": with_subcommands(_GH_TOP, by_name(_GH_ROWS), _GH_WHYS),
-    **dict.fromkeys(("curl", "wget", "nc", "ncat", "netcat", "telnet", "ftp", "http"), _SENDS),
-    **dict.fromkeys(("scp", "sftp"), asking("it copies files to or from another machine")),
-    **dict.fromkeys(("aws", "gcloud", "az", "doctl", "flyctl", "heroku", "vercel"), _CLOUD),
-    **dict.fromkeys(
-        ("psql", "mysql", "mariadb", "sqlite3", "mongosh", "redis-cli"),
-        asking("it may change data, and run programs"),
+    "docker, podman": _containers,
+    "kubectl": with_subcommands(_KUBECTL_TOP, by_name(*_KUBECTL_ROWS), _KUBECTL_WHYS),
+    "gh": with_subcommands(_GH_TOP, by_name(*_GH_ROWS), _GH_WHYS),
+    "curl, wget, nc, ncat, netcat, telnet, ftp, http": _SENDS,
+    "scp, sftp": asking("it copies files to or from another machine"),
+    "aws, gcloud, az, doctl, flyctl, heroku, vercel": _CLOUD,
+    "psql, mysql, mariadb, sqlite3, mongosh, redis-cli": asking(
+        "it may change data, and run programs"
     ),
     "openssl": asking("it may write files, and read private keys"),
     "ssh-keygen": asking("it writes keys, or reads them"),

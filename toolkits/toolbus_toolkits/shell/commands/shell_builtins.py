@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking
+from toolbus_toolkits.shell.commands.table import Arguments, Command, asking, shows, starts
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
 
-_BASH = "bash(1), GNU bash 5.2"
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=|\Z)")
 _PRINTF_COUNT = re.compile(r"%[^A-Za-z%]*[hlLqjzt]*n")
 
@@ -85,91 +84,33 @@ def _alias(arguments: Arguments) -> Effect:
 
 
 ROWS: tuple[Command, ...] = (
-    *(
-        Command(name=name, source=_BASH, any_words=True)
-        for name in (
-            *(":", "true", "false", "echo", "pwd", "type", "help", "ulimit", "umask", "times"),
-            *("exit", "return", "break", "continue", "shift", "bg", "fg", "disown", "logout"),
-            *("dirs", "caller", "set", "test", "[", "[["),
-        )
-    ),
-    *(
-        Command(
-            name=name,
-            source=_BASH,
-            flags="-L -P -e -@ -n",
-            operands="words",
-            permutes=False,
-            any_option=True,
-            effect=_changes_directory,
-        )
-        for name in ("cd", "pushd", "popd")
-    ),
     Command(
-        name="printf",
-        source=_BASH,
-        asks={"-v": "sets a variable"},
-        operands="words",
-        permutes=False,
-        effect=_printf,
+        ":, true, false, echo, pwd, type, help, ulimit, umask, times, exit, return, break,"
+        " continue, shift, bg, fg, disown, logout, dirs, caller, set, test, [, [[",
+        any_words=True,
     ),
-    *(
-        Command(
-            name=name,
-            source=_BASH,
-            # With names `-p` counts nothing: `export -p PATH=.` sets PATH.
-            flags="-p -r -x",
-            operands="words",
-            permutes=False,
-            effect=lambda arguments: _assigns(
-                arguments.operands,
-                is_exported=arguments.row.name == "export" or arguments.has("-x"),
-            ),
-        )
-        for name in ("export", "readonly", "local")
+    shows("cd, pushd, popd", "-L -P -e -@ -n", permutes=False, effect=_changes_directory),
+    starts("printf", asks={"-v": "sets a variable"}, effect=_printf),
+    starts(
+        "export, readonly, local",
+        # With names `-p` counts nothing: `export -p PATH=.` sets PATH.
+        "-p -r -x",
+        effect=lambda arguments: _assigns(
+            arguments.operands,
+            is_exported=arguments.row.name == "export" or arguments.has("-x"),
+        ),
     ),
-    Command(
-        name="unset",
-        source=_BASH,
-        flags="-v -f",
-        operands="words",
-        permutes=False,
-        effect=lambda arguments: _assigns(arguments.operands),
-    ),
-    Command(
-        name="read",
-        source=_BASH,
-        flags="-r -s",
+    starts("unset", "-v -f", effect=lambda arguments: _assigns(arguments.operands)),
+    starts(
+        "read",
+        "-r -s",
         valued="-p -d -n -N -t -u",
-        operands="words",
-        permutes=False,
         effect=lambda arguments: _assigns(arguments.operands),
     ),
-    Command(
-        name="wait",
-        source=_BASH,
-        flags="-f -n",
-        asks={"-p": "sets a variable"},
-        operands="words",
-        permutes=False,
-    ),
-    Command(
-        name="hash",
-        source=_BASH,
-        flags="-r -l -t -d",
-        asks={"-p": "sets what a command is"},
-        operands="words",
-        permutes=False,
-    ),
-    Command(name="unalias", source=_BASH, flags="-a", operands="words", any_option=True),
-    Command(
-        name="alias",
-        source=_BASH,
-        flags="-p",
-        operands="words",
-        permutes=False,
-        effect=_alias,
-    ),
+    starts("wait", "-f -n", asks={"-p": "sets a variable"}),
+    starts("hash", "-r -l -t -d", asks={"-p": "sets what a command is"}),
+    shows("unalias", "-a"),
+    starts("alias", "-p", effect=_alias),
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {

@@ -7,12 +7,13 @@ same command without them, so that a rule for `git push` also sees `git -C folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    by_title,
     command_of,
     read_arguments,
     row_effect,
@@ -23,7 +24,6 @@ from toolbus_toolkits.shell.reading import SimpleCommand, Word
 __all__ = [
     "RUNS",
     "SETTINGS",
-    "by_name",
     "renamed",
     "starts_itself",
     "subcommand_effect",
@@ -41,11 +41,6 @@ _MAX_TAILS = 8
 """So many words behind an option that is not known are taken as the sub-command."""
 
 
-def by_name(rows: Sequence[Command]) -> Mapping[str, Command]:
-    """Return rows by their names."""
-    return {row.name: row for row in rows}
-
-
 def with_subcommands(
     top: Command, rows: Mapping[str, Command], whys: Mapping[str, str]
 ) -> Callable[[SimpleCommand], Effect]:
@@ -56,12 +51,13 @@ def with_subcommands(
         rows: The sub-commands that are known to only read in some form: `docker compose ps`.
         whys: What others do, as a clause, by `docker run`.
     """
+    clauses = by_title(whys.items())
 
     def effect(command: SimpleCommand) -> Effect:
         arguments = read_arguments(top, command)
         if arguments.first_operand > 1:
             return starts_itself(arguments)
-        return subcommand_effect(command, top.name, rows, whys)
+        return subcommand_effect(command, top.name, rows, clauses)
 
     return effect
 

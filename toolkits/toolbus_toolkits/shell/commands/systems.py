@@ -12,28 +12,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import by_name, with_subcommands
-from toolbus_toolkits.shell.commands.table import Arguments, Command
+from toolbus_toolkits.shell.commands.subcommands import with_subcommands
+from toolbus_toolkits.shell.commands.table import Arguments, Command, by_name, shows, takes_words
 from toolbus_toolkits.shell.reading import SimpleCommand
 
 __all__ = ["ROWS", "SPECIAL"]
 
-_SYSTEMD = "systemd 252"
 _OTHERS = {
     "-H --host -M --machine": "asks another machine",
     "--root --image": "names another system",
 }
 
-_SYSTEMCTL = Command(
-    name="systemctl",
-    source=f"systemctl(1), {_SYSTEMD}",
-    flags="--user --system -a --all -l --full --no-pager --plain --no-legend -q --quiet -r"
-    " --recursive --reverse --after --before --failed --value --show-types --no-ask-password"
-    " -h --help --version",
+_SYSTEMCTL = takes_words(
+    "systemctl",
+    "--user --system -a --all -l --full --no-pager --plain --no-legend -q --quiet -r --recursive"
+    " --reverse --after --before --failed --value --show-types --no-ask-password -h --help"
+    " --version",
     valued="-t --type --state -p --property -P -n --lines -o --output --timestamp",
     optional="--legend",
     asks=_OTHERS,
-    operands="words",
 )
 
 
@@ -62,47 +59,34 @@ _SYSTEMCTL_ROWS = (
     *(
         replace(_SYSTEMCTL, name=f"systemctl {name}")
         for name in (
-            *(
-                "status",
-                "cat",
-                "is-active",
-                "is-enabled",
-                "is-failed",
-                "is-system-running",
-                "get-default",
-            ),
-            *("list-units", "list-unit-files", "list-timers", "list-sockets", "list-paths"),
-            *("list-dependencies", "list-jobs", "list-machines", "list-automounts"),
-        )
+            "status cat is-active is-enabled is-failed is-system-running get-default list-units"
+            " list-unit-files list-timers list-sockets list-paths list-dependencies list-jobs"
+            " list-machines list-automounts"
+        ).split()
     ),
 )
 _SYSTEMCTL_WHYS = {
     "systemctl": "it changes services",
     "systemctl show-environment": "it shows variables, which may be secrets",
-    **dict.fromkeys(
-        ("systemctl start", "systemctl stop", "systemctl restart", "systemctl reload"),
-        "it starts or ends services",
+    "systemctl start, systemctl stop, systemctl restart, systemctl reload": (
+        "it starts or ends services"
     ),
-    **dict.fromkeys(
-        ("systemctl enable", "systemctl disable", "systemctl mask"),
-        "it changes which services start with the machine",
+    "systemctl enable, systemctl disable, systemctl mask": (
+        "it changes which services start with the machine"
     ),
-    **dict.fromkeys(
-        ("systemctl poweroff", "systemctl reboot", "systemctl halt", "systemctl suspend"),
-        "it ends or restarts the machine",
+    "systemctl poweroff, systemctl reboot, systemctl halt, systemctl suspend": (
+        "it ends or restarts the machine"
     ),
 }
 
 
 def _control(name: str, shown: str) -> tuple[Command, ...]:
-    row = Command(
-        name=name,
-        source=f"{name}(1), {_SYSTEMD}",
-        flags="--no-pager -l --full -a --all --no-legend --value --static --transient --pretty -h"
-        " --help --version",
+    row = takes_words(
+        name,
+        "--no-pager -l --full -a --all --no-legend --value --static --transient --pretty -h --help"
+        " --version",
         valued="-p --property -n --lines -o --output",
         asks={"-H --host -M --machine": "asks another machine"},
-        operands="words",
     )
     return (
         replace(row, at_most=0),
@@ -125,12 +109,10 @@ ROWS: tuple[Command, ...] = (
     *_SYSTEMCTL_ROWS,
     *(row for rows in _CONTROLS.values() for row in rows),
     Command(
-        name="journalctl",
-        source=f"journalctl(1), {_SYSTEMD}",
-        flags="-a --all -f --follow -e --pager-end --no-tail -r --reverse -k --dmesg -l --full"
-        " --no-full -q --quiet -x --catalog --utc --no-hostname --no-pager --user --system -m"
-        " --merge --list-boots --disk-usage --header --list-catalog -N --fields -h --help"
-        " --version",
+        "journalctl",
+        "-a --all -f --follow -e --pager-end --no-tail -r --reverse -k --dmesg -l --full --no-full"
+        " -q --quiet -x --catalog --utc --no-hostname --no-pager --user --system -m --merge"
+        " --list-boots --disk-usage --header --list-catalog -N --fields -h --help --version",
         valued="-u --unit --user-unit -S --since -U --until -p --priority -o --output"
         " --output-fields -g --grep -t --identifier -F --field -c --cursor --after-cursor"
         " --facility --namespace",
@@ -144,56 +126,43 @@ ROWS: tuple[Command, ...] = (
         },
         effect=_journal,
     ),
-    Command(
-        name="findmnt",
-        source="findmnt(8), util-linux 2.38",
-        flags="-A --all -a --ascii -b --bytes -D --df -e --evaluate -f --first-only -i --invert -J"
-        " --json -k --kernel -l --list -n --noheadings -P --pairs -r --raw -R --submounts -u"
-        " --notruncate -U --uniq -v --nofsroot -x --verify --tree --real --pseudo -h --help -V"
-        " --version -m --mtab -s --fstab -c --canonicalize -C --nocanonicalize",
-        valued="-d --direction -M --mountpoint -o --output -O --options -S --source -t --types"
-        " -T --target",
+    takes_words(
+        "findmnt",
+        "-A --all -a --ascii -b --bytes -D --df -e --evaluate -f --first-only -i --invert -J --json"
+        " -k --kernel -l --list -n --noheadings -P --pairs -r --raw -R --submounts -u --notruncate"
+        " -U --uniq -v --nofsroot -x --verify --tree --real --pseudo -h --help -V --version -m"
+        " --mtab -s --fstab -c --canonicalize -C --nocanonicalize",
+        valued="-d --direction -M --mountpoint -o --output -O --options -S --source -t --types -T"
+        " --target",
         files="-F --tab-file",
-        operands="words",
     ),
-    Command(
-        name="lspci",
-        source="lspci(8), pciutils 3.9",
-        flags="-m -t -v -k -x -b -D -P -n",
+    takes_words(
+        "lspci",
+        "-m -t -v -k -x -b -D -P -n",
         valued="-s -d -i",
         asks={"-q -Q": "asks a server", "-A -O -H -F -G -M": "is not known to only read"},
-        operands="words",
     ),
-    Command(
-        name="lsusb",
-        source="lsusb(8), usbutils 014",
-        flags="-v --verbose -t --tree -V --version -h --help",
-        valued="-s -d",
-        operands="words",
-        any_option=True,
-    ),
-    Command(name="lsmod", source="lsmod(8), kmod 30", operands="words", any_option=True),
-    Command(
-        name="nvidia-smi",
-        source="nvidia-smi --help, 550",
-        flags="-L --list-gpus -q --query -x --xml-format -h --help --version",
+    shows("lsusb", "-v --verbose -t --tree -V --version -h --help", valued="-s -d"),
+    shows("lsmod"),
+    takes_words(
+        "nvidia-smi",
+        "-L --list-gpus -q --query -x --xml-format -h --help --version",
         valued="-i --id -d --display",
         optional="--query-gpu --query-compute-apps --format",
         asks={"-f --filename": "writes a file"},
         single_dash=True,
-        operands="words",
         at_most=0,
     ),
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "systemctl": with_subcommands(
-        replace(_SYSTEMCTL, permutes=False), by_name(_SYSTEMCTL_ROWS), _SYSTEMCTL_WHYS
+        replace(_SYSTEMCTL, permutes=False), by_name(*_SYSTEMCTL_ROWS), _SYSTEMCTL_WHYS
     ),
     **{
         name: with_subcommands(
             replace(rows[0], permutes=False, at_most=None),
-            by_name(rows),
+            by_name(*rows),
             {name: "it changes settings of the machine"},
         )
         for name, rows in _CONTROLS.items()

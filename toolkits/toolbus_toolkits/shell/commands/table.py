@@ -13,9 +13,10 @@ Words are read as getopt of GNU does: `-no` is `-n -o`, `-k1` is `-k 1`, `--key=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
+from typing import Literal, TypeVar
 
 from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
@@ -25,19 +26,27 @@ __all__ = [
     "Command",
     "Kind",
     "asking",
+    "by_name",
+    "by_title",
     "command_of",
     "may_be_several",
     "read_arguments",
+    "reads_files",
     "row_effect",
+    "shows",
+    "starts",
+    "takes_words",
     "unknown_command",
+    "with_flags",
 ]
 
+_Entry = TypeVar("_Entry")
 Kind = Literal["flag", "value", "file", "optional", "asks"]
 """What an option is: without a value; with a value; with a value that is a file which is read; with
 a value that only follows at once (`--color=auto`, `-i4`); or one that asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Command:
     """What is known about one command.
 
@@ -46,11 +55,11 @@ class Command:
     """
 
     name: str
-    """Such as `sort`, or with its sub-command `git log`."""
-    source: str
-    """Where it is described: `sort(1), GNU coreutils 9.1`."""
+    """Such as `sort`, or with its sub-command `git log`; of several that are the same, with commas:
+    `hexdump, hd`."""
     flags: str = ""
     """The options without a value that are understood."""
+    _: KW_ONLY
     valued: str = ""
     """Those with a value that is no file."""
     files: str = ""
@@ -117,6 +126,16 @@ class Command:
         object.__setattr__(self, "clauses", clauses)
 
 
+reads_files = partial(Command, any_option=True)
+"""Describe a command that reads its operands, whatever its options are."""
+shows = partial(Command, any_option=True, operands="words")
+"""Describe one that only shows something, whatever its options and words are."""
+takes_words = partial(Command, operands="words")
+"""Describe one whose operands are no files."""
+starts = partial(Command, operands="words", permutes=False)
+"""Describe one whose first operand ends its options, as of a command that starts another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """The words of a command, as its row describes them."""
@@ -170,6 +189,31 @@ class Arguments:
     def _leading_is_known(self, leading: int) -> bool:
         # `grep $x file`: if x is empty, `file` is the pattern; if x is `a b`, then b is a path.
         return not any(may_be_several(word) for word in self.operands[:leading])
+
+
+def by_title(entries: Iterable[tuple[str, _Entry]]) -> dict[str, _Entry]:
+    """Return entries by the names that they are for, of which each may have several with commas.
+
+    Raises `ValueError` if a name has two entries.
+    """
+    found: dict[str, _Entry] = {}
+    for titles, entry in entries:
+        for title in titles.split(", "):
+            if title in found:
+                raise ValueError(f"{title} is described twice")
+            found[title] = entry
+    return found
+
+
+def by_name(*rows: Command) -> dict[str, Command]:
+    """Return rows by their names, each with one name."""
+    found = by_title((row.name, row) for row in rows)
+    return {name: replace(row, name=name) for name, row in found.items()}
+
+
+def with_flags(flags: str, *rows: Command) -> tuple[Command, ...]:
+    """Return rows with further flags, which all of them have."""
+    return tuple(replace(row, flags=f"{row.flags} {flags}") for row in rows)
 
 
 def may_be_several(word: Word) -> bool:

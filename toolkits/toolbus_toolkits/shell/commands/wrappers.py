@@ -4,7 +4,7 @@ What a wrapper runs is `Effect.runs`. Where its options are not understood, the 
 any of its words: then `runs` has one for each of them, so that a deny rule finds it.
 
 Source: the manual pages of GNU coreutils 9.1, findutils 4.9, util-linux 2.38, bash 5.2, procps 4.0,
-sudo 1.9 and strace 6.1.
+sudo 1.9, OpenDoas 6.8, GNU time 1.9, OpenSSH 9.2, dash 0.5.12 and strace 6.1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from toolbus_toolkits.shell.commands.table import (
     Command,
     command_of,
     row_effect,
+    starts,
     unknown_command,
 )
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word, read_line
@@ -266,17 +267,14 @@ _INPUT_NAME = re.compile(r"stdin|[0-9]+")
 _LINES_OPTIONS = frozenset("--rcfile --init-file --emulate --debugger".split())
 """Long options of shells whose value is the next word."""
 
-_SHELL = Command(
-    name="bash",
-    source="bash(1), GNU bash 5.2",
-    flags="-c -e -u -x -v -n -f -C -s --norc --noprofile --posix --verbose --help --version",
+_SHELL = starts(
+    "bash, sh, dash, ash",
+    "-c -e -u -x -v -n -f -C -s --norc --noprofile --posix --verbose --help --version",
     asks={
         "-l --login": "runs the profile",
         "-i": "runs the start file",
         "--rcfile --init-file": "runs a file",
     },
-    operands="words",
-    permutes=False,
     plus="is an option that is not known",
     effect=lambda arguments: _shell(arguments),
 )
@@ -423,192 +421,119 @@ def _source_file(command: SimpleCommand) -> Effect:
     return Effect(why=why, reads=words)
 
 
-_ENV = Command(
-    name="env",
-    source="env(1), GNU coreutils 9.1",
-    flags="-0 --null --list-signal-handling -v --debug --help --version",
+_ENV = starts(
+    "env",
+    "-0 --null --list-signal-handling -v --debug --help --version",
     valued="-u --unset -C --chdir",
     optional="--block-signal --default-signal --ignore-signal",
     asks={
         "-S --split-string": "makes words of a text",
         "-i --ignore-environment": "takes away what keeps commands from writing",
     },
-    operands="words",
-    permutes=False,
     effect=_env,
 )
 
 ROWS: tuple[Command, ...] = (
     _ENV,
-    Command(
-        name="xargs",
-        source="xargs(1), GNU findutils 4.9",
-        flags="-0 --null -o --open-tty -p --interactive -r --no-run-if-empty --show-limits -t"
-        " --verbose -x --exit --help --version",
+    starts(
+        "xargs",
+        "-0 --null -o --open-tty -p --interactive -r --no-run-if-empty --show-limits -t --verbose"
+        " -x --exit --help --version",
         valued="-d --delimiter -E -I -L --max-lines -n --max-args -P --max-procs -s --max-chars",
         files="-a --arg-file",
         optional="-e --eof -i --replace -l",
         asks={"--process-slot-var": "sets a variable of what it runs"},
-        operands="words",
-        permutes=False,
         effect=_xargs,
     ),
-    Command(
-        name="nice",
-        source="nice(1), GNU coreutils 9.1",
-        flags="--help --version",
-        valued="-n --adjustment",
-        digits=True,
-        operands="words",
-        permutes=False,
-        effect=_runs_operands,
+    starts(
+        "nice", "--help --version", valued="-n --adjustment", digits=True, effect=_runs_operands
     ),
-    Command(
-        name="ionice",
-        source="ionice(1), util-linux 2.38",
-        flags="-t --ignore -h --help -V --version",
+    starts(
+        "ionice",
+        "-t --ignore -h --help -V --version",
         valued="-c --class -n --classdata",
         asks={"-p --pid -P --pgid -u --uid": "changes a process"},
-        operands="words",
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
+    starts(
         # As a word of bash it has only `-p`.
-        name="time",
-        source="time(1), GNU time 1.9; bash(1), GNU bash 5.2",
-        flags="-p --portability -q --quiet -v --verbose",
+        "time",
+        "-p --portability -q --quiet -v --verbose",
         valued="-f --format",
         asks={"-o --output -a --append": "writes a file"},
-        operands="words",
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
-        name="timeout",
-        source="timeout(1), GNU coreutils 9.1",
-        flags="--preserve-status --foreground -v --verbose --help --version",
+    starts(
+        "timeout",
+        "--preserve-status --foreground -v --verbose --help --version",
         valued="-k --kill-after -s --signal",
-        operands="words",
         leading=1,
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
+    starts(
         # It writes nohup.out only where its output is a terminal; here it is none.
-        name="nohup",
-        source="nohup(1), GNU coreutils 9.1",
-        flags="--help --version",
-        operands="words",
-        permutes=False,
+        "nohup",
+        "--help --version",
         effect=_runs_operands,
     ),
-    Command(
-        name="stdbuf",
-        source="stdbuf(1), GNU coreutils 9.1",
-        flags="--help --version",
+    starts(
+        "stdbuf",
+        "--help --version",
         valued="-i --input -o --output -e --error",
-        operands="words",
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
-        name="setsid",
-        source="setsid(1), util-linux 2.38",
-        flags="-f --fork -w --wait -h --help -V --version",
+    starts(
+        "setsid",
+        "-f --fork -w --wait -h --help -V --version",
         asks={"-c --ctty": "takes the terminal"},
-        operands="words",
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
-        name="command",
-        source="bash(1), GNU bash 5.2",
-        flags="-p -v -V",
-        operands="words",
-        permutes=False,
-        effect=_command,
-    ),
-    Command(
-        name="builtin",
-        source="bash(1), GNU bash 5.2",
-        operands="words",
-        permutes=False,
-        effect=_runs_operands,
-    ),
-    Command(
-        name="exec",
-        source="bash(1), GNU bash 5.2",
+    starts("command", "-p -v -V", effect=_command),
+    starts("builtin", effect=_runs_operands),
+    starts(
+        "exec",
         asks={
             "-c": "takes away what keeps commands from writing",
             "-a -l": "starts a program under another name, which may do something else",
         },
-        operands="words",
-        permutes=False,
         effect=_runs_operands,
     ),
-    Command(
-        name="trap",
-        source="bash(1), GNU bash 5.2",
-        flags="-l -p",
-        operands="words",
-        permutes=False,
-        effect=_trap,
+    starts("trap", "-l -p", effect=_trap),
+    starts(
+        "sudo, doas",
+        "-n --non-interactive -S --stdin -E --preserve-env -H --set-home -b --background -k"
+        " --reset-timestamp -A --askpass -P --preserve-groups -B --bell",
+        valued="-u --user -g --group -p --prompt -C --close-from -h --host -T --command-timeout"
+        " -r --role -t --type",
+        asks={
+            "-e --edit": "edits files",
+            "-s --shell -i --login": "runs a shell",
+            "-D --chdir -R --chroot": "runs in another folder",
+        },
+        effect=_sudo,
     ),
-    *(
-        Command(
-            name=name,
-            source="sudo(8), sudo 1.9; doas(1), OpenDoas 6.8",
-            flags="-n --non-interactive -S --stdin -E --preserve-env -H --set-home -b"
-            " --background -k --reset-timestamp -A --askpass -P --preserve-groups -B --bell",
-            valued="-u --user -g --group -p --prompt -C --close-from -h --host -T"
-            " --command-timeout -r --role -t --type",
-            asks={
-                "-e --edit": "edits files",
-                "-s --shell -i --login": "runs a shell",
-                "-D --chdir -R --chroot": "runs in another folder",
-            },
-            operands="words",
-            permutes=False,
-            effect=_sudo,
-        )
-        for name in ("sudo", "doas")
-    ),
-    Command(
-        name="chroot",
-        source="chroot(8), GNU coreutils 9.1",
-        flags="--skip-chdir --help --version",
+    starts(
+        "chroot",
+        "--skip-chdir --help --version",
         valued="--groups --userspec",
-        operands="words",
         leading=1,
-        permutes=False,
         effect=_chroot,
     ),
-    Command(
-        name="watch",
-        source="watch(1), procps-ng 4.0",
-        flags="-b --beep -c --color -e --errexit -g --chgexit -p --precise -t --no-title -w"
-        " --no-wrap -x --exec -h --help -v --version",
+    starts(
+        "watch",
+        "-b --beep -c --color -e --errexit -g --chgexit -p --precise -t --no-title -w --no-wrap -x"
+        " --exec -h --help -v --version",
         valued="-q --equexit -n --interval",
         optional="-d --differences",
-        operands="words",
-        permutes=False,
         effect=_watch,
     ),
-    Command(
-        name="ssh",
-        source="ssh(1), OpenSSH 9.2",
-        flags="-4 -6 -A -a -C -f -G -g -K -k -M -N -n -q -s -T -t -V -v -X -x -Y -y",
+    starts(
+        "ssh",
+        "-4 -6 -A -a -C -f -G -g -K -k -M -N -n -q -s -T -t -V -v -X -x -Y -y",
         valued="-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w",
-        operands="words",
-        permutes=False,
         effect=_ssh,
     ),
     _SHELL,
-    *(
-        replace(_SHELL, name=name, source=f"{name}(1), dash 0.5.12")
-        for name in ("sh", "dash", "ash")
-    ),
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
@@ -617,23 +542,12 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     ".": _source_file,
     "source": _source_file,
     "parallel": _parallel,
-    **dict.fromkeys(("zsh", "ksh", "mksh", "fish", "csh", "tcsh", "rbash", "pwsh"), _other_shell),
-    **dict.fromkeys(
-        (
-            *("flock", "strace", "ltrace", "busybox", "toybox", "taskset", "chrt", "numactl"),
-            *("prlimit", "systemd-run", "expect", "unbuffer", "entr", "xvfb-run", "valgrind"),
-            *("gdb", "perf", "start-stop-daemon", "run-parts", "caffeinate", "hyperfine"),
-            *("coproc", "catchsegv", "dbus-run-session", "ld.so", "chpst", "cpulimit", "rlwrap"),
-            *("socat", "ssh-agent", "logsave", "sem", "chronic", "ifne", "ts"),
-        ),
-        _unread,
-    ),
-    **dict.fromkeys(
-        (
-            *("su", "runuser", "pkexec", "setpriv", "sg", "newgrp", "script", "unshare", "nsenter"),
-            *("fakeroot", "proot", "bwrap", "firejail", "setarch", "linux64", "linux32", "tmux"),
-            *("screen", "schroot", "systemd-nspawn", "machinectl", "toolbox", "distrobox"),
-        ),
-        _unread_or_shell,
-    ),
+    "zsh, ksh, mksh, fish, csh, tcsh, rbash, pwsh": _other_shell,
+    "flock, strace, ltrace, busybox, toybox, taskset, chrt, numactl, prlimit, systemd-run,"
+    " expect, unbuffer, entr, xvfb-run, valgrind, gdb, perf, start-stop-daemon, run-parts,"
+    " caffeinate, hyperfine, coproc, catchsegv, dbus-run-session, ld.so, chpst, cpulimit,"
+    " rlwrap, socat, ssh-agent, logsave, sem, chronic, ifne, ts": _unread,
+    "su, runuser, pkexec, setpriv, sg, newgrp, script, unshare, nsenter, fakeroot, proot,"
+    " bwrap, firejail, setarch, linux64, linux32, tmux, screen, schroot, systemd-nspawn,"
+    " machinectl, toolbox, distrobox": _unread_or_shell,
 }
