@@ -6,13 +6,26 @@ What a toolkit keeps for one asker is not given to another one.
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
+from collections import OrderedDict
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from toolbus import ToolContext
 
-__all__ = ["Asker", "PerCallerSemaphore", "asker_of", "seconds_to_answer"]
+__all__ = [
+    "MAX_ASKERS",
+    "Asker",
+    "LastUsed",
+    "PerCallerSemaphore",
+    "asker_of",
+    "seconds_to_answer",
+]
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+MAX_ASKERS = 1_000
+"""Of so many something is remembered; names cost nothing, so that one program may be any number."""
 _ANSWER_S = 1.0
 
 Asker: TypeAlias = tuple[tuple[str, str] | None, ...]
@@ -43,6 +56,20 @@ def seconds_to_answer(context: ToolContext, most: float) -> float:
     """
     left_s = context.deadline
     return most if left_s is None else min(most, max(left_s - _ANSWER_S, left_s / 2))
+
+
+class LastUsed(OrderedDict[_Key, _Value]):
+    """What was set last, oldest first: beyond a number of keys the oldest one is forgotten."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._limit:
+            self.popitem(last=False)
 
 
 class PerCallerSemaphore:

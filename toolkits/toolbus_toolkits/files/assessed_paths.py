@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from toolbus import ToolContext
 from toolbus.tools.context import run_of
 from toolbus.tools.tool_run import ToolRun
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed, asker_of
 
 __all__ = ["AssessedPaths"]
 
 _MAX_AGE_S = 600.0
 """A person has 300 s to answer by default, and a turn assesses a call again after the answer. So
 one assessment is left over, and is in the way so long if the path leads elsewhere then."""
-_MAX_ASKERS = 256
 _MAX_PATHS = 1024
 """Of one asker, those that were assessed last."""
 _MAX_TARGETS = 8
@@ -47,7 +46,7 @@ class AssessedPaths:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_asker = OrderedDict[Asker, OrderedDict[str, dict[str, _Open]]]()
+        self._by_asker = LastUsed[Asker, LastUsed[str, dict[str, _Open]]](MAX_ASKERS)
         # The policy of a host assesses within the call: there it is certain what belongs to it.
         self._by_run = WeakKeyDictionary[ToolRun, Counter[tuple[str, str]]]()
 
@@ -61,14 +60,8 @@ class AssessedPaths:
         """
         asker = asker_of(context)
         with self._lock:
-            paths = self._by_asker.setdefault(asker, OrderedDict())
-            self._by_asker.move_to_end(asker)
-            if len(self._by_asker) > _MAX_ASKERS:
-                self._by_asker.popitem(last=False)
-            targets = paths.setdefault(path, {})
-            paths.move_to_end(path)
-            if len(paths) > _MAX_PATHS:
-                paths.popitem(last=False)
+            paths = self._by_asker[asker] = self._by_asker.get(asker) or LastUsed(_MAX_PATHS)
+            targets = paths[path] = paths.get(path) or {}
             now = time.monotonic()
             _drop_old(targets, now)
             if target not in targets and len(targets) >= _MAX_TARGETS:
@@ -91,7 +84,7 @@ class AssessedPaths:
         """
         with self._lock:
             own = self._by_run.pop(run_of(context), Counter())
-            paths = self._by_asker.get(asker_of(context), OrderedDict())
+            paths: dict[str, dict[str, _Open]] = self._by_asker.get(asker_of(context), {})
             targets = paths.get(path, {})
             found = {noted_target for noted_path, noted_target in own if noted_path == path}
             for noted_target in found:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from toolbus import ToolContext
-from toolbus_toolkits.callers import Asker, asker_of
+from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed, asker_of
 
 __all__ = ["Lines", "Seen", "SeenFiles", "Span"]
 
-_MAX_ASKERS = 1_000
 _MAX_FILES = 256
 """Of each asker, those that were used last. What is forgotten has to be read again."""
 _MAX_RANGES = 64
@@ -124,7 +122,7 @@ class SeenFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_asker = OrderedDict[Asker, dict[str, Any]]()
+        self._by_asker = LastUsed[Asker, dict[str, Any]](MAX_ASKERS)
 
     def prepare(self, context: ToolContext) -> None:
         """Make room in the state of an agent, on its event loop.
@@ -170,12 +168,8 @@ class SeenFiles:
         updated[key] = [seen.token, seen.count, *map(list, seen.lines)]
         if context.state is not None:
             context.state[_KEY] = updated
-            return
-        asker = asker_of(context)
-        self._by_asker[asker] = updated
-        self._by_asker.move_to_end(asker)
-        if len(self._by_asker) > _MAX_ASKERS:
-            self._by_asker.popitem(last=False)
+        else:
+            self._by_asker[asker_of(context)] = updated
 
 
 def _key_of(path: str) -> str:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from toolbus import ToolFailed
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker
+from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed
 from toolbus_toolkits.launcher import RunningCommand
 from toolbus_toolkits.shell.output import Excerpt, Output
 from toolbus_toolkits.shell.reading import read_line
@@ -37,8 +35,6 @@ _END_S = 1.0
 _WRITE_S = 5.0
 _MAX_ASSESSED = 64
 """Texts for one job that are assessed at a time. Beyond that they have to be assessed again."""
-_MAX_ASKERS = 1_000
-"""Whose jobs are remembered; beyond that, those without a job start again with the id 1."""
 
 
 class WrittenLines:
@@ -47,13 +43,11 @@ class WrittenLines:
     def __init__(self) -> None:
         self._unfinished = ""
         """What was written and may go on in the next text: `r`, or a quote that is open."""
-        self._assessed = dict[str, str]()
+        self._assessed = LastUsed[str, str](_MAX_ASSESSED)
         """What was unfinished when a text was assessed."""
 
     def lines_to_assess(self, text: str) -> str:
         """Return the lines that a text ends, and remember that it was assessed so."""
-        if len(self._assessed) >= _MAX_ASSESSED:
-            self._assessed.clear()
         self._assessed[text] = self._unfinished
         return self._unfinished + text
 
@@ -173,14 +167,6 @@ class Job:
             self.stderr.feed(b"", is_last=True)
 
 
-@dataclass(slots=True)
-class _AskerJobs:
-    """The jobs of one asker, by their ids."""
-
-    jobs: dict[str, Job] = field(default_factory=dict)
-    last_id: int = 0
-
-
 class Jobs:
     """The jobs of one toolkit.
 
@@ -190,10 +176,11 @@ class Jobs:
 
     def __init__(self, max_running: int) -> None:
         self._max_running = max_running
-        self._by_asker = OrderedDict[Asker, _AskerJobs]()
+        self._jobs = dict[tuple[Asker, str], Job]()
+        self._last_ids = LastUsed[Asker, int](MAX_ASKERS)
         self._running = dict[Job, asyncio.Task[None] | None]()
         """With what waits for its end, once it is started."""
-        self._ended = dict[Job, Asker]()
+        self._ended = dict[tuple[Asker, str], Job]()
         """The oldest first."""
 
     async def start(
@@ -211,7 +198,7 @@ class Jobs:
             job.process = await start()
         except BaseException:
             del self._running[job]
-            del self._by_asker[asker].jobs[job.id]
+            del self._jobs[asker, job.id]
             raise
         self._running[job] = asyncio.create_task(self._wait(asker, job))
 
@@ -222,8 +209,7 @@ class Jobs:
 
     def get(self, asker: Asker, job: str) -> Job:
         """Return a job by its id. Raises `ToolFailed` if the asker has none of that id."""
-        own = self._by_asker.get(asker)
-        found = None if own is None else own.jobs.get(job)
+        found = self._jobs.get((asker, job))
         if found is None:
             text = f"you have no job {one_line(job, 32)}: `jobs` lists those that there are"
             raise ToolFailed(text, details={"reason": "not_found"})
@@ -231,8 +217,7 @@ class Jobs:
 
     def of(self, asker: Asker) -> list[Job]:
         """Return the jobs of an asker, the oldest first."""
-        own = self._by_asker.get(asker)
-        return [] if own is None else list(own.jobs.values())
+        return [job for (owner, _), job in self._jobs.items() if owner == asker]
 
     async def stop(self, job: Job) -> None:
         """End a job and all that it started."""
@@ -245,7 +230,8 @@ class Jobs:
     async def end_all(self) -> None:
         """End all jobs, and forget them."""
         await asyncio.gather(*(self.stop(job) for job in tuple(self._running)))
-        self._by_asker.clear()
+        self._jobs.clear()
+        self._last_ids.clear()
         self._ended.clear()
 
     def _check_room(self, asker: Asker) -> None:
@@ -258,35 +244,28 @@ class Jobs:
             raise ToolFailed(text, retryable=True, details={"reason": "too_many_jobs"})
 
     def _add(self, asker: Asker, job: Job) -> None:
-        own = self._by_asker.setdefault(asker, _AskerJobs())
-        self._by_asker.move_to_end(asker)
-        own.last_id += 1
-        job.id = str(own.last_id)
-        own.jobs[job.id] = job
-        if len(self._by_asker) > _MAX_ASKERS:
-            idle = next((other for other, own in self._by_asker.items() if not own.jobs), None)
-            if idle is not None:
-                del self._by_asker[idle]
+        number = 1 + max(self._last_ids.get(asker, 0), *(int(own.id) for own in self.of(asker)), 0)
+        self._last_ids[asker] = number
+        job.id = str(number)
+        self._jobs[asker, job.id] = job
 
     async def _wait(self, asker: Asker, job: Job) -> None:
         await job.ended()
         del self._running[job]
-        if asker in self._by_asker:  # else all were forgotten
+        if (asker, job.id) in self._jobs:  # else all were forgotten
             self._note_end(asker, job)
 
     def _note_end(self, asker: Asker, job: Job) -> None:
         """Leave the oldest jobs out that are too many, now that one more has ended."""
-        self._ended[job] = asker
-        of_asker = [other for other, owner in self._ended.items() if owner == asker]
-        left_out = of_asker[:-_MAX_ENDED_OF_ONE]
+        self._ended[asker, job.id] = job
+        left_out = [key for key in self._ended if key[0] == asker][:-_MAX_ENDED_OF_ONE]
         number = len(self._ended)
-        chars = sum(other.output.retained_size for other in self._ended)
-        for other in self._ended:
+        chars = sum(other.output.retained_size for other in self._ended.values())
+        for key, other in self._ended.items():
             if other is job or (number <= _MAX_ENDED and chars <= _MAX_ENDED_CHARS):
                 break
             number -= 1
             chars -= other.output.retained_size
-            left_out.append(other)
-        for other in dict.fromkeys(left_out):
-            owner = self._ended.pop(other)
-            del self._by_asker[owner].jobs[other.id]
+            left_out.append(key)
+        for key in dict.fromkeys(left_out):
+            del self._ended[key], self._jobs[key]

@@ -12,15 +12,15 @@ import os
 import re
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
 from toolbus import ToolFailed
-from toolbus_toolkits.callers import Asker
+from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed
 from toolbus_toolkits.shell.environment import READING
 
 __all__ = ["ShellSessions", "ShellState", "StateDump"]
@@ -29,7 +29,6 @@ _MAX_BYTES = 64 * 1024
 """Of the variables of one caller: each command gets them beside its line, for which the system has
 at least 128 KiB, on Linux 2 MiB."""
 _IN_MEMORY = "/dev/shm"
-_MAX_ASKERS = 1_000
 _MAX_ASSESSED = 64
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _EXPORTED = re.compile(
@@ -74,7 +73,7 @@ class _Session:
     """What one asker's next command starts with."""
 
     state: ShellState
-    assessed: OrderedDict[str, ShellState] = field(default_factory=OrderedDict)
+    assessed: LastUsed[str, ShellState] = field(default_factory=partial(LastUsed, _MAX_ASSESSED))
     """The last commands that were assessed, with what they would start with."""
 
 
@@ -88,7 +87,7 @@ class ShellSessions:
     def __init__(self, first: ShellState) -> None:
         self._first = first
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
-        self._by_asker = OrderedDict[Asker, _Session]()
+        self._by_asker = LastUsed[Asker, _Session](MAX_ASKERS)
         # A disk takes milliseconds to delete a file, in which the event loop would stand still.
         self._folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
@@ -97,9 +96,6 @@ class ShellSessions:
         with self._lock:
             session = self._session(asker)
             session.assessed[command] = session.state
-            session.assessed.move_to_end(command)
-            if len(session.assessed) > _MAX_ASSESSED:
-                session.assessed.popitem(last=False)
             return session.state
 
     def begin(self, asker: Asker, command: str) -> ShellState:
@@ -178,13 +174,7 @@ class ShellSessions:
         return ShellState(directory, found, changed)
 
     def _session(self, asker: Asker) -> _Session:
-        session = self._by_asker.get(asker)
-        if session is None:
-            session = self._by_asker[asker] = _Session(self._first)
-            if len(self._by_asker) > _MAX_ASKERS:
-                self._by_asker.popitem(last=False)
-        else:
-            self._by_asker.move_to_end(asker)
+        self._by_asker[asker] = session = self._by_asker.get(asker) or _Session(self._first)
         return session
 
 
