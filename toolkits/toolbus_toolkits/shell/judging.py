@@ -28,11 +28,8 @@ _READ_BY_BASH = frozenset(
 )
 """Variables that bash reads itself. Any other reaches a program only if it is exported."""
 _NAMES_ONLY = frozenset(
-    (
-        *("ls", "dir", "vdir", "stat", "test", "[", "[[", "du", "df", "find", "fd", "tree", "file"),
-        *("realpath", "readlink", "basename", "dirname", "pathchk", "namei", "cd", "pushd", "popd"),
-        "wc",
-    )
+    "ls dir vdir stat test [ [[ du df find fd tree file realpath readlink basename dirname pathchk"
+    " namei cd pushd popd wc".split()
 )
 """Commands that show names, sizes and kinds of files, never what they contain: a file with secrets
 may be listed."""
@@ -43,9 +40,7 @@ _NAMED_IN_FILES = {
     "tree": re.compile(r"--(?:from|git|info)file"),
 }
 """The options of them that read names from a file: what is no name is shown, too."""
-_PLACES_NO_LINK = frozenset(
-    ("mkdir", "touch", "rm", "rmdir", "unlink", "tee", "truncate", "chmod", "sed", "shred", ">")
-)
+_PLACES_NO_LINK = frozenset("mkdir touch rm rmdir unlink tee truncate chmod sed shred >".split())
 """File commands that put no symlink anywhere: what is written below their paths later in a line
 stays where it was when the line was judged."""
 _NEGATED_SET = re.compile(r"\[[!^]\]?[^\]/]*\]")

@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from toolbus_toolkits.shell.commands import files, finding, scripts, wrappers
 from toolbus_toolkits.shell.commands.interpreters import interpreter, is_code_option
-from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, reaches_further
+from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, names_in, reaches_further
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["covers", "exact_line", "is_text", "matches_any", "suggestion"]
@@ -342,88 +343,46 @@ def _may_be_glob(chunks: Sequence[str], text: str) -> bool:
     return begins and (last.endswith(end) or end.endswith(last))
 
 
-_ONLY_EXACT = frozenset(
-    (
-        # Shells and interpreters, beside those of `commands.interpreters`: whatever stands in the
-        # file or text that they get.
-        *("bash", "sh", "dash", "zsh", "ksh", "fish", "expect", "pwsh", "java", "awk", "gawk"),
-        *("mawk", "sed", "ed", "vim", "vi", "ex", "gdb", "sqlite3", "psql", "mysql", "jshell"),
-        *("ghci", "erl", "iex", "julia", "cmake", "ansible", "mongosh", "mariadb"),
-        # Programs that run others.
-        *("env", "xargs", "sudo", "doas", "su", "nice", "ionice", "nohup", "timeout", "time"),
-        *("setsid", "stdbuf", "command", "builtin", "exec", "eval", "source", ".", "find", "fd"),
-        *("parallel", "watch", "entr", "strace", "ltrace", "script", "flock", "chroot"),
-        *("unshare", "nsenter", "busybox", "toybox", "ssh", "taskset", "chrt", "runuser"),
-        *(
-            "nodemon",
-            "concurrently",
-            "watchexec",
-            "trap",
-            "coproc",
-            "systemd-run",
-            "at",
-            "batch",
-            "start-stop-daemon",
-            "setpriv",
-        ),
-        # What they do is all in what they name: a file, an address, a process.
-        *("curl", "wget", "http", "nc", "ncat", "socat", "scp", "sftp", "rsync", "dd", "kill"),
-        *("pkill", "killall", "chmod", "chown", "chgrp", "shred", "mount", "umount", "tar", "zip"),
-        *("rm", "rmdir", "unlink", "mv", "cp", "ln", "install", "touch", "mkdir", "truncate"),
-        "tee",
-        # What they do to the rest of the line; and the files that redirections write.
-        *("alias", "export", "declare", "typeset", "readonly", "set", "shopt", "unset", "enable"),
-        *("hash", "[", "[[", "test", ">"),
-    )
+_ONLY_EXACT = names_in(wrappers, scripts, finding, files) | frozenset(
+    # Interpreters beside those of `commands.interpreters`: whatever stands in what they get.
+    "java ed vim vi ex sqlite3 psql mysql jshell ghci erl iex julia cmake ansible mongosh mariadb"
+    # Programs that run others.
+    " nodemon concurrently watchexec at batch"
+    # What they do is all in what they name: a file, an address, a process.
+    " curl wget http nc ncat scp sftp kill pkill killall mount umount tar zip"
+    # What they do to the rest of the line; and the files that redirections write.
+    " alias export declare typeset readonly set shopt unset enable hash [ [[ test >".split()
 )
 """Names of which two words would allow too much: only the whole text is suggested."""
 _RUNNING_PAIRS = frozenset(
-    (
-        *(("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("conda", "run"), ("pdm", "run")),
-        *(("hatch", "run"), ("npm", "exec"), ("npm", "x"), ("pnpm", "exec"), ("pnpm", "dlx")),
-        *(
-            ("yarn", "exec"),
-            ("yarn", "dlx"),
-            ("yarn", "workspace"),
-            ("docker", "run"),
-            ("docker", "exec"),
-        ),
-        *(("podman", "run"), ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run")),
-        *(("go", "run"), ("bundle", "exec"), ("nix", "run"), ("nix", "shell"), ("git", "bisect")),
-        *(("git", "submodule"), ("git", "config"), ("uv", "tool"), ("pipx", "run")),
-        *(("mise", "exec"), ("direnv", "exec"), ("opam", "exec"), ("cargo", "install")),
-    )
+    "uv run, poetry run, pipenv run, conda run, pdm run, hatch run, npm exec, npm x, pnpm exec,"
+    " pnpm dlx, yarn exec, yarn dlx, yarn workspace, docker run, docker exec, podman run,"
+    " podman exec, kubectl exec, kubectl run, go run, bundle exec, nix run, nix shell, git bisect,"
+    " git submodule, git config, uv tool, pipx run, mise exec, direnv exec, opam exec,"
+    " cargo install".split(", ")
 )
 """Commands that run what their further words say, as the names above."""
 _RUNNING_WORDS = frozenset("exec x dlx shell ssh develop debug foreach".split())
 """Sub-commands that do so of any program: `asdf exec`, `adb shell`, `docker compose exec`."""
-_GROUPS: Mapping[str, frozenset[str]] = {
-    "docker": frozenset(
-        "builder buildx compose container context image manifest network plugin system"
-        " volume".split()
-    ),
-    "podman": frozenset("compose container image machine network pod system volume".split()),
-    "git": frozenset("bundle lfs notes reflog remote stash svn worktree".split()),
-    "uv": frozenset(("cache", "pip", "python")),
-    "pip": frozenset(("cache",)),
-    "kubectl": frozenset(("config", "rollout", "set")),
-    "npm": frozenset(("cache", "pkg")),
+_GROUPS: Mapping[str, str] = {
+    "docker": "builder buildx compose container context image manifest network plugin system"
+    " volume",
+    "podman": "compose container image machine network pod system volume",
+    "git": "bundle lfs notes reflog remote stash svn worktree",
+    "uv": "cache pip python",
+    "pip": "cache",
+    "kubectl": "config rollout set",
+    "npm": "cache pkg",
 }
 """Second words of which the third one says what is done: `docker compose up`."""
-_ALL_GROUPS = frozenset(("gh", "glab", "aws", "gcloud", "az"))
+_ALL_GROUPS = frozenset("gh glab aws gcloud az".split())
 """Names of which every second word is such one."""
 _SEVERAL_TOOLS = frozenset(
-    (
-        *("git", "gh", "glab", "hg", "svn", "docker", "podman", "kubectl", "helm", "npm", "pnpm"),
-        *("yarn", "pip", "pip3", "uv", "poetry", "pdm", "hatch", "pipenv", "pipx", "conda"),
-        *("cargo", "rustup", "go", "gem", "bundle", "composer", "dotnet", "apt", "apt-get"),
-        *("dnf", "yum", "pacman", "brew", "nix", "systemctl", "terraform", "aws", "gcloud", "az"),
-        *("ip", "npx", "uvx", "mise", "direnv", "opam", "toolbus"),
-    )
+    "git gh glab hg svn docker podman kubectl helm npm pnpm yarn pip pip3 uv poetry pdm hatch"
+    " pipenv pipx conda cargo rustup go gem bundle composer dotnet apt apt-get dnf yum pacman brew"
+    " nix systemctl terraform aws gcloud az ip npx uvx mise direnv opam toolbus".split()
 )
 """Names of which the second word says what is done: the name alone would allow too much."""
-
-
 _WORD = re.compile("[A-Za-z][A-Za-z0-9:_-]*")
 """A second word that says what is done; no option, and no path with a dot or a slash."""
 
@@ -450,9 +409,9 @@ def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
         # Its program is what it reads, as in `.venv/bin/python - <<E` and `uv run -`.
         return ""
     is_exact = is_exact or is_code or base in _ONLY_EXACT or reaches_further(command, ())
-    if is_exact or second in _RUNNING_WORDS or (name, second) in _RUNNING_PAIRS:
+    if is_exact or second in _RUNNING_WORDS or f"{name} {second}" in _RUNNING_PAIRS:
         return _exact(command, name)
-    if name in _ALL_GROUPS or second in _GROUPS.get(name, ()):
+    if name in _ALL_GROUPS or second in _GROUPS.get(name, "").split():
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
             return _exact(command, name)
         return f"{_escaped(name, _SPECIAL)} {second} {third}:*"

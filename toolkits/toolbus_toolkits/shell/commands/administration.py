@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Command, asking, unknown_command
+from toolbus_toolkits.shell.commands.table import asking, unknown_command
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["ROWS", "SPECIAL"]
+__all__ = ["SPECIAL"]
 
 
 def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
@@ -26,8 +26,6 @@ def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
 
     return effect
 
-
-ROWS: tuple[Command, ...] = ()
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "mkfs, mke2fs, mkfs.ext2, mkfs.ext3, mkfs.ext4, mkfs.xfs, mkfs.btrfs, mkfs.vfat,"

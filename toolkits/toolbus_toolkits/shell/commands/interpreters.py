@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Command, may_be_several
+from toolbus_toolkits.shell.commands.table import may_be_several
 from toolbus_toolkits.shell.reading import SimpleCommand
 
-__all__ = ["ROWS", "SPECIAL", "interpreter", "is_code_option"]
+__all__ = ["SPECIAL", "interpreter", "is_code_option"]
 
 _VERSION = frozenset("--version -V -VV --help -h".split())
 
@@ -64,8 +64,6 @@ def interpreter(name: str) -> Callable[[SimpleCommand], Effect] | None:
     """Return the function for an interpreter of any version; None for any other command."""
     return _interpreter if _NAMES.fullmatch(name) else None
 
-
-ROWS: tuple[Command, ...] = ()
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "python, python3, perl, ruby, node, php, lua, deno, bun": _interpreter,

@@ -1,13 +1,13 @@
 """Which command is described where, and `effect_of`, which asks the description.
 
-Each module of descriptions has `ROWS`, its `Command` rows, and may have `SPECIAL`: functions for
-commands whose words follow rules of their own, by the name of the command. A command with
-sub-commands is a special one that finds its sub-command and then asks the row of `git log`.
+A module of descriptions has `ROWS`, its `Command` rows, or `SPECIAL`: functions for commands whose
+words follow rules of their own, by the names of the commands. A command with sub-commands is a
+special one that finds its sub-command and then asks the row of `git log`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from types import ModuleType
@@ -44,6 +44,7 @@ __all__ = [
     "STANDARD_FOLDERS",
     "command_name",
     "effect_of",
+    "names_in",
     "reaches_further",
 ]
 
@@ -72,13 +73,22 @@ STANDARD_FOLDERS = frozenset(
 """Where a program is the one that its bare name finds; anywhere else it may be any program."""
 
 
-ROWS: Mapping[str, Command] = by_name(*chain.from_iterable(module.ROWS for module in MODULES))
-"""Every row by the name of its command."""
+def _described(
+    modules: Iterable[ModuleType],
+) -> tuple[Mapping[str, Command], Mapping[str, Callable[[SimpleCommand], Effect]]]:
+    rows = chain.from_iterable(getattr(module, "ROWS", ()) for module in modules)
+    special = chain.from_iterable(getattr(module, "SPECIAL", {}).items() for module in modules)
+    return by_name(*rows), by_title(special)
 
-SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = by_title(
-    chain.from_iterable(getattr(module, "SPECIAL", {}).items() for module in MODULES)
-)
-"""The functions for commands of their own rules, by the name of the command. They go first."""
+
+ROWS, SPECIAL = _described(MODULES)
+"""The rows, and the functions for commands of their own rules, each by the name of its command. The
+functions go first."""
+
+
+def names_in(*modules: ModuleType) -> frozenset[str]:
+    """Return the names of the commands that some modules describe."""
+    return frozenset(chain(*_described(modules)))
 
 
 def command_name(command: SimpleCommand) -> str | None:
