@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL
+from toolbus_toolkits.shell.commands import ROWS, SPECIAL
 from toolbus_toolkits.shell.commands.table import Command
 
 __all__ = ["BUILTINS", "BuiltLine", "CommandLines", "names_to_try"]

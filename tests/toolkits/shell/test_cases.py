@@ -12,8 +12,7 @@ from support.shell.deciding import TOOL, Judge
 from support.shell.folder import make_project
 from toolbus import Permissions, Rule
 from toolbus.permissions.modes import MODES
-from toolbus_toolkits.shell.commands import shell_builtins
-from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL
+from toolbus_toolkits.shell.commands import ROWS, SPECIAL, shell_builtins
 from toolbus_toolkits.shell.commands.table import by_name
 
 GROUPS: list[dict[str, Any]] = tomllib.loads(

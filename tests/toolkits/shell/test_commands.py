@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from toolbus_toolkits.shell.commands import Effect, effect_of
-from toolbus_toolkits.shell.commands.registry import MODULES, SPECIAL
+from toolbus_toolkits.shell.commands import MODULES, SPECIAL, Effect, effect_of
 from toolbus_toolkits.shell.commands.table import Command
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 

@@ -21,7 +21,8 @@ from support.shell.deciding import Judge
 from support.shell.folder import make_project
 from support.shell.grammar import BuiltLine, CommandLines, names_to_try
 from support.shell.sandbox import Sandbox, sandbox
-from toolbus_toolkits.shell.commands import Effect, registry
+from toolbus_toolkits.shell import commands
+from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.commands.table import Command
 
 BATCH = 5
@@ -129,9 +130,9 @@ def test_a_wrong_description_is_found(
     judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Command("tee")  # a mistake: it writes
-    monkeypatch.setattr(registry, "ROWS", {**registry.ROWS, "tee": row})
-    special = {name: read for name, read in registry.SPECIAL.items() if name != "tee"}
-    monkeypatch.setattr(registry, "SPECIAL", special)
+    monkeypatch.setattr(commands, "ROWS", {**commands.ROWS, "tee": row})
+    special = {name: read for name, read in commands.SPECIAL.items() if name != "tee"}
+    monkeypatch.setattr(commands, "SPECIAL", special)
     lines = [BuiltLine(line, frozenset()) for line in ("ls", "tee < a.txt", "ls | tee found")]
     with pytest.raises(AssertionError, match=r"'ls | tee found': changed .*/work/found"):
         Proof(judge, inside).examine(lines)
@@ -141,7 +142,7 @@ def test_a_description_that_shows_other_processes_is_found(
     judge: Judge, inside: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        registry, "SPECIAL", {**registry.SPECIAL, "ps": lambda _: Effect(read_only=True, reads=())}
+        commands, "SPECIAL", {**commands.SPECIAL, "ps": lambda _: Effect(read_only=True, reads=())}
     )
     lines = [BuiltLine(line, frozenset()) for line in ("ps aux", "ps auxeww")]
     with pytest.raises(AssertionError, match=r"^'ps auxeww': showed the variables of a process"):

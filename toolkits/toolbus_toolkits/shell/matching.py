@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from toolbus.permissions.plain import MAX_PARTS
-from toolbus_toolkits.shell.commands import Effect, effect_of
-from toolbus_toolkits.shell.commands.interpreters import interpreter
-from toolbus_toolkits.shell.commands.registry import ROWS, SPECIAL, command_name
+from toolbus_toolkits.shell.commands import ROWS, SPECIAL, Effect, command_name, effect_of
+from toolbus_toolkits.shell.commands.scripts import interpreter
 from toolbus_toolkits.shell.commands.table import command_of, unknown_command
 from toolbus_toolkits.shell.commands.wrappers import run_text
 from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line

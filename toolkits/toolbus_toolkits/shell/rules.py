@@ -28,9 +28,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from toolbus_toolkits.shell.commands import files, finding, scripts, wrappers
-from toolbus_toolkits.shell.commands.interpreters import interpreter, is_code_option
-from toolbus_toolkits.shell.commands.registry import STANDARD_FOLDERS, names_in, reaches_further
+from toolbus_toolkits.shell.commands import (
+    STANDARD_FOLDERS,
+    files,
+    finding,
+    names_in,
+    reaches_further,
+    scripts,
+    wrappers,
+)
+from toolbus_toolkits.shell.commands.scripts import interpreter, is_code_option
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 
 __all__ = ["covers", "exact_line", "is_text", "matches_any", "suggestion"]

@@ -3,11 +3,136 @@
 `effect_of` is the one question. `table` says how a command is described, and the other modules are
 the descriptions, by area. A command, an option or an argument that is not described counts as
 unknown: then the command is asked about.
+
+A module of descriptions has `ROWS`, its `Command` rows, and may have `SPECIAL`: functions for
+commands whose words follow rules of their own, by the names of the commands. A command with
+sub-commands is a special one that finds its sub-command and then asks the row of `git log`.
 """
 
 from __future__ import annotations
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.registry import effect_of
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from types import ModuleType
 
-__all__ = ["Effect", "effect_of"]
+from toolbus_toolkits.shell.commands import (
+    archives,
+    coreutils,
+    files,
+    finding,
+    git,
+    packages,
+    processes,
+    scripts,
+    services,
+    shell_builtins,
+    systems,
+    text,
+    wrappers,
+)
+from toolbus_toolkits.shell.commands.program_options import (
+    may_get_program_options,
+    program_options,
+)
+from toolbus_toolkits.shell.commands.table import Command, Effect, by_name, by_title, row_effect
+from toolbus_toolkits.shell.reading import SimpleCommand
+
+__all__ = [
+    "MODULES",
+    "ROWS",
+    "SPECIAL",
+    "STANDARD_FOLDERS",
+    "Effect",
+    "command_name",
+    "effect_of",
+    "names_in",
+    "reaches_further",
+]
+
+
+MODULES: tuple[ModuleType, ...] = (
+    archives,
+    coreutils,
+    files,
+    finding,
+    git,
+    packages,
+    processes,
+    scripts,
+    services,
+    shell_builtins,
+    systems,
+    text,
+    wrappers,
+)
+"""The modules of descriptions."""
+
+STANDARD_FOLDERS = frozenset(
+    ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+)
+"""Where a program is the one that its bare name finds; anywhere else it may be any program."""
+
+
+def _described(
+    modules: Iterable[ModuleType],
+) -> tuple[Mapping[str, Command], Mapping[str, Callable[[SimpleCommand], Effect]]]:
+    rows = chain.from_iterable(module.ROWS for module in modules)
+    special = chain.from_iterable(getattr(module, "SPECIAL", {}).items() for module in modules)
+    return by_name(*rows), by_title(special)
+
+
+ROWS, SPECIAL = _described(MODULES)
+"""The rows, and the functions for commands of their own rules, each by the name of its command. The
+functions go first."""
+
+
+def names_in(*modules: ModuleType) -> frozenset[str]:
+    """Return the names of the commands that some modules describe."""
+    return frozenset(chain(*_described(modules)))
+
+
+def command_name(command: SimpleCommand) -> str | None:
+    """Return the name of a command without a standard folder; None where it is not known."""
+    word = command.words[0]
+    if word.value is None or word.is_pattern:
+        return None
+    folder, _, name = word.value.rpartition("/")
+    return name if folder in STANDARD_FOLDERS else word.value
+
+
+def effect_of(command: SimpleCommand) -> Effect:
+    """Return what a command does. It has at least one word."""
+    effect = _effect_by_name(command)
+    programs = [run for option in program_options(command, ROWS) for run in option.programs]
+    return replace(effect, same=(*effect.same, *programs)) if programs else effect
+
+
+def reaches_further(command: SimpleCommand, described: Sequence[str]) -> bool:
+    """Whether an option of a command may run a program or lead elsewhere, apart from some.
+
+    Args:
+        command: The command.
+        described: The words that a person has seen: an option among them counts nothing.
+    """
+    return may_get_program_options(command, ROWS) or not all(
+        any(word == option.word.known or word.startswith(option.name) for word in described)
+        for option in program_options(command, ROWS)
+    )
+
+
+def _effect_by_name(command: SimpleCommand) -> Effect:
+    name = command_name(command)
+    if name is None:
+        return Effect(
+            why="its name is known only when the line runs",
+            immune=f"`{command.words[0].source}` names a command only when the line runs",
+        )
+    if special := SPECIAL.get(name):
+        return special(command)
+    # `"git log"` as one word is a program of that name, not the sub-command.
+    if " " not in name and (row := ROWS.get(name)):
+        return row_effect(row, command)
+    if special := scripts.interpreter(name):
+        return special(command)
+    return Effect(why=f"`{name}` is not known", runs_words=True)

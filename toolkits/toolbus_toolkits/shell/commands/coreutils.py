@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    Effect,
     reads_files,
     shows,
     takes_words,

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    Effect,
     asking,
     may_be_several,
     takes_words,

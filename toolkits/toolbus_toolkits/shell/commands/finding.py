@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Command, may_be_several, row_effect
+from toolbus_toolkits.shell.commands.table import Command, Effect, may_be_several, row_effect
 from toolbus_toolkits.shell.commands.wrappers import tails
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 

@@ -15,22 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import (
-    SETTINGS,
-    renamed,
-    subcommand_effect,
-    with_subcommands,
-)
 from toolbus_toolkits.shell.commands.table import (
+    SETTINGS,
     Arguments,
     Command,
+    Effect,
     asking,
     by_name,
     command_of,
     read_arguments,
+    renamed,
     starts,
+    subcommand_effect,
     takes_words,
+    with_subcommands,
 )
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import SimpleCommand

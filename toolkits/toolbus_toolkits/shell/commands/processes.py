@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    Effect,
     asking,
     reads_files,
     shows,

@@ -13,16 +13,19 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.subcommands import RUNS, SETTINGS, renamed, with_subcommands
 from toolbus_toolkits.shell.commands.table import (
+    RUNS,
+    SETTINGS,
     Arguments,
     Command,
+    Effect,
     asking,
     by_name,
+    renamed,
     shows,
     takes_words,
     with_flags,
+    with_subcommands,
 )
 from toolbus_toolkits.shell.reading import SimpleCommand
 

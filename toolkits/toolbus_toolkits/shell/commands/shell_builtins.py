@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, asking, shows, starts
+from toolbus_toolkits.shell.commands.table import Arguments, Command, Effect, asking, shows, starts
 from toolbus_toolkits.shell.commands.wrappers import run_text, tails
 from toolbus_toolkits.shell.reading import Assignment, SimpleCommand, Word
 

@@ -18,12 +18,14 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar
 
-from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = [
+    "RUNS",
+    "SETTINGS",
     "Arguments",
     "Command",
+    "Effect",
     "Kind",
     "asking",
     "by_name",
@@ -32,13 +34,56 @@ __all__ = [
     "may_be_several",
     "read_arguments",
     "reads_files",
+    "renamed",
     "row_effect",
     "shows",
     "starts",
+    "starts_itself",
+    "subcommand_effect",
     "takes_words",
     "unknown_command",
     "with_flags",
+    "with_subcommands",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a command does with its words. Assignments and redirections are judged apart."""
+
+    read_only: bool = False
+    """Whether it changes no file, no process and no system elsewhere, and starts no program but
+    those of `runs`."""
+    why: str = ""
+    """Why it is not read-only, as a clause for a person: "`-o` writes a file"."""
+    immune: str = ""
+    """Why a person decides whatever the rules allow, as a clause; empty if no one has to."""
+    reads: tuple[Word, ...] | None = None
+    """The files and folders that it reads, as far as they are among its words; None where that is
+    not known: then every word counts as one."""
+    is_recursive: bool = False
+    """Whether it reads the contents of all files below the folders of `reads`."""
+    changes: tuple[Word, ...] | None = None
+    """The files and folders that it creates, changes or deletes, if it does nothing else and all of
+    them are among its words: then `accept_edits` may allow it. None otherwise."""
+    deletes: tuple[Word, ...] = ()
+    """The files and folders that it deletes, if any; also where `changes` is None."""
+    runs: tuple[SimpleCommand, ...] = ()
+    """The commands that it starts with its own words, as `env` and `xargs` do. Each is judged as a
+    command of the line."""
+    same: tuple[SimpleCommand, ...] = ()
+    """Commands that rules about denials see beside it: the same one by the name that rules know it
+    by, as `npm install` for `npm i`, and those that it runs on another machine, as `ssh` does."""
+    reads_lines: bool = False
+    """Whether it runs each line that it reads as a command line: a shell without a script."""
+    runs_words: bool = False
+    """Whether it may run what other words of it name, as a program or a text, here or elsewhere:
+    what denies such a command denies this one."""
+    is_transparent: bool = False
+    """Whether it does nothing but start `runs`, as `time` does: no rule has to cover it itself."""
+    directory: Word | None = None
+    """The directory that it changes to (`cd`), or that its words are relative to (`git -C`)."""
+
 
 _Entry = TypeVar("_Entry")
 Kind = Literal["flag", "value", "file", "optional", "asks"]
@@ -441,3 +486,98 @@ def _rest(word: Word, text: str) -> Word:
     if word.value is None:
         return replace(word, prefix=text)
     return replace(word, source=text, value=text)
+
+
+_MAX_WORDS = 3
+"""The most words of a sub-command: `gh repo view` has two behind its name."""
+
+SETTINGS = "it changes settings of the user"
+"""What a sub-command does that a person decides about, whatever the rules allow."""
+RUNS = "it runs a command that its words name, or programs"
+"""What a sub-command does that a deny rule looks into, also if that is in a container."""
+_MAX_TAILS = 8
+"""So many words behind an option that is not known are taken as the sub-command."""
+
+
+def with_subcommands(
+    top: Command, rows: Mapping[str, Command], whys: Mapping[str, str]
+) -> Callable[[SimpleCommand], Effect]:
+    """Return the function for a command with sub-commands.
+
+    Args:
+        top: The command itself, with the options before its sub-command.
+        rows: The sub-commands that are known to only read in some form: `docker compose ps`.
+        whys: What others do, as a clause, by `docker run`.
+    """
+    clauses = by_title(whys.items())
+
+    def effect(command: SimpleCommand) -> Effect:
+        arguments = read_arguments(top, command)
+        if arguments.first_operand > 1:
+            return starts_itself(arguments)
+        return subcommand_effect(command, top.name, rows, clauses)
+
+    return effect
+
+
+def starts_itself(arguments: Arguments) -> Effect:
+    """Return the effect of a command that has options before its sub-command, or none at all."""
+    command = arguments.command
+    fault = arguments.fault
+    if not arguments.operands:
+        return Effect(read_only=not fault, why=fault, reads=())
+    begins = [arguments.first_operand]
+    if fault:
+        # An option that is not known may take the next word as its value.
+        rest = range(arguments.first_operand + 1, len(command.words))
+        begins += [i for i in rest if not command.words[i].source.startswith("-")][:_MAX_TAILS]
+    runs = [_from(command, begin) for begin in begins]
+    if begins[0] >= len(command.words) or len(begins) > _MAX_TAILS:
+        runs.append(unknown_command(command.source))
+    return Effect(
+        read_only=not fault, why=fault, reads=(), runs=tuple(runs), is_transparent=not fault
+    )
+
+
+def renamed(command: SimpleCommand, count: int, text: str) -> tuple[SimpleCommand, ...]:
+    """Return a command with its first words replaced, for `Effect.same`.
+
+    Args:
+        command: The command.
+        count: How many words are replaced.
+        text: The words in their place.
+    """
+    words = (*(Word(word, word) for word in text.split()), *command.words[count:])
+    source = " ".join(word.source for word in words)
+    return (SimpleCommand(words, source=source, takes_more=command.takes_more),)
+
+
+def _from(command: SimpleCommand, begin: int) -> SimpleCommand:
+    return command_of(command, (command.words[0], *command.words[begin:]))
+
+
+def subcommand_effect(
+    command: SimpleCommand, name: str, rows: Mapping[str, Command], whys: Mapping[str, str]
+) -> Effect:
+    """Return what a command does whose sub-command stands right behind its name."""
+    if len(command.words) == 1 and not command.takes_more:
+        row = rows.get(name)
+        if row is not None:
+            return row_effect(row, command)
+        return Effect(why=whys.get(name, "it is not known to only read"))
+    texts = [name]
+    for word in command.words[1 : 1 + _MAX_WORDS]:
+        if word.value is None or word.is_pattern:
+            break
+        texts.append(word.value)
+    for count in range(len(texts), 1, -1):
+        title = " ".join(texts[:count])
+        if title in rows:
+            return row_effect(rows[title], command, count)
+        if title in whys:
+            why = whys[title]
+            immune = f"`{title}`: {why}" if why == SETTINGS else ""
+            return Effect(why=why, immune=immune, runs_words=why == RUNS)
+    if len(texts) == 1:
+        return Effect(why=f"the sub-command of `{name}` is known only when the line runs")
+    return Effect(why=whys.get(name, f"`{' '.join(texts[:2])}` is not known"))

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toolbus_toolkits.shell.commands.effects import Effect
-from toolbus_toolkits.shell.commands.table import Arguments, Command, reads_files, takes_words
+from toolbus_toolkits.shell.commands.table import (
+    Arguments,
+    Command,
+    Effect,
+    reads_files,
+    takes_words,
+)
 
 __all__ = ["ROWS"]
 

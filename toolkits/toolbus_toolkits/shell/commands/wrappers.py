@@ -15,10 +15,10 @@ from dataclasses import replace
 from itertools import pairwise
 from posixpath import normpath
 
-from toolbus_toolkits.shell.commands.effects import Effect
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
     Command,
+    Effect,
     command_of,
     row_effect,
     starts,
