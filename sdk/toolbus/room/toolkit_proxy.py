@@ -27,8 +27,8 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     refuse_unknown,
 )
-from toolbus.tools.call_room import StreamOptions
 from toolbus.schemas.foreign import usable_schema
+from toolbus.tools.call_room import StreamOptions
 from toolbus.untrusted_text import one_line, printable
 from toolbus.wire import ToolkitManifest, ToolManifest
 
