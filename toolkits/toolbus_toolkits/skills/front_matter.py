@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def read_yaml(text: str, what: str = "the front matter", first_line: int = 1) ->
     if len(text.encode("utf-8", "surrogatepass")) > MAX_FRONT_MATTER_BYTES:
         raise ValueError(f"{what} has more than {MAX_FRONT_MATTER_BYTES} bytes")
     yaml = require_yaml()
-    loader = _loader_class(yaml)
+    loader = _loader_class()
     try:
         _check_events(yaml, yaml.parse(text, Loader=loader), what)
         found = yaml.load(text, Loader=loader)
@@ -95,17 +96,11 @@ def require_yaml() -> Any:
     return yaml
 
 
-_loaders: list[Any] = []
-
-
-def _loader_class(yaml: Any) -> Any:
+@cache
+def _loader_class() -> Any:
     """Return a safe loader that makes no dates and refuses a key that occurs twice."""
-    if not _loaders:
-        _loaders.append(_make_loader(yaml))
-    return _loaders[0]
+    import yaml
 
-
-def _make_loader(yaml: Any) -> Any:
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))

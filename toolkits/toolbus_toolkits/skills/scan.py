@@ -137,18 +137,11 @@ class SkillScanner:
             yield SkippedSkill(Path(path), f"cannot be read: {_reason(error)}")
             return
         for folder, is_link in found:
-            if is_link:
-                yield from self._linked(folder, root)
-            else:
-                yield folder
-
-    def _linked(self, folder: str, root: str) -> Iterator[str | SkippedSkill]:
-        """Yield a link to a folder; one that leaves the source as skipped."""
-        try:
-            if inside(Path(folder), Path(root)).is_dir():
-                yield folder
-        except UnreadableFile as error:
-            yield SkippedSkill(Path(folder), str(error))
+            try:
+                if not is_link or inside(Path(folder), Path(root)).is_dir():
+                    yield folder
+            except UnreadableFile as error:
+                yield SkippedSkill(Path(folder), str(error))
 
     def _read(self, folder: str, root: Path, known: _Known | None) -> _Known | None:
         """Return what a folder has now; None if it has vanished."""
@@ -171,23 +164,19 @@ class SkillScanner:
                 return None
             reason = f"{SKILL_FILE} {error}"
             return _Known(None, b"", SkippedSkill(Path(path), reason))
-        version = _settled(read) if not stat.S_ISLNK(facts.st_mode) else None
+        version = None
+        is_settled = time.time_ns() - max(read.st_mtime_ns, read.st_ctime_ns) > _SETTLED_NS
+        if is_settled and not stat.S_ISLNK(facts.st_mode):
+            version = _Version.of(read)
         digest = hashlib.sha256(content).digest()
         if known is not None and known.digest == digest:
             return _Known(version, digest, known.found)
-        return _Known(version, digest, self._parsed(content, base_dir))
-
-    def _parsed(self, content: bytes, base_dir: Path) -> Skill | SkippedSkill:
+        found: Skill | SkippedSkill
         try:
-            return parse_skill(content, base_dir, self._source)
+            found = parse_skill(content, base_dir, self._source)
         except SkillRefused as error:
-            return SkippedSkill(base_dir / SKILL_FILE, str(error))
-
-
-def _settled(facts: os.stat_result) -> _Version | None:
-    """Return the version of a file, unless it may change again within the same tick."""
-    newest = max(facts.st_mtime_ns, facts.st_ctime_ns)
-    return _Version.of(facts) if time.time_ns() - newest > _SETTLED_NS else None
+            found = SkippedSkill(base_dir / SKILL_FILE, str(error))
+        return _Known(version, digest, found)
 
 
 def _parts(candidate: str | SkippedSkill) -> tuple[str, ...]:
