@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from toolbus.schemas.argument_schema import IdentityCache, argument_schema
 from toolbus.schemas.merging import ImpossiblePart, Merger, declared, root_object
 from toolbus.schemas.notes import described
-from toolbus.schemas.plain import plain_object
-from toolbus.schemas.reduction import DEFINITION_PREFIX, NoFormError, Reduction
-from toolbus.schemas.rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules
+from toolbus.schemas.reduction import DEFINITION_PREFIX, NoFormError, Reduction, plain_object
+from toolbus.schemas.rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules, Totals
+from toolbus.schemas.walker import held, in_order, parts_of
 
 __all__ = [
     "ANTHROPIC",
@@ -147,93 +147,60 @@ def _strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:
     A definition counts each time it is used, except within itself.
     """
     definitions = form.get("$defs", {})
-    _check_totals(form, definitions, rules)
+    uses = {name: {*_uses(part)} for name, part in definitions.items()}
+    ordered = in_order(uses)
+    if len(ordered) < len(uses) and not rules.has_recursion:
+        raise NoFormError("it is recursive")
     sizes: dict[str, _Size] = {}
-    for name, is_recursive in _in_order(definitions):
-        if is_recursive and not rules.has_recursion:
-            raise NoFormError("it is recursive")
+    for name in dict.fromkeys([*ordered, *definitions]):
         sizes[name] = _size(definitions[name], sizes)
     size = _size(form, sizes)
-    if rules.max_levels is not None and size.levels > rules.max_levels:
-        raise NoFormError(f"it has more than {rules.max_levels} levels")
+    if rules.most is not None:
+        totals = _totals(form, size.levels)
+        if any(count > most for count, most in zip(totals, rules.most, strict=True)):
+            raise NoFormError("it is larger than a strict schema may be")
     return StrictCost(size.optional, size.unions)
 
 
-def _in_order(definitions: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the names of definitions, each after those that it uses, and whether it uses itself.
-
-    Of definitions that use each other, one comes first.
-    """
-    uses = {name: [*_uses(part)] for name, part in definitions.items()}
-    state: dict[str, str] = {}
-    for first in definitions:
-        stack = [first]
-        while stack:
-            name = stack[-1]
-            if name not in state:
-                state[name] = "begun"
-                stack += [used for used in uses[name] if used not in state]
-                continue
-            stack.pop()
-            if state[name] == "begun":
-                state[name] = "done"
-                yield name, any(state[used] != "done" or used == name for used in uses[name])
-
-
 def _uses(part: dict[str, Any]) -> Iterator[str]:
-    if "$ref" in part:
-        yield part["$ref"].removeprefix(DEFINITION_PREFIX)
-    for held in _held(part):
-        yield from _uses(held)
+    for inner in parts_of(part):
+        if "$ref" in inner:
+            yield inner["$ref"].removeprefix(DEFINITION_PREFIX)
 
 
 def _size(part: dict[str, Any], known: dict[str, _Size]) -> _Size:
     """Return the size of a written part; a definition that is not known is within itself."""
     if "$ref" in part:
         return known.get(part["$ref"].removeprefix(DEFINITION_PREFIX), _Size())
-    held = [_size(inner, known) for inner in _held(part)]
+    sizes = [_size(inner, known) for inner in held(part, ("properties", "anyOf", "items"))]
     properties = part.get("properties", {})
     optional = len(properties.keys() - part.get("required", ()))
     is_union = "anyOf" in part or isinstance(part.get("type"), list)
     return _Size(
-        optional + sum(size.optional for size in held),
-        is_union + sum(size.unions for size in held),
-        ("properties" in part) + max((size.levels for size in held), default=0),
+        optional + sum(size.optional for size in sizes),
+        is_union + sum(size.unions for size in sizes),
+        ("properties" in part) + max((size.levels for size in sizes), default=0),
     )
 
 
-def _held(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from part.get("properties", {}).values()
-    yield from part.get("anyOf", ())
-    if "items" in part:
-        yield part["items"]
+def _totals(form: dict[str, Any], levels: int) -> Totals:
+    parts = [*parts_of(form)]
+    enums = [part.get("enum", ()) for part in parts]
+    constants = [part["const"] for part in parts if "const" in part]
+    names = [name for part in parts for name in part.get("properties", ())]
+    return Totals(
+        len(names),
+        levels,
+        sum(map(len, (*names, *form.get("$defs", ()))))
+        + sum(map(_chars, enums))
+        + _chars(constants),
+        sum(map(len, enums)),
+        max((_chars(values) for values in enums if len(values) > _MANY_VALUES), default=0),
+    )
 
 
-def _check_totals(form: dict[str, Any], definitions: dict[str, Any], rules: Rules) -> None:
-    properties = 0
-    values = 0
-    chars = sum(len(name) for name in definitions)
-    waiting = [form, *definitions.values()]
-    while waiting:
-        part = waiting.pop()
-        waiting += _held(part)
-        names = part.get("properties", ())
-        properties += len(names)
-        listed = part.get("enum", ())
-        values += len(listed)
-        texts = [value for value in (*listed, part.get("const")) if isinstance(value, str)]
-        listed_chars = sum(len(text) for text in texts)
-        chars += listed_chars + sum(len(name) for name in names)
-        if len(listed) > _MANY_VALUES:
-            _require(listed_chars, rules.max_long_enum_chars, "characters in one enum")
-    _require(properties, rules.max_properties, "properties")
-    _require(values, rules.max_enum_values, "values in enums")
-    _require(chars, rules.max_chars, "characters of names and values")
-
-
-def _require(count: int, limit: int | None, what: str) -> None:
-    if limit is not None and count > limit:
-        raise NoFormError(f"it has more than {limit:,} {what}")
+def _chars(values: Iterable[Any]) -> int:
+    return sum(len(value) for value in values if isinstance(value, str))
 
 
 _FORMS = {

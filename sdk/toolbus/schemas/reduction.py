@@ -1,4 +1,4 @@
-"""Writes a schema with the few keywords that a provider takes. Pure.
+"""Writes a schema with the few keywords that a provider takes, or with all. Pure.
 
 What is left out stands in descriptions, so a model still knows it; the tool checks it in any case.
 Unions take what stands beside them into their branches, and `allOf` is merged.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
-from toolbus.schemas.keywords import JSON_TYPES, types_of
+from toolbus.schemas.keywords import DEFINITIONS, JSON_TYPES, UNEVALUATED, types_of
 from toolbus.schemas.merging import (
     ImpossiblePart,
     Merger,
@@ -26,9 +26,9 @@ from toolbus.schemas.merging import (
 )
 from toolbus.schemas.notes import described, note, notes_of
 from toolbus.schemas.rules import Rules
-from toolbus.schemas.walker import Schema
+from toolbus.schemas.walker import Schema, in_order, rewritten
 
-__all__ = ["DEFINITION_PREFIX", "Definitions", "NoFormError", "Reduction", "with_note"]
+__all__ = ["DEFINITION_PREFIX", "NoFormError", "Reduction", "plain_object"]
 
 _MAX_PARTS = 5_000
 """Parts of a reduced schema: branches and merged parts can multiply those of the schema."""
@@ -355,7 +355,7 @@ class Reduction:
         needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():
-            own = with_note(asked, note("name", name)) if name in names else asked
+            own = _with_note(asked, note("name", name)) if name in names else asked
             try:
                 properties[name] = self._property(own, is_required=name in needed)
             except ImpossiblePart:
@@ -398,7 +398,7 @@ _KEYWORDS_OF = {
 }
 
 
-def with_note(schema: Schema, text: str) -> Schema:
+def _with_note(schema: Schema, text: str) -> Schema:
     """Return a part with a note in its description."""
     if schema is False:
         return schema
@@ -479,6 +479,72 @@ def _definition_name(reference: str, taken: Collection[str]) -> str:
     return name
 
 
+# Schemas that keep every keyword below the root
+
+
+_GONE = DEFINITIONS.keys() | {"$schema", "$comment"}
+_OPEN_OR_CLOSED = ("additionalProperties", *UNEVALUATED)
+"""Keywords that are kept where they are true or false."""
+
+
+def plain_object(
+    source: ArgumentSchema, root: dict[str, Any], names: dict[str, str]
+) -> dict[str, Any]:
+    """Write a root.
+
+    Args:
+        source: The schema.
+        root: Its root, as `root_object` returns it.
+        names: Other names of its properties.
+    """
+    properties = {
+        name: _with_note(schema, note("name", name)) if name in names else schema
+        for name, schema in root.get("properties", {}).items()
+    }
+    copy = _PlainCopy(source)
+    written = copy.part({"type": "object", **root, "properties": properties})
+    written["properties"] = {
+        names.get(name, name): schema for name, schema in written["properties"].items()
+    }
+    if "required" in written:
+        written["required"] = [names.get(name, name) for name in written["required"]]
+    if definitions := copy.definitions.written(copy.part):
+        written["$defs"] = definitions
+    return written
+
+
+class _PlainCopy:
+    def __init__(self, source: ArgumentSchema) -> None:
+        self._source = source
+        self.definitions = Definitions()
+
+    def part(self, schema: Any) -> dict[str, Any]:
+        """Write a part: an object, with `items` for an array, and references to definitions."""
+        if not isinstance(schema, dict):
+            return {"not": {}} if schema is False else {}
+        written: dict[str, Any] = {}
+        schema = declared(schema)
+        for keyword, value in schema.items():
+            if keyword in _GONE:
+                continue
+            written[keyword] = self._value(keyword, value)
+        if "array" in types_of(schema) and not isinstance(schema.get("items"), dict):
+            # OpenAI refuses an array without `items`, and `items` that is a boolean.
+            if schema.get("items") is False:
+                most = len(schema.get("prefixItems", ()))
+                written["maxItems"] = min(most, schema.get("maxItems", most))
+            written["items"] = {}
+        return written
+
+    def _value(self, keyword: str, value: Any) -> Any:
+        if keyword == "$ref":
+            target = self._source.target(value)
+            return self.definitions.reference(True if target is None else target, value)
+        if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
+            return value
+        return rewritten(keyword, value, self.part)
+
+
 # Cycles
 
 
@@ -525,35 +591,14 @@ def _required_uses(part: dict[str, Any], owner: dict[str, Any] | None, name: str
             yield from _required_uses(held, part, own_name)
 
 
-def _on_cycles(edges: dict[str, set[str]]) -> set[str]:
+def _on_cycles(edges: Mapping[str, set[str]]) -> set[str]:
     """Return the names on cycles, and between these."""
-    left = edges
-    for _ in range(2):  # those that lead to no cycle, then those that none leads to
-        left = _without_ends(left)
-        turned: dict[str, set[str]] = {name: set() for name in left}
-        for name, targets in left.items():
-            for target in targets:
-                turned[target].add(name)
-        left = turned
-    return set(left)
-
-
-def _without_ends(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the names that lead to a cycle, and where they lead."""
-    users: dict[str, list[str]] = {name: [] for name in edges}
-    for name, targets in edges.items():
-        for target in targets:
-            users[target].append(name)
-    counts = {name: len(targets) for name, targets in edges.items()}
-    ends = [name for name, count in counts.items() if not count]
-    while ends:
-        name = ends.pop()
-        del counts[name]
-        for user in users[name]:
-            counts[user] -= 1
-            if not counts[user]:
-                ends.append(user)
-    return {name: edges[name] & counts.keys() for name in counts}
+    leading = edges.keys() - in_order(edges)
+    users: dict[str, set[str]] = {name: set() for name in leading}
+    for name in leading:
+        for target in edges[name] & leading:
+            users[target].add(name)
+    return leading.difference(in_order(users))
 
 
 def _loosen(use: _Use) -> None:

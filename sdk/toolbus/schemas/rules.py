@@ -20,13 +20,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["ANTHROPIC", "GEMINI", "OPENAI", "Dialect", "Rules"]
+__all__ = ["ANTHROPIC", "GEMINI", "OPENAI", "Dialect", "Rules", "Totals"]
 
 _FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"}
 )
 _BOUNDS = frozenset({"minimum", "maximum"})
+
+
+class Totals(NamedTuple):
+    """What a schema has in all."""
+
+    properties: int
+    levels: int
+    chars: int
+    """Characters of all names, and of all texts in `enum` and `const`."""
+    values: int
+    """Values in enums."""
+    long_enum_chars: int
+    """Characters of an enum with more than 250 values, the longest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +61,8 @@ class Rules:
     """Whether a described `$ref` stands in an `anyOf`; else its target is written in its place."""
     has_const: bool = True
     has_prefix_items: bool = False
-    max_properties: int | None = None
-    max_levels: int | None = None
-    max_chars: int | None = None
-    """Characters of all names, and of all texts in `enum` and `const`."""
-    max_enum_values: int | None = None
-    max_long_enum_chars: int | None = None
-    """Characters of an enum with more than 250 values."""
+    most: Totals | None = None
+    """None means unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +87,9 @@ OPENAI = Dialect(
         | _BOUNDS,
         formats=_FORMATS,
         requires_all=True,
-        max_properties=5_000,
-        max_levels=10,
-        max_chars=120_000,
-        max_enum_values=1_000,
-        max_long_enum_chars=15_000,
+        most=Totals(
+            properties=5_000, levels=10, chars=120_000, values=1_000, long_enum_chars=15_000
+        ),
     ),
     plain=None,
 )

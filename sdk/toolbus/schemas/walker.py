@@ -5,14 +5,15 @@ Schemas are as others wrote them: a keyword whose value is of another type holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.keywords import HELD, Holds
 
-__all__ = ["Schema", "held", "held_by", "rewritten", "target_of"]
+__all__ = ["Schema", "held", "held_by", "in_order", "parts_of", "rewritten", "target_of"]
 
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
@@ -33,6 +34,16 @@ def held_by(keyword: str, value: Any) -> Iterable[Any]:
     if holds is Holds.LIST and isinstance(value, list):
         return value
     return value.values() if holds is Holds.NAMED and isinstance(value, dict) else ()
+
+
+def parts_of(schema: Schema) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all in it that are objects; references are not followed."""
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += held(part)
 
 
 def rewritten(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
@@ -62,3 +73,20 @@ def target_of(root: dict[str, Any], reference: Any) -> Schema | None:
         else:
             return None
     return found if isinstance(found, dict | bool) else None
+
+
+def in_order(uses: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the names of definitions, each after those that it uses.
+
+    Those that lead to a cycle are not among them.
+    """
+    sorter = TopologicalSorter(uses)
+    try:
+        sorter.prepare()
+    except CycleError:  # the sorter goes on up to the cycles
+        pass
+    ordered: list[str] = []
+    while ready := sorter.get_ready():
+        ordered += ready
+        sorter.done(*ready)
+    return ordered
