@@ -119,8 +119,7 @@ class InProcessCall(Execution, LocalRun):
         try:
             await super().put(chunk)
         except RoomException as error:
-            error.executed = self.executed
-            raise self.record(error) from error.__cause__
+            raise self.fail(error) from error.__cause__
 
     def emit(self, value: Any) -> None:
         """Pass a progress to the caller, from any thread; a large one is dropped."""

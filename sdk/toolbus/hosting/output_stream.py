@@ -135,7 +135,7 @@ class OutputStream:
                     break
                 if self._needs_whole_files:
                     message = "the file does not fit one frame, and its caller accepts no pieces"
-                    raise self._run.record(TooLarge(message, executed=self._run.executed))
+                    raise self._run.fail(TooLarge(message))
                 await self._send(body)
         if len(body) > MAX_RESULT_BYTES:
             raise too_large(self._run, body)
@@ -166,13 +166,12 @@ class OutputStream:
         try:
             return pack_body(fields)
         except BadBody as error:
-            failure = InvalidResult(error.reason, executed=self._run.executed)
-            raise self._run.record(failure) from error
+            raise self._run.fail(InvalidResult(error.reason)) from error
 
     async def _send(self, body: bytes) -> None:
         if len(body) > MAX_CHUNK_BYTES:
             message = f"a chunk has {len(body)} bytes, a stream allows at most {MAX_CHUNK_BYTES}"
-            raise self._run.record(TooLarge(message, executed=self._run.executed))
+            raise self._run.fail(TooLarge(message))
         await self._sender.ready()
         self._sender.send(body)
 

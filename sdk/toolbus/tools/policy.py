@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import packed_json
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.plain import (
@@ -24,16 +25,17 @@ from toolbus.permissions.tool_inquiry import judge, of_same_reach
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.middleware import ToolCall
-from toolbus.tools.tool import Tool
+from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import printable
+from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
 
-__all__ = ["Inquiry", "checked_policy", "enforce", "refusal_of", "warn_of_asks", "workdirs_of"]
+__all__ = ["Inquiry", "PolicyJudge", "checked_policy", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
 _MAX_NAMED_CHARS = 1_000
@@ -94,35 +96,55 @@ async def decision_of(policy: Permissions, inquiry: Inquiry) -> PermissionDecisi
     return decision
 
 
-async def enforce(policies: Sequence[Permissions], inquiry: Inquiry) -> None:
-    """Refuse a call that one of the policies of its toolkit does not allow.
+class PolicyJudge:
+    """Lets the calls of one tool through that all policies of its toolkit allow.
 
     Args:
+        tool: The tool.
         policies: That of the toolkit's author, and that of who hosts it.
-        inquiry: Asks the tool about the call.
-
-    Raises `PermissionDenied`, recorded in the run.
     """
+
+    def __init__(self, tool: Tool, policies: Sequence[Permissions]) -> None:
+        self._tool = tool
+        self._policies = policies
+
+    async def permitted(self, call: ToolCall) -> dict[str, Any]:
+        """Return the arguments to run a call with, as soon as it may run.
+
+        Raises `PermissionDenied`, recorded in the run, and `InvalidArguments`.
+        """
+        # Others have these objects too, and may change them while the policies judge.
+        packed = packed_json("arguments", dict(call.arguments))
+        judged = replace(call, arguments=unpack_body(packed))
+        run = run_of(call.context)
+        checked = await read_in_time(self._tool, run, unpack_body(packed))
+        run.workdirs = workdirs_of(self._policies) or run.workdirs
+        inquiry = Inquiry(self._tool, judged, checked, self._policies[1:])
+        for policy in self._policies:
+            await _enforce(policy, inquiry)
+        arguments: dict[str, Any] = unpack_body(packed)
+        return arguments
+
+
+async def _enforce(policy: Permissions, inquiry: Inquiry) -> None:
     run = run_of(inquiry.call.context)
-    run.workdirs = workdirs_of(policies) or run.workdirs
-    for policy in policies:
-        try:
-            run.decision = decision = await decision_of(policy, inquiry)
-        except RoomException as error:  # of the tool's `assess`, by `context.refuse`
-            error.executed = run.executed if run.entered else "no"
-            if run.recording is not None:
-                run.recording.decide("denied", "tool")
-            raise
-        is_allowed = decision.behavior == "allow"
+    try:
+        run.decision = decision = await decision_of(policy, inquiry)
+    except RoomException as error:  # of the tool's `assess`, by `context.refuse`
+        error.executed = run.executed if run.entered else "no"
         if run.recording is not None:
-            run.recording.decide("allowed" if is_allowed else "denied", f"policy: {decision.by}")
-        if is_allowed:
-            continue
-        # An attempt before this one may have run it: a middleware makes several.
-        executed = run.executed if run.entered else "no"
-        raise run.record(
-            PermissionDenied(decision.reason, executed=executed, details=decision_details(decision))
-        )
+            run.recording.decide("denied", "tool")
+        raise
+    is_allowed = decision.behavior == "allow"
+    if run.recording is not None:
+        run.recording.decide("allowed" if is_allowed else "denied", f"policy: {decision.by}")
+    if is_allowed:
+        return
+    # An attempt before this one may have run it: a middleware makes several.
+    executed = run.executed if run.entered else "no"
+    raise run.record(
+        PermissionDenied(decision.reason, executed=executed, details=decision_details(decision))
+    )
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:

@@ -25,6 +25,7 @@ from toolbus.chunks.chunk_types import (
     result_chunk,
 )
 from toolbus.chunks.json_values import NotJson
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import InvalidResult
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.schemas.validation import JsonCheck, Violation, invalid_arguments
@@ -33,9 +34,10 @@ from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.signature import read_method_input
+from toolbus.tools.tool_run import ToolRun
 from toolbus.wire.body_steps import Steps
 
-__all__ = ["Tool", "check_result"]
+__all__ = ["Tool", "check_result", "read_in_time"]
 
 _logger = bounded_logger(__name__)
 _SENT_AS_THEY_ARE = (str, bytes, bytearray, memoryview, NotJson, Iterator, AsyncIterator)
@@ -261,6 +263,13 @@ class Tool(ToolDefinition, ABC):
         if ATTACHMENT in settled.manifest.input_schema.get("properties", {}):
             return None
         return read_method_input(self.execute, self._label)
+
+
+async def read_in_time(tool: Tool, run: ToolRun, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Check and convert arguments, large ones in slices. Raises `InvalidArguments`."""
+    if not run.argument_bytes:
+        return tool.read_arguments(arguments)
+    return await run_in_slices(tool.read_steps(arguments), run.argument_bytes, continues=True)
 
 
 def check_result(check: JsonCheck, chunk: Chunk) -> None:

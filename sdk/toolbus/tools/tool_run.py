@@ -292,6 +292,11 @@ class ToolRun(ABC):
         self._recorded = error
         return error
 
+    def fail(self, error: _Error) -> _Error:
+        """Record an error about what the caller would get; it says whether the function ran."""
+        error.executed = "yes" if self.entered else self.executed
+        return self.record(error)
+
     def refuse(self, error: _Error) -> _Error:
         """Do as `record`, unless the function was entered: then it is an error of the tool."""
         return error if self.entered else self.record(error)

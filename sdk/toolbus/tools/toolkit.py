@@ -38,6 +38,7 @@ from toolbus.errors import (
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.assessing import assessed, of_patterns
+from toolbus.tools.chain import ToolChain, input_refusal, unreadable_input
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import SentErrors, checked_errors, described
@@ -45,13 +46,11 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.omission import Omission, entries_of
-from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
+from toolbus.tools.policy import Inquiry, PolicyJudge, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
-from toolbus.tools.streaming import run_with_streams, unreadable_input
-from toolbus.tools.tool import Tool
+from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
-from toolbus.tools.wrapped_run import WrappedTool, read_in_time
 from toolbus.wire import MAX_FRAME_BYTES, MAX_TOOLS, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
@@ -170,8 +169,8 @@ class Toolkit:
         """`executed` of a call whose function was not entered: an override may act in its place."""
         self._policy = checked_policy(policy, f"toolkit {name!r}")
         self._operator_policy: Permissions | None = None
-        self._chains = self._checked_chains()
-        self._wrap()
+        self._around = self._checked_middlewares()
+        self._make_chains()
         self.in_process: object | None = None
         """The runner of its tools for callers in this process; made on first use."""
 
@@ -188,7 +187,7 @@ class Toolkit:
     @policy.setter
     def policy(self, policy: Permissions | None) -> None:
         self._policy = checked_policy(policy, f"toolkit {self.name!r}")
-        self._wrap()
+        self._make_chains()
 
     @property
     def operator_policy(self) -> Permissions | None:
@@ -198,7 +197,7 @@ class Toolkit:
     @operator_policy.setter
     def operator_policy(self, policy: Permissions | None) -> None:
         self._operator_policy = checked_policy(policy, f"toolkit {self.name!r}")
-        self._wrap()
+        self._make_chains()
 
     @property
     def policies(self) -> tuple[Permissions, ...]:
@@ -286,8 +285,8 @@ class Toolkit:
         other._tools = tools
         manifests = tuple(tool.manifest() for tool in tools.values())
         other._manifest = self._manifest.model_copy(update={"tools": manifests})
-        other._chains = other._checked_chains()
-        other._wrap()
+        other._around = other._checked_middlewares()
+        other._make_chains()
         other.in_process = None
         return other
 
@@ -330,10 +329,12 @@ class Toolkit:
         run = run_of(context)
         if self.records is not None and run.recording is None:
             return await self._recorded(self.records, context, name, arguments, attachment)
-        if self._wrapped and name in self._wrapped:
-            return await self._wrapped[name].run(context, arguments, attachment)
+        if self._chains and name in self._chains:
+            return await self._chains[name].run(context, arguments, attachment)
         try:
             chosen = self.get_tool(name)
+            if attachment is not None:
+                raise input_refusal(chosen)
             if run.argument_bytes:
                 checked = await read_in_time(chosen, run, arguments)
             else:
@@ -341,8 +342,6 @@ class Toolkit:
         except RoomException as error:
             run.refuse(error)
             raise
-        if attachment is not None or not chosen.is_unary:
-            return await run_with_streams(chosen, context, checked, attachment)
         awaited = chosen.execute(context, **checked)
         if not chosen.marks_entry:
             run.entered = True
@@ -350,7 +349,7 @@ class Toolkit:
         try:
             return chosen.make_result(result)
         except RoomException as error:
-            run.record(error)
+            run.fail(error)
             raise
 
     async def assess(
@@ -414,28 +413,29 @@ class Toolkit:
         finally:
             run.recording = None
 
-    def _checked_chains(self) -> dict[str, tuple[Middleware, ...]]:
+    def _checked_middlewares(self) -> dict[str, tuple[Middleware, ...]]:
         """Return the middlewares of each tool, the outermost first. Raises if one refuses it."""
-        chains: dict[str, tuple[Middleware, ...]] = {}
+        around: dict[str, tuple[Middleware, ...]] = {}
         for tool in self._tools.values():
             own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
-            chains[tool.name] = (*self.middlewares, *own)
-            if chains[tool.name]:
+            around[tool.name] = (*self.middlewares, *own)
+            if around[tool.name]:
                 info = ToolInfo.of(self._manifest, tool.manifest())
                 check_tool(info, self.middlewares, own=False)
                 check_tool(info, own, own=True)
-        return chains
+        return around
 
-    def _wrap(self) -> None:
-        """Make what runs the tools that have middlewares or a policy, for later calls."""
-        wrapped: dict[str, WrappedTool] = {}
+    def _make_chains(self) -> None:
+        """Make what runs the tools that are more than a function, for later calls."""
+        chains: dict[str, ToolChain] = {}
         policies = self.policies
         for tool in self._tools.values():
-            chain = self._chains[tool.name]
-            if chain or policies:
+            around = self._around[tool.name]
+            if around or policies or not tool.is_unary:
                 info = ToolInfo.of(self._manifest, tool.manifest())
-                wrapped[tool.name] = WrappedTool(tool, info, chain, policies, self.unentered)
-        self._wrapped = wrapped
+                judge = PolicyJudge(tool, policies) if policies else None
+                chains[tool.name] = ToolChain(tool, info, around, judge, self.unentered)
+        self._chains = chains
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -489,8 +489,7 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
         else:
             body = pack_body(chunk.to_wire())
     except BadBody as error:
-        failure = InvalidResult(error.reason, executed=run.executed)
-        raise run.record(failure) from error
+        raise run.fail(InvalidResult(error.reason)) from error
     if len(body) > MAX_RESULT_BYTES:
         if type(chunk) is not MixedChunk or chunk.value_bytes > MAX_RESULT_BYTES:
             raise too_large(run, body)
@@ -509,14 +508,13 @@ def settled_result(run: ToolRun, chunk: Chunk) -> Chunk:
     try:
         return result_chunk(chunk)
     except InvalidResult as error:
-        error.executed = run.executed
-        raise run.record(error) from error.__cause__
+        raise run.fail(error) from error.__cause__
 
 
 def too_large(run: ToolRun, body: bytes, most: int = MAX_RESULT_BYTES) -> TooLarge:
     """Record that a result has more than `most` bytes, and return the error to be raised."""
     text = f"the result has {len(body)} bytes, at most {most} can be sent"
-    return run.record(TooLarge(text, executed=run.executed))
+    return run.fail(TooLarge(text))
 
 
 def failure_of(exception: BaseException, run: ToolRun) -> RoomException:

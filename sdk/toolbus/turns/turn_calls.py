@@ -7,32 +7,33 @@ middlewares of the turn. `turn_runs` starts calls and ends them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from toolbus.chunks.attachments import check_readable
-from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, one_chunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk, one_chunk
 from toolbus.client.call_options import CallOptions
 from toolbus.client.input_sender import (
     as_items,
     close_items,
     error_of_call,
 )
-from toolbus.concurrency.pausable_clock import PausableClock
+from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
 from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.hosting.local_input import LocalInput
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room
 from toolbus.schemas.validation import JsonCheck
-from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall, one_result
+from toolbus.tools.chain import MiddlewareChain, collected
+from toolbus.tools.context import ToolContext
+from toolbus.tools.middleware import Middleware, ToolCall
 from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import OnChunk, Participant, ToolRun, TurnDefinitions
+from toolbus.tools.tool_run import LocalRun, OnChunk, Participant, TurnDefinitions
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
 from toolbus.turns.turn_chunks import CollectedChunks, in_memory, packed_size, pulled
 
@@ -54,7 +55,7 @@ __all__ = [
     "run_call",
 ]
 
-_END = EmptyChunk()
+R = TypeVar("R", bound=LocalRun)
 _EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
 
 
@@ -226,6 +227,11 @@ class TurnCall:
         """Seconds that the dispatch of a judged call may take."""
         clock, deadline_at = self.begin_clock()
         return deadline_at - clock.time()
+
+    def late(self) -> DeadlineExceeded:
+        """Make the error for a call whose time is over."""
+        text = f"{self.entry.info.name} did not end within {self.options.timeout_s:g} s"
+        return DeadlineExceeded(text, executed=self.executed)
 
     async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Dispatch the call to its tool if it may run, and record whether the tool ran."""
@@ -412,143 +418,141 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
         await check_readable(call.options.attachment)
     if not middlewares:
         return await call.attempt(call.arguments, call.collected.put)
-    return await _Wrapped(call, facts).run(middlewares)
+    run = _TurnRun.of(call, facts)
+    # A copy, to find arguments that a middleware changed in place.
+    first = ToolCall(call.entry.info, {**call.arguments}, ToolContext(run=run), call.id)
+    chunks = MiddlewareChain(middlewares, run.attempts).run(first)
+    assert run.deadline_at is not None, "as it was made"
+    try:
+        async with timeout_at(run.deadline_at, call.clock) as limit:
+            return await collected(run, call.entry.info, chunks, run.checked)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise failure_of(error, run) from error
+        raise call.late() from None
+    except (Exception, SystemExit) as error:
+        if error is call.input_error:
+            raise
+        failure = failure_of(error, run)
+        if failure is not error:
+            raise failure from error
+        if call.attempts and failure.executed == "maybe":
+            failure.executed = run.executed  # what the chain could not know during the attempt
+        raise
 
 
 def context_of(call: TurnCall, facts: TurnFacts) -> ToolContext:
-    """Make the context of a call, for middlewares of the turn and for a tool that assesses it."""
+    """Make the context of a call for a tool that assesses it."""
+    return ToolContext(run=_run_of_call(call, facts, LocalRun))
+
+
+def _run_of_call(call: TurnCall, facts: TurnFacts, kind: type[R]) -> R:
     options = call.options
     clock = asyncio.get_running_loop().time
     deadline_at = ends_at = clock() + options.timeout_s
     if call.judge is not None:
         pausable, deadline_at = call.begin_clock()
         clock, ends_at = pausable.time, pausable.loop_time(deadline_at)
-    context = ToolContext(
+    run = kind(
         facts.view(ends_at),
         facts.agent,
-        on_behalf_of=facts.sender,
-        caller_context=options.caller_context,
-        deadline_at=deadline_at,
-        clock=clock,
+        facts.sender,
+        options.caller_context,
+        deadline_at,
+        clock,
+        on_chunk=call.collected.put,
         on_progress=options.on_progress,
         builders=facts.builders,
     )
-    run = run_of(context)
     run.call_id = call.id
     run.state = call.entry.dispatch.state
     if call.judge is not None:
         run.pausable = call.clock
         run.workdirs = call.judge.workdirs
-    return context
+    return run
 
 
-class _Wrapped:
-    """One call inside the middlewares of its turn."""
+class _TurnRun(LocalRun):
+    """A call as the middlewares of its turn see it, over all its attempts here or elsewhere."""
 
-    def __init__(self, call: TurnCall, facts: TurnFacts) -> None:
-        self._call = call
-        self._facts = facts
+    _call: TurnCall
+    _facts: TurnFacts
+    _was_entered = False
+    _result: Chunk | None = None
+    """What the tool returned in its latest attempt, checked where it ran."""
+
+    @classmethod
+    def of(cls, call: TurnCall, facts: TurnFacts) -> Self:
+        """Make it for a call that begins."""
+
+        def extend_room() -> None:
+            """Give the calls of middlewares the time back that a person has taken."""
+            if call.clock is not None:
+                run.room = facts.view(call.clock.loop_time(call.deadline_at))
+
         if call.judge is not None:
-            call.begin_clock(self._extend_room)
-        self._context = context_of(call, facts)
-        self._run: ToolRun = run_of(self._context)
-        self._result: Chunk | None = None
-        """What the tool returned in its latest attempt, checked where it ran."""
+            call.begin_clock(extend_room)
+        run = _run_of_call(call, facts, cls)
+        run._call, run._facts = call, facts
+        return run
 
-    async def run(self, middlewares: Sequence[Middleware]) -> Chunk:
-        """Run it and return its result; see `run_call`."""
-        call = self._call
-        chain = MiddlewareChain(middlewares, self._dispatch)
-        # A copy, to find arguments that a middleware changed in place.
-        first = ToolCall(call.entry.info, {**call.arguments}, self._context, call.id)
-        limited: AbstractAsyncContextManager[asyncio.Timeout]
-        if call.clock is None:
-            limited = asyncio.timeout(call.options.timeout_s)
-        else:
-            limited = call.clock.timeout_at(call.deadline_at)
+    @property
+    def entered(self) -> bool:
+        """Whether the tool ran in any attempt, or a middleware acted as one."""
+        return self._was_entered or self._call.executed == "yes"
+
+    @entered.setter
+    def entered(self, entered: bool) -> None:
+        self._was_entered = entered
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the tool ran in any attempt so far, as far as this side knows."""
+        return "yes" if self._was_entered else self._call.executed
+
+    @property
+    def sends_error_text(self) -> bool:  # type: ignore[override]
+        """Whether the caller gets the text of an error of a middleware: as of the room's tools."""
+        return self._facts.wants_error_text()
+
+    async def put(self, chunk: Chunk) -> None:
+        """Pass a chunk to the caller; an error of that ends the call."""
         try:
-            async with limited as limit, aclosing(chain.run(first)) as chunks:
-                return await self._collected(chunks)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise self._failure_of(error) from error
-            text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
-            raise DeadlineExceeded(text, executed=call.executed) from None
-        except (Exception, SystemExit) as error:
-            if error is call.input_error:
-                raise
-            failure = self._failure_of(error)
-            if call.attempts and failure.executed == "maybe":
-                # What the chain could not know while the attempt ran.
-                if failure is error or call.executed == "yes":
-                    failure.executed = call.executed
-            if failure is error:
-                raise
-            raise failure from error
+            await super().put(chunk)
+        except RoomException as error:
+            self.fail(error)
+            raise
 
-    def _extend_room(self) -> None:
-        """Give the calls of middlewares the time back that a person has taken."""
-        if self._call.clock is not None:
-            deadline_at = self._call.clock.loop_time(self._call.deadline_at)
-            self._run.room = self._facts.view(deadline_at)  # type: ignore[misc]  # a `LocalRun`
-
-    def _failure_of(self, error: BaseException) -> RoomException:
-        """Return the error for the caller; of a middleware it has the text as the room's has."""
-        self._run.sends_error_text = self._facts.wants_error_text()
-        return failure_of(error, self._run)
-
-    async def _collected(self, chunks: AsyncIterator[Chunk]) -> Chunk:
-        """Pass the chunks of a stream on, or return the one of a tool that returns one."""
-        if self._call.entry.info.streaming:
-            async for chunk in chunks:
-                with self._recording_errors():
-                    self._call.entry.check_result(chunk)
-                    await self._call.collected.put(chunk)
-            return _END
-        result = await one_result(self._call.entry.info.name, chunks, self._recorded)
-        with self._recording_errors():
+    def checked(self, chunk: Chunk) -> Chunk:
+        """Return a chunk of the middlewares. Raises a `RoomException`, recorded."""
+        entry = self._call.entry
+        try:
             # A middleware may have changed the value of the same chunk.
-            self._call.entry.check_result(result)
-            if result is not self._result:
-                packed_size(self._call.entry.info.name, result)
-        return result
+            entry.check_result(chunk)
+            if not entry.info.streaming and chunk is not self._result:
+                packed_size(entry.info.name, chunk)
+        except RoomException as error:
+            self.fail(error)
+            raise
+        return chunk
 
-    async def _dispatch(self, tool_call: ToolCall) -> AsyncIterator[Chunk]:
+    async def attempts(self, tool_call: ToolCall) -> AsyncGenerator[Chunk, None]:
         """Run the tool: the innermost part of the chain."""
         call, arguments = self._call, dict(tool_call.arguments)
         call.sent = None if arguments == call.arguments else arguments
-        with self._recording_errors():
+        try:
             if call.attempts and call.options.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
                 self._result = await call.attempt(arguments, call.collected.put)
-                self._note_entry()
                 yield self._result
-            else:
-                run = partial(call.attempt, arguments)
-                async with aclosing(pulled(call.entry.info.name, run)) as chunks:
-                    async for chunk in chunks:
-                        self._note_entry()
-                        yield chunk
-        self._note_entry()
-
-    def _note_entry(self) -> None:
-        """Note for errors of middlewares whether the tool ran, as far as this is known."""
-        self._run.entered = self._run.entered or self._call.executed == "yes"
-
-    @contextmanager
-    def _recording_errors(self) -> Iterator[None]:
-        try:
-            yield
+                return
+            run = partial(call.attempt, arguments)
+            async with aclosing(pulled(call.entry.info.name, run)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except RoomException as error:
-            self._recorded(error)
+            if error.executed != self.executed:  # it covers all attempts of the call
+                error.executed, error.retryable = self.executed, False
+            self.record(error)
             raise
-
-    def _recorded(self, error: RoomException) -> RoomException:
-        """Record an error that the caller gets as it is; it covers all attempts of the call."""
-        executed = self._call.executed
-        if executed != error.executed:
-            error.executed, error.retryable = executed, False
-        if executed == "yes":
-            self._run.entered = True
-        return self._run.record(error)

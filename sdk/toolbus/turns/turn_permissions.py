@@ -16,7 +16,6 @@ from toolbus.chunks.json_values import packed_json
 from toolbus.errors import (
     ApprovalDenied,
     ApprovalExpired,
-    DeadlineExceeded,
     DefinitionChanged,
     InvalidArguments,
     NotFound,
@@ -233,13 +232,13 @@ class CallJudge:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise _late(call) from None
+            raise call.late() from None
         except RoomException as error:
             if isinstance(error, PermissionDenied | ApprovalDenied | ApprovalExpired):
                 state.denial = error
             raise
         if clock.time() >= deadline_at:
-            raise _late(call)
+            raise call.late()
         return self._let_through(call, state, judged, packed)
 
     async def _judged_use(
@@ -446,8 +445,3 @@ def _denied_by_person(answer: ApprovalDecision, decision: PermissionDecision) ->
     quote = f", and says: {json_text(reason)}" if reason else ""
     details = _details(decision) | {"source": "person"}
     return ApprovalDenied(f"a person denied this call{quote}", executed="no", details=details)
-
-
-def _late(call: TurnCall) -> DeadlineExceeded:
-    text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
-    return DeadlineExceeded(text, executed=call.executed)

@@ -21,8 +21,8 @@ from toolbus.client.local_errors import recorded_end
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import Cancelled, DeadlineExceeded, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.chain import unreadable_input
 from toolbus.tools.middleware import Middleware
-from toolbus.tools.streaming import unreadable_input
 from toolbus.turns.tool_groups import BASIC
 from toolbus.turns.tool_use import ToolResult, ToolUse, state_of
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, run_call

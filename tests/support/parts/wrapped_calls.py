@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException
+from toolbus.tools.chain import MiddlewareChain
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.middleware import CallNext, MiddlewareChain, ToolCall
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, failure_of
