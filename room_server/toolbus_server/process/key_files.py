@@ -1,23 +1,38 @@
-"""Key files: readable and changed by their owner only, and never overwritten.
+"""Key files: readable and changed by their owner only, never overwritten, read again when changed.
 
-If two processes create the development key at once, both get the first one.
+If two processes create the development key at once, both get the first one. While a server runs,
+the keys that are read replace all trusted ones. A file that is missing or not valid changes
+nothing: the reason is logged once, and the trusted keys stay.
 """
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import pwd
 import secrets
 import shlex
 import stat
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from toolbus.atomic_file import write_atomically
 from toolbus.auth.keys import Key, KeyRing
+from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 
-__all__ = ["add_key", "check_writers", "dev_keys", "private_to_owner"]
+__all__ = [
+    "KeyFiles",
+    "KeyReloader",
+    "add_key",
+    "check_writers",
+    "dev_keys",
+    "private_to_owner",
+    "read_key_files",
+]
 
 
 def dev_keys(path: Path) -> KeyRing:
@@ -84,13 +99,9 @@ def check_writers(path: Path) -> None:
             raise ValueError(
                 f"{place} belongs to another user, who could add keys: chown {os.getuid()} {quoted}"
             )
-        if found.st_mode & _writable_bits(found) and not found.st_mode & stat.S_ISVTX:
+        others = stat.S_IWOTH if _is_private_group(found) else stat.S_IWGRP | stat.S_IWOTH
+        if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
             raise ValueError(f"other users can change {place}: chmod go-w {quoted}")
-
-
-def _writable_bits(found: os.stat_result) -> int:
-    """Return the mode bits by which others could write: not those of the owner's private group."""
-    return stat.S_IWOTH if _is_private_group(found) else stat.S_IWGRP | stat.S_IWOTH
 
 
 def _is_private_group(found: os.stat_result) -> bool:
@@ -104,3 +115,110 @@ def _is_private_group(found: os.stat_result) -> bool:
         and group.gr_name == owner.pw_name
         and set(group.gr_mem) <= {owner.pw_name}
     )
+
+
+_POLL_INTERVAL_S = 1.0
+_KEY_THREADS = WorkerThreads("keys", 1)  # the files are read one poll after the other
+_logger = bounded_logger(__name__)
+
+
+def read_key_files(paths: Iterable[Path]) -> KeyRing:
+    """Read the keys of several files, in this order.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A file is not a valid `keys.toml`, or other users can change it, or two keys
+            have the same id, or one of several issuers has no alias of its own.
+    """
+    paths = list(paths)
+    for path in paths:
+        check_writers(path)
+    keys = KeyRing([key for path in paths for key in KeyRing.load(path)])
+    try:
+        keys.aliases()
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, paths))}: {error}") from None
+    return keys
+
+
+class KeyFiles:
+    """The files with the trusted keys, and the keys that were read last.
+
+    Args:
+        paths: The files.
+        trusted: The keys that were read from them.
+    """
+
+    def __init__(self, paths: Iterable[Path], trusted: KeyRing) -> None:
+        self._paths = tuple(paths)
+        self._trusted = list(trusted)
+        # The first poll reads the files: they may have changed since they were read.
+        self._versions: list[tuple[int | None, ...]] | None = None
+
+    def poll(self, *, force: bool = False) -> KeyRing | None:
+        """Read the files if they have changed, and return the keys if they differ from the last.
+
+        It blocks while it reads.
+
+        Args:
+            force: Read and return the keys in any case.
+        """
+        versions = list(map(_version_of, self._paths))
+        if versions == self._versions and not force:
+            return None
+        self._versions = versions
+        try:
+            keys = read_key_files(self._paths)
+        except (OSError, ValueError) as error:
+            _logger.warning("the keys were not reloaded: %s", error)
+            return None
+        if list(keys) == self._trusted and not force:
+            return None
+        self._trusted = list(keys)
+        return keys
+
+
+class KeyReloader:
+    """Passes on the keys of some files whenever the files have changed.
+
+    Args:
+        files: The files.
+        trust: Called with all keys to trust from now on; in the loop.
+    """
+
+    def __init__(self, files: KeyFiles, trust: Callable[[KeyRing], None]) -> None:
+        self._files = files
+        self._trust = trust
+        self._requested = asyncio.Event()
+
+    def request(self) -> None:
+        """Reload the keys at once, and log them even if they are the same."""
+        self._requested.set()
+
+    async def follow(self) -> None:
+        """Poll once a second, until cancelled. Files are read on a thread, as disks may be slow."""
+        while True:
+            is_requested = await self._wait()
+            keys = await _KEY_THREADS.run(partial(self._files.poll, force=is_requested))
+            if keys is not None:
+                self._trust(keys)
+                # A warning, so that it is logged: an operator who changed a file waits for it.
+                _logger.warning("trusted keys: %s", ", ".join(repr(key.kid) for key in keys))
+
+    async def _wait(self) -> bool:
+        try:
+            async with asyncio.timeout(_POLL_INTERVAL_S):
+                await self._requested.wait()
+        except TimeoutError:
+            return False
+        self._requested.clear()
+        return True
+
+
+def _version_of(path: Path) -> tuple[int | None, ...]:
+    """Identify a version of a file: it differs for another file, and after each write."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return (error.errno,)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

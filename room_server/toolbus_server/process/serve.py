@@ -9,8 +9,7 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
@@ -21,7 +20,7 @@ from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
 from toolbus.telemetry.tracing import recorded
 from toolbus_server.access.connection_limits import raise_descriptor_limit
-from toolbus_server.process.key_reload import KeyFiles, KeyReloader
+from toolbus_server.process.key_files import KeyFiles, KeyReloader
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
@@ -88,8 +87,12 @@ async def _serve(
     except OSError as error:
         raise listen_error(error, settings) from error
     announce(server.url)
-    async with _following(reloader):
+    following = asyncio.create_task(reloader.follow())
+    try:
         await stop.wait()
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()
@@ -145,14 +148,3 @@ def _on_stop_signal(stop: asyncio.Event) -> None:
 def _stop_at_end(descriptor: int, stop: asyncio.Event) -> None:
     asyncio.get_running_loop().remove_reader(descriptor)
     stop.set()
-
-
-@asynccontextmanager
-async def _following(reloader: KeyReloader) -> AsyncIterator[None]:
-    """Reload changed keys as long as the block runs."""
-    following = asyncio.create_task(reloader.follow())
-    try:
-        yield
-    finally:
-        following.cancel()
-        await asyncio.wait([following])

@@ -229,13 +229,11 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         )
         raise UsageError(f"no TLS with {cert} and {key}: {reason}") from error
     except OSError as error:
-        missing = next((path for path in (cert, key) if not _is_readable(path)), cert)
+        missing = next(
+            (path for path in (cert, key) if not (path.is_file() and access(path, R_OK))), cert
+        )
         raise UsageError(f"cannot read {missing}: {error.strerror}") from error
     return context
-
-
-def _is_readable(path: Path) -> bool:
-    return path.is_file() and access(path, R_OK)
 
 
 def _networks(texts: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import BaseTransport, Transport
+import asyncio
+import os
+import socket
+import ssl
 from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any, NoReturn, cast
@@ -12,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.frames import CloseCode
 from websockets.protocol import Protocol
 
-from toolbus.transport.websocket import SLOW_CONSUMER, ServerTransport
+from toolbus.transport.websocket import CLOSE_TIMEOUT_S, SLOW_CONSUMER, ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_limits import (
     ConnectionQuotas,
@@ -22,14 +25,89 @@ from toolbus_server.access.connection_limits import (
 )
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
-from toolbus_server.websocket.handshakes import Handshakes
 from toolbus_server.websocket.request_reader import (
     InvalidRequest,
     RequestReader,
     RequestTooLarge,
 )
 
-__all__ = ["AcceptedConnection"]
+__all__ = ["AcceptedConnection", "Handshakes"]
+
+
+class Handshakes:
+    """The connections of one server that are accepted and have not sent their request yet.
+
+    The TLS handshake begins here, not in the listening socket: that would report a connection only
+    after its handshake, so that half-open ones would count for no address and use all descriptors.
+
+    Args:
+        tls: The certificate; None for plain TCP.
+        timeout_s: Seconds that a TLS handshake may take; the request has its own limit.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._waiting: dict[AcceptedConnection, asyncio.Transport] = {}
+        """Those whose request has not arrived."""
+        self._tls_handshakes: dict[asyncio.Task[None], socket.socket] = {}
+
+    def begin(self, connection: AcceptedConnection, transport: asyncio.Transport) -> None:
+        """Begin the handshake of a connection that was accepted.
+
+        Over TLS the connection gets another transport, by `connection_made`, once it has ended.
+        """
+        if self._tls is None:
+            self._waiting[connection] = transport
+            connection.start(transport)
+            return
+        # The socket goes to a new transport: uvloop would read the first bytes with this one, even
+        # if it is paused at once.
+        transport.set_protocol(asyncio.Protocol())
+        try:
+            accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:  # no descriptor is left
+            connection.connection_lost(error)
+            return
+        finally:
+            transport.abort()
+        task = asyncio.get_running_loop().create_task(
+            self._start_tls(self._tls, connection, accepted)
+        )
+        self._tls_handshakes[task] = accepted
+        task.add_done_callback(self._tls_handshakes.pop)
+
+    def resume(self, connection: AcceptedConnection, transport: asyncio.Transport) -> None:
+        """Record that the TLS handshake of a connection has ended; its request may follow."""
+        self._waiting[connection] = transport
+
+    def end(self, connection: AcceptedConnection) -> None:
+        """Record that the request of a connection has arrived, or that it is closed."""
+        self._waiting.pop(connection, None)
+
+    async def abort(self) -> None:
+        """Close all connections whose request has not arrived."""
+        for transport in list(self._waiting.values()):
+            transport.abort()
+        for accepted in self._tls_handshakes.values():
+            with suppress(OSError):  # the client has closed it
+                accepted.shutdown(socket.SHUT_RDWR)
+        if self._tls_handshakes:
+            await asyncio.wait(self._tls_handshakes)
+
+    async def _start_tls(
+        self, tls: ssl.SSLContext, connection: AcceptedConnection, accepted: socket.socket
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self._timeout_s,
+                ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+            )
+        except OSError as error:  # as are those of TLS, and a handshake that took too long
+            connection.connection_lost(error)
 
 
 class _Dropped(BaseException):
@@ -117,13 +195,13 @@ class AcceptedConnection(ServerTransport):
         """Close it, since too many bytes wait for the participants of its identity or of all."""
         self.close_with(SLOW_CONSUMER, "slow consumer")
 
-    def connection_made(self, transport: BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, or drop it without an answer.
 
         It is dropped if its address floods the server, or if descriptors run out. Over TLS it is
         called again after the handshake.
         """
-        connected = cast(Transport, transport)  # uvloop's is none by its class
+        connected = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         if self._is_accepted:
             self._handshakes.resume(self, connected)
             self.start(connected)
@@ -133,7 +211,7 @@ class AcceptedConnection(ServerTransport):
         else:
             connected.abort()
 
-    def _accepts(self, transport: BaseTransport) -> bool:
+    def _accepts(self, transport: asyncio.BaseTransport) -> bool:
         if self._descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
             return False
         name = transport.get_extra_info("peername")
@@ -148,7 +226,7 @@ class AcceptedConnection(ServerTransport):
             return False
         return True
 
-    def start(self, transport: BaseTransport) -> None:
+    def start(self, transport: asyncio.BaseTransport) -> None:
         """Read the request, after the TLS handshake if there is one."""
         self._has_started = True
         super().connection_made(transport)

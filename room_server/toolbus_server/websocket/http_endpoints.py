@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from websockets.datastructures import Headers
@@ -49,15 +48,11 @@ class HttpEndpoints:
         self._make_metrics = make_metrics
         self._node = node
         self._metrics: ServerMetrics | None = None
-        self._answers: MappingProxyType[str, Callable[[ReceivedRequest], Response]] = (
-            MappingProxyType(
-                {
-                    "/healthz": self._health,
-                    "/readyz": self._readiness,
-                    "/metrics": self._metrics_response,
-                }
-            )
-        )
+        self._answers: dict[str, Callable[[], Response]] = {
+            "/healthz": lambda: _response(HTTPStatus.OK, "ok\n"),
+            "/readyz": self._readiness,
+            "/metrics": self._metrics_response,
+        }
 
     def answer(self, request: ReceivedRequest) -> Response | None:
         """Return the response for an endpoint; None for every other path."""
@@ -68,20 +63,16 @@ class HttpEndpoints:
             response = _response(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.\n")
             response.headers["Allow"] = ", ".join(_METHODS)
         else:
-            response = answer(request)
-        return _without_body_for_head(response, request)
+            response = answer()
+        if request.method == "HEAD":
+            response.body = b""
+        return response
 
-    def _health(self, _: ReceivedRequest) -> Response:
-        return _response(HTTPStatus.OK, "ok\n")
-
-    def _readiness(self, _: ReceivedRequest) -> Response:
-        if not self._admission.draining:
-            return self._cluster_readiness()
-        # 404 and not 503: haproxy (`http-check disable-on-404`) then sends no new connections, and
-        # keeps existing ones. For other balancers and Kubernetes both mean not ready.
-        return _response(HTTPStatus.NOT_FOUND, "leaving\n")
-
-    def _cluster_readiness(self) -> Response:
+    def _readiness(self) -> Response:
+        if self._admission.draining:
+            # 404 and not 503: haproxy (`http-check disable-on-404`) then sends no new connections,
+            # and keeps existing ones. For other balancers and Kubernetes both mean not ready.
+            return _response(HTTPStatus.NOT_FOUND, "leaving\n")
         if self._node is None:
             return _response(HTTPStatus.OK, "ready\n")
         is_ready, text = self._node.readiness()
@@ -90,7 +81,7 @@ class HttpEndpoints:
         response.headers.update(self._node.probe_headers)
         return response
 
-    def _metrics_response(self, _: ReceivedRequest) -> Response:
+    def _metrics_response(self) -> Response:
         if self._make_metrics is None:
             return _response(HTTPStatus.NOT_FOUND, "Metrics are off on this server.\n")
         try:
@@ -102,12 +93,6 @@ class HttpEndpoints:
             return _response(
                 HTTPStatus.NOT_IMPLEMENTED, "This server lacks a package for metrics.\n"
             )
-
-
-def _without_body_for_head(response: Response, request: ReceivedRequest) -> Response:
-    if request.method == "HEAD":
-        response.body = b""
-    return response
 
 
 def _response(status: HTTPStatus, text: str, content_type: str = _TEXT) -> Response:

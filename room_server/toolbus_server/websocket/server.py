@@ -40,11 +40,9 @@ from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.settings import ServerSettings
-from toolbus_server.websocket.accepted_connection import AcceptedConnection
-from toolbus_server.websocket.drain import drain, stop_accepting
-from toolbus_server.websocket.handshakes import Handshakes
+from toolbus_server.websocket.accepted_connection import AcceptedConnection, Handshakes
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
-from toolbus_server.websocket.relocation import Relocation
+from toolbus_server.websocket.leaving import Relocation, drain, stop_accepting
 from toolbus_server.websocket.request_reader import ReceivedRequest
 from toolbus_server.websocket.session import Session, SessionServices
 

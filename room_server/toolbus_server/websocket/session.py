@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
+from math import ceil
 from time import thread_time
 from typing import Any
 
@@ -63,9 +64,88 @@ from toolbus_server.rooms.administration import Administration
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.rooms.scheduling import MAX_WAITING_BYTES, Ended, Lane, Walk, pack_reply
 from toolbus_server.rooms.toolkit_requests import MAX_PARTICIPANT_BYTES
-from toolbus_server.websocket.token_expiry import TokenExpiry
 
-__all__ = ["Session", "SessionServices"]
+__all__ = ["Session", "SessionServices", "TokenExpiry"]
+
+_GRACE_S = 1.0
+"""How long calls in flight may take to finish after a token expired (PROTOCOL.md, CONN-12)."""
+_POLL_S = 0.02
+
+
+class TokenExpiry:
+    """Tracks the expiry of one connection's token: notify in time, withdraw the grants, then close.
+
+    It keeps one timer and decides when; the session acts.
+
+    Args:
+        holder: The session.
+        loop: Runs the timer.
+        now: Seconds since the epoch.
+    """
+
+    __slots__ = (
+        "_close_at",
+        "_holder",
+        "_loop",
+        "_notified_of",
+        "_now",
+        "_timer",
+        "ends_at",
+        "is_over",
+    )
+
+    def __init__(
+        self, holder: Session, loop: asyncio.AbstractEventLoop, now: Callable[[], float]
+    ) -> None:
+        self._holder = holder
+        self._loop = loop
+        self._now = now
+        self._timer: asyncio.TimerHandle | None = None
+        self._notified_of = 0.0
+        self._close_at = 0.0
+        self.ends_at: float = 0.0
+        """When the token, with its leeway, expires: seconds since the epoch."""
+        self.is_over: bool = False
+        """Whether it has expired; it cannot be renewed any more."""
+
+    def start(self, admitted: Admitted) -> None:
+        """Track this token. A participant is notified once of each time of expiry."""
+        self.stop()
+        self.ends_at = admitted.expires_at
+        if self._notified_of == self.ends_at or admitted.renew_at >= self.ends_at:
+            self._arm(self.ends_at, self._end)
+        else:
+            self._arm(admitted.renew_at, self._notify)
+
+    def stop(self) -> None:
+        """Neither notify nor close any more; may be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, at: float, act: Callable[[], None]) -> None:
+        self._timer = self._loop.call_later(max(0.0, at - self._now()), act)
+
+    def _notify(self) -> None:
+        self._notified_of = self.ends_at
+        self._arm(self.ends_at, self._end)
+        self._holder.notify_token_expiry(max(0, ceil((self.ends_at - self._now()) * 1000)))
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._close_at = self._loop.time() + _GRACE_S
+        self._holder.withdraw_grants()
+        self._poll()
+
+    def _poll(self) -> None:
+        """Close as soon as no call is in flight; polling is enough for this short time."""
+        connection = self._holder.connection
+        if (connection.calls or connection.dispatched) and self._loop.time() < self._close_at:
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
+        else:
+            self._timer = None
+            self._holder.expire()
+
 
 _CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
 """Requests that change what others see, or cost as much; their rate is limited."""
@@ -77,6 +157,7 @@ _logger = bounded_logger(__name__)
 _UNKNOWN_KINDS = 100
 _UNKNOWN_WINDOW_S = 10.0
 _WALKS_RETRY_S = 1.0
+_UNEXPECTED = "unexpected error; the server's log has details"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +302,8 @@ class Session:
                 _HANDLERS[type(frame)](self, frame)
         except Exception:
             _logger.exception("unexpected error in a frame of kind %s", type(frame).__name__)
-            self._answer_internal(frame)
-
-    def _answer_internal(self, frame: Frame | UnknownFrame) -> None:
-        if isinstance(frame, Call | Assess) and frame.id not in self.connection.calls:
-            self._send(failed(frame.id, Internal("unexpected error; the server's log has details")))
+            if isinstance(frame, Call | Assess) and frame.id not in self.connection.calls:
+                self._send(failed(frame.id, Internal(_UNEXPECTED)))
 
     def _send(self, frame: Frame) -> None:
         self._transport.send_message(encode(frame))
@@ -252,7 +330,7 @@ class Session:
         """Answer a request with its error; only that of a `RoomException` is shown."""
         if not isinstance(error, RoomException):
             _logger.error("unexpected error in a request", exc_info=error)
-            error = Internal("unexpected error; the server's log has details")
+            error = Internal(_UNEXPECTED)
         self._send(failed(request_id, error))
 
     def _walk(self, request: RequestFrame, walk: Walk) -> None:

@@ -25,12 +25,12 @@ TIMEOUT_S = 30
 SUPERVISOR = """
 import asyncio, logging, os, sys
 from pathlib import Path
-from toolbus_server.process import heartbeat, workers
+from toolbus_server.process import workers
 from toolbus_server.process.serve_options import ServeOptions
 
 folder, worker, stop_margin_s = sys.argv[1:]
 logging.basicConfig(format="%(message)s")
-workers._STOP_MARGIN_S, heartbeat.SILENCE_S = float(stop_margin_s), 0.5
+workers._STOP_MARGIN_S, workers.SILENCE_S = float(stop_margin_s), 0.5
 options = ServeOptions(
     dev=False, host="127.0.0.1", port=0, keys=Path("keys.toml"), allow_query_token=False,
     drain_s=0.3, tls_cert=None, tls_key=None, trusted_origins=[], max_per_address=0,

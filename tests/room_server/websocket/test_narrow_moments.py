@@ -26,7 +26,7 @@ from toolbus_server import RoomServer, ServerSettings
 from toolbus_server.limits import Limits
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.testing import running_server
-from toolbus_server.websocket.drain import drain
+from toolbus_server.websocket.leaving import drain
 
 MANIFEST = pack_body(Toolkit("ghost", []).manifest().model_dump(mode="json"))
 

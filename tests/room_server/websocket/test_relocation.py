@@ -14,7 +14,7 @@ from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.rooms.hub import Hub
-from toolbus_server.websocket.relocation import Relocation
+from toolbus_server.websocket.leaving import Relocation
 
 
 class Session:

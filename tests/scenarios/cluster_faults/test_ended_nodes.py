@@ -16,7 +16,7 @@ from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.testing import TestServer
-from toolbus_server.websocket import drain
+from toolbus_server.websocket import leaving
 
 TIME_S = 60
 
@@ -116,7 +116,7 @@ async def test_a_call_that_arrives_during_a_drain_is_served_before_the_node_leav
         await began.wait()  # as if that came right after it
         asyncio.get_running_loop().call_soon(go.set)
 
-    monkeypatch.setattr(drain, "_until_empty_or_idle", nothing_left)
+    monkeypatch.setattr(leaving, "_until_empty_or_idle", nothing_left)
     async with asyncio.timeout(TIME_S), nodes(redis, drain_s=10.0) as (here, there):
         async with hosted(there, say), here.room("me") as me:
             await until_listed(me, "kit")

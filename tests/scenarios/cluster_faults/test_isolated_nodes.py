@@ -35,7 +35,7 @@ from toolbus_server.cluster import isolation as isolation_module
 from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.isolation import ALONE_TEXT, ISOLATED_TEXT, READY_TEXT, Isolation
 from toolbus_server.testing import TestServer
-from toolbus_server.websocket import relocation
+from toolbus_server.websocket import leaving
 
 TIME_S = 60
 QUICK = (
@@ -57,7 +57,7 @@ async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RelayedNodes]:
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.3)
     monkeypatch.setattr(isolation_module, "ISOLATED_AFTER_S", 1.0)
     monkeypatch.setattr(isolation_module, "_ROUND_S", 0.1)
-    monkeypatch.setattr(relocation, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(leaving, "_AGAIN_S", 0.2)
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
         isolations = [node_of(each).isolation for each in (nodes.here, nodes.there)]
         await until(lambda: all(each.addresses for each in isolations))

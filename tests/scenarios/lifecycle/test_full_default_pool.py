@@ -16,7 +16,7 @@ from support.clients.forged_tokens import KEY
 from support.patience import PATIENCE_S
 from support.rooms.events import until, until_hosts
 from toolbus import FileChunk, KeyRing, RoomClient, ToolContext, Toolkit, tool
-from toolbus_server.process.key_reload import KeyFiles, KeyReloader
+from toolbus_server.process.key_files import KeyFiles, KeyReloader
 from toolbus_server.testing import FaultProxy, running_server
 
 

@@ -44,7 +44,7 @@ from toolbus.wire import (
 from toolbus_server import RoomServer, ServerSettings
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
-from toolbus_server.websocket import drain as farewell
+from toolbus_server.websocket import leaving as farewell
 
 
 def settings_of(drain_s: float, **limits: int) -> ServerSettings:
