@@ -1,4 +1,4 @@
-"""Parses what a call sends: its arguments, and the caller's context.
+"""Parses what a call sends: its arguments, the caller's context, and the values of `--input`.
 
 Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. Only the top level of
 the schema is used: names and types. The host validates the values.
@@ -7,10 +7,13 @@ the schema is used: names and types. The host validates the values.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
@@ -27,6 +30,7 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
     "Parameter",
+    "json_lines",
     "needs_schema",
     "read_arguments",
     "read_caller_context",
@@ -37,12 +41,11 @@ __all__ = [
     "warn_if_readable",
 ]
 
-_INTEGER = re.compile(r"-?\d+")
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
 _MAX_PARAMETERS = 1_000
-_MAX_EXAMPLE_CHARS = 24
-_MAX_FILE_BYTES = 1024 * 1024
-"""Of a file that a flag names: what it has goes into each request, and no model reads so much."""
+"""Their types are read, which takes time; a schema of others may have any number."""
+_MAX_BYTES = 1024 * 1024
+"""Of a file that a flag names, and of a line of `--input`: each is in memory, and sent whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +97,17 @@ class Parameter:
         """Return an example as it is typed: from the schema if possible, else a generic one."""
         for value in self.examples:
             text = json.dumps(value)
-            if len(text) <= _MAX_EXAMPLE_CHARS and _is_number_of(kind, text):
-                return text
-        of_strings = _ARRAY_OF_STRINGS.match(self.type_text)
-        return shlex.quote('["a", "b"]' if of_strings else _WRITTEN[kind][1])
+            if len(text) <= 24 and kind in {"integer", "number"}:
+                with suppress(ValueError):
+                    _READERS[kind](text)
+                    return text
+        if _ARRAY_OF_STRINGS.match(self.type_text):
+            return shlex.quote('["a", "b"]')
+        return shlex.quote(_WRITTEN[kind][1])
 
 
 def _read_integer(text: str) -> int:
-    if _INTEGER.fullmatch(text) is None:
+    if re.fullmatch(r"-?\d+", text) is None:
         raise ValueError("not an integer")
     return int(text)
 
@@ -145,14 +151,6 @@ _WRITTEN = MappingProxyType(
 )
 
 
-def _is_number_of(kind: str, text: str) -> bool:
-    """Whether the text is a number of this kind."""
-    try:
-        return kind in {"integer", "number"} and _READERS[kind](text) is not None
-    except ValueError:
-        return False
-
-
 def read_json(text: str) -> Any:
     """Parse strict JSON, without NaN and Infinity. Raises ValueError or RecursionError."""
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
@@ -180,12 +178,14 @@ def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
         return {}
     reader = SchemaReader(schema)
     return {
-        name: _parameter(name, field if isinstance(field, dict) else {}, reader)
+        name: _parameter(name, field, reader)
         for name, field in islice(properties.items(), _MAX_PARAMETERS)
     }
 
 
-def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Parameter:
+def _parameter(name: str, schema: Any, reader: SchemaReader) -> Parameter:
+    if not isinstance(schema, dict):
+        schema = {}
     bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
     values = [*(values_of(schema) or [])[:1], *bounds]
     examples = tuple(value for value in values if type(value) in {int, float})
@@ -213,7 +213,9 @@ def _split(argument: str) -> tuple[str, str, str]:
         raise UsageError(
             f"{argument[:64]!r} is not an argument: write name=value, name:=JSON or one JSON object"
         )
-    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
+    if name.endswith(":"):
+        return name[:-1], ":=", value
+    return name, "=", value
 
 
 def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -227,7 +229,11 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
         UsageError: An argument cannot be parsed; the message names it.
     """
     if len(typed) == 1 and _is_object(typed[0]):
-        return _read_object_argument(typed[0])
+        try:
+            value: dict[str, Any] = read_json(typed[0])
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the arguments are not a JSON object: {error}") from error
+        return value
     if any(_is_object(argument) for argument in typed):
         raise UsageError("a JSON object cannot be combined with other arguments")
     arguments: dict[str, Any] = {}
@@ -235,38 +241,20 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
         name, sign, text = _split(argument)
         if name in arguments:
             raise UsageError(f"{cut(name)} is given twice")
-        arguments[name] = (
-            _read_json_argument(name, text)
-            if sign == ":="
-            else _read_text_argument(name, text, parameters)
-        )
+        if sign == ":=":
+            try:
+                arguments[name] = read_json(text)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
+        elif name in parameters:
+            try:
+                arguments[name] = parameters[name].read(text)
+            except (ValueError, RecursionError) as error:
+                advice = f"{cut(name)}:=JSON sends a JSON value unchanged"
+                raise UsageError(f"{error}; {advice}") from error
+        else:
+            arguments[name] = _read_any_text(text)
     return arguments
-
-
-def _read_text_argument(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any:
-    parameter = parameters.get(name)
-    if parameter is None:
-        return _read_any_text(text)
-    try:
-        return parameter.read(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{error}; {cut(name)}:=JSON sends a JSON value unchanged") from error
-
-
-def _read_json_argument(name: str, text: str) -> Any:
-    try:
-        return read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
-
-
-def _read_object_argument(text: str) -> dict[str, Any]:
-    try:
-        value = read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the arguments are not a JSON object: {error}") from error
-    assert isinstance(value, dict)
-    return value
 
 
 def read_caller_context(typed: str) -> dict[str, Any]:
@@ -298,12 +286,12 @@ def read_file(flag: str, name: str) -> str:
     label = one_line(name, SHOWN_CHARS)
     try:
         with open(name, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{flag}: cannot read {label}: {reason}") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(f"{flag}: {label} is larger than {_MAX_FILE_BYTES:,} bytes")
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{flag}: {label} is larger than {_MAX_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -315,3 +303,73 @@ def warn_if_readable(flag: str, path: Path) -> None:
     if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         text = f"{flag}: other users can read {path}: chmod 600 {shlex.quote(str(path))}"
         typer.echo(text, err=True)
+
+
+# Values for `toolbus call --input`: one JSON value per line of a file or of stdin. Lines are read
+# on demand, so an endless input works too.
+
+
+class NotJson(UsageError):
+    """A line of the input is not JSON."""
+
+    next_step = (
+        'write each line as JSON, a text in quotes: "to be"; the tool may have started: check its '
+        "effects before you retry"
+    )
+
+
+def json_lines(path: Path) -> Iterator[Any]:
+    """Open a file and return an iterator over the values of its lines, without empty lines.
+
+    Args:
+        path: The file; `-` is stdin.
+
+    Raises:
+        UsageError: The file cannot be opened. The iterator raises it, with `executed` "maybe", for
+            a line that is not JSON, with its number, and for a line of more than 1 MiB.
+    """
+    if path == Path("-"):
+        return _values(sys.stdin.fileno(), "stdin")
+    try:
+        return _values_of_file(os.open(path, os.O_RDONLY), str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _values_of_file(file: int, name: str) -> Iterator[Any]:
+    try:
+        yield from _values(file, name)
+    finally:
+        os.close(file)
+
+
+def _values(file: int, name: str) -> Iterator[Any]:
+    for number, line in enumerate(_lines(file, name), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield read_json(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise NotJson(
+                f"line {number} of {name} is not JSON: {error}", executed="maybe"
+            ) from error
+
+
+def _lines(file: int, name: str) -> Iterator[bytes]:
+    """Return each line as soon as it is complete; the buffer of `sys.stdin` would delay it."""
+    rest = b""
+    try:
+        while block := os.read(file, 65_536):
+            *lines, rest = (rest + block).split(b"\n")
+            yield from lines
+            if len(rest) > _MAX_BYTES:
+                raise _unreadable(f"a line of {name} is longer than {_MAX_BYTES} bytes")
+    except OSError as error:
+        raise _unreadable(f"cannot read {name}: {error.strerror}") from error
+    if rest:
+        yield rest
+
+
+def _unreadable(message: str) -> UsageError:
+    # The iterator starts when the tool asks for the first value, so the tool may have run.
+    return UsageError(message, executed="maybe")

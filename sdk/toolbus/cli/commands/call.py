@@ -22,6 +22,7 @@ from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, FileChunk, one_c
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import (
     Parameter,
+    json_lines,
     needs_schema,
     read_arguments,
     read_caller_context,
@@ -29,7 +30,6 @@ from toolbus.cli.arguments import (
 )
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
-from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import (
     StreamOutput,
     ValueOutput,

@@ -15,8 +15,8 @@ from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
 from toolbus import JsonChunk, ToolFailed
 from toolbus.chunks.chunk_types import Chunk
+from toolbus.cli.arguments import json_lines
 from toolbus.cli.commands.tools import _properties
-from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import StreamOutput, ValueOutput
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.wire import ToolManifest
