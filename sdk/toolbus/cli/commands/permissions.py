@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,14 +16,15 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
+from toolbus.auth.participant_names import full_name, is_alias
 from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.columns import show_columns
 from toolbus.cli.commands.calls import read_since
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
-from toolbus.cli.permission_trials import Tally, TriedCall, named, tally
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.errors import RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.permissions import Permissions
@@ -30,13 +32,17 @@ from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
 from toolbus.permissions.rule_file import RuleFileError, rule_file_schema
 from toolbus.permissions.tool_inquiry import judge
 from toolbus.records.call_record import CallFilter, CallRecord
+from toolbus.records.recording import whole_arguments
 from toolbus.records.sqlite_file import read_calls
-from toolbus.tools.tool_run import LOCAL
+from toolbus.tools.tool_run import LOCAL, Participant
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["permissions"]
 
 _MAX_RECORDS = 100_000
+"""All are in memory while they are judged."""
+_MAX_ASKED = 1_000
+"""Different inputs; each may take its host seconds."""
 _COLUMNS = ("calls", "tool", "behavior", "decided by")
 
 permissions: typer.Typer = typer.Typer(
@@ -140,7 +146,7 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
     decision is made from flags alone.
     """
     rules = _read(file)
-    trial = _Trial(rules, read_only, approval, None if matches is None else tuple(matches), policy)
+    trial = _Trial(rules, read_only, approval, matches, policy)
     is_asked = any((options.url, options.room, options.token, options.context))
     if is_asked and (read_only or approval or matches is not None):
         text = "--read-only, --approval and --matches are for decisions without a room"
@@ -150,7 +156,7 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
             raise UsageError("with --records the calls say who called what with which arguments")
         chosen = _recorded(records, tool, since)
         if is_asked:
-            found = in_room(options, lambda room: trial.in_room(room).tally(chosen))
+            found = in_room(options, lambda room: replace(trial, room=room).tally(chosen))
         else:
             found = asyncio.run(trial.tally(chosen))
         _show_tally(found, len(chosen), options, is_asked=is_asked)
@@ -164,7 +170,7 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
     typed = _Typed(tool, tuple(arguments or ()), participant, on_behalf_of)
     if is_asked:
         decision, assessment = in_room(
-            options, lambda room: trial.in_room(room).decide_there(typed)
+            options, lambda room: replace(trial, room=room).decide_there(typed)
         )
     else:
         decision, assessment = trial.decide_here(typed, options.name)
@@ -204,25 +210,47 @@ class _Trial:
     permissions: Permissions
     read_only: bool
     approval: bool
-    matches: tuple[str, ...] | None
+    matches: list[str] | None
     at_host: bool
     room: CommandRoom | None = None
 
-    def in_room(self, room: CommandRoom) -> _Trial:
-        return replace(self, room=room)
-
-    async def tally(self, records: list[CallRecord]) -> Tally:
-        return await tally(records, self._judge, at_host=self.at_host)
+    async def tally(self, records: Iterable[CallRecord]) -> _Tally:
+        """Judge recorded calls that were let through, or that a person or permissions refused."""
+        found = _Tally()
+        known: dict[tuple[str | None, ...], PermissionDecision | str] = {}
+        for record in records:
+            if not _came_to_permission(record):
+                found.apart["they were refused for another reason"] += 1
+                continue
+            arguments = whole_arguments(record.arguments)
+            if arguments is None:
+                state = "cut" if record.arguments else "not kept"
+                found.apart[f"their arguments were {state}"] += 1
+                continue
+            people = (record.caller, record.issuer, record.principal, record.principal_issuer)
+            key = (record.tool, record.owner, record.arguments, *people)
+            if key not in known and len(known) >= _MAX_ASKED:
+                found.apart[f"beyond the first {_MAX_ASKED:,} different inputs"] += 1
+                continue
+            if key not in known:
+                call = _recorded_call(record, arguments, at_host=self.at_host)
+                known[key] = await self._judge(call)
+            decision = known[key]
+            if isinstance(decision, str):
+                found.apart[decision] += 1
+            else:
+                found.decided[record.tool, decision.behavior, decision.by] += 1
+        return found
 
     def decide_here(self, typed: _Typed, name: str | None) -> tuple[PermissionDecision, Assessment]:
         """Decide from flags; the schema of the tool is not known."""
-        caller = LOCAL if name is None else named(name)
-        call = TriedCall.of(
+        caller = _optional(name, LOCAL) or LOCAL
+        call = _TriedCall.of(
             typed.tool,
             read_arguments(typed.arguments, {}),
-            owner=None if typed.participant is None else named(typed.participant, caller),
+            owner=_optional(typed.participant, caller),
             caller=caller,
-            principal=None if typed.on_behalf_of is None else named(typed.on_behalf_of, caller),
+            principal=_optional(typed.on_behalf_of, caller),
             at_host=self.at_host,
         )
         assessment = self._flags()
@@ -234,28 +262,31 @@ class _Trial:
         toolkit, _, name = typed.tool.partition(".")
         proxy = await self.room.toolkit(toolkit, typed.participant)
         me, info = self.room.me, proxy.info
-        principal = None if typed.on_behalf_of is None else named(typed.on_behalf_of, me)
         arguments = read_arguments(typed.arguments, read_parameters(proxy.tool(name).input_schema))
         owner = replace(me, name=info.owner, issuer=info.issuer, alias=info.alias)
-        call = TriedCall.of(
+        call = _TriedCall.of(
             typed.tool,
             arguments,
             owner=owner,
             caller=me,
-            principal=principal,
+            principal=_optional(typed.on_behalf_of, me),
             at_host=self.at_host,
         )
         return await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
 
-    async def _judge(self, call: TriedCall) -> PermissionDecision:
+    async def _judge(self, call: _TriedCall) -> PermissionDecision | str:
+        """Decide about a recorded call; return why its tool cannot be asked."""
         if self.room is None:
             return self.permissions.decide(call, self._flags())
-        # Asked as oneself: whom a recorded call was made for may have left the room.
-        decision, _ = await self._asked(call, call.owner)
+        try:
+            # Asked as oneself: whom a recorded call was made for may have left the room.
+            decision, _ = await self._asked(call, call.owner)
+        except RoomException as error:
+            return f"their tools could not be asked ({error.code})"
         return decision
 
     async def _asked(
-        self, call: TriedCall, participant: str | None, **options: Any
+        self, call: _TriedCall, participant: str | None, **options: Any
     ) -> tuple[PermissionDecision, Assessment]:
         assert self.room is not None
         ask = partial(
@@ -274,7 +305,126 @@ class _Trial:
         )
         if self.matches is None:
             return assessment
-        return replace(assessment, matches=self.matches, source="tool")
+        return replace(assessment, matches=tuple(self.matches), source="tool")
+
+
+# Calls that nobody makes: typed ones, and recorded ones
+
+
+@dataclass(frozen=True, slots=True)
+class _TriedTool:
+    name: str
+    owner: str = ""
+    issuer: str = ""
+    alias: str = ""
+
+    @property
+    def own_name(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class _TriedContext:
+    caller: Participant
+    on_behalf_of: Participant | None
+    is_hosted: bool
+    forwarded_for: Sequence[Participant] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _TriedCall:
+    """A call that is judged and not made."""
+
+    tool: _TriedTool
+    arguments: Mapping[str, Any]
+    context: _TriedContext
+
+    @classmethod
+    def of(
+        cls,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: Participant | None = None,
+        caller: Participant = LOCAL,
+        principal: Participant | None = None,
+        at_host: bool = False,
+    ) -> _TriedCall:
+        """Make one as the caller judges it, or the host, to which its tools are its own."""
+        by = (owner.name, owner.issuer, owner.alias) if owner and not at_host else ()
+        return cls(_TriedTool(tool, *by), arguments, _TriedContext(caller, principal, at_host))
+
+    @property
+    def owner(self) -> str | None:
+        """The owner of the toolkit as requests name it; None for one of this process."""
+        return full_name(self.tool.owner, self.tool.alias) or None
+
+
+def _named(text: str, sender: Participant = LOCAL, issuer: str = "") -> Participant:
+    """Return a participant by its name or `alias/name`, as a sender writes it."""
+    alias, slash, name = text.partition("/")
+    if not slash or not is_alias(alias):
+        alias = sender.alias
+        name = text
+    if not issuer and sender.alias == alias:
+        issuer = sender.issuer
+    # One that is not known here. What matters is only whether two are the same.
+    issuer = issuer or alias or "of-names-without-alias"
+    return Participant("", name, issuer=issuer, alias=alias)
+
+
+def _optional(text: str | None, sender: Participant, issuer: str = "") -> Participant | None:
+    return _named(text, sender, issuer) if text else None
+
+
+def _recorded_call(
+    record: CallRecord, arguments: Mapping[str, Any], *, at_host: bool
+) -> _TriedCall:
+    caller = _optional(record.caller, LOCAL, record.issuer) or LOCAL
+    return _TriedCall.of(
+        record.tool,
+        arguments,
+        owner=_optional(record.owner, caller),
+        caller=caller,
+        principal=_optional(record.principal, caller, record.principal_issuer),
+        at_host=at_host,
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How recorded calls would have been decided."""
+
+    decided: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Calls by tool, behavior, and what decided."""
+    apart: Counter[str] = field(default_factory=Counter)
+    """Calls that were not judged, by the reason."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for `--json`."""
+        keys = ("tool", "behavior", "by")
+        decided = [
+            {**dict(zip(keys, row, strict=True)), "calls": calls} for row, calls in self.rows()
+        ]
+        return {"decided": decided, "not_judged": dict(self.apart)}
+
+    def rows(self) -> list[tuple[tuple[str, str, str], int]]:
+        """Return what was decided, the most frequent first."""
+        return sorted(self.decided.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _came_to_permission(record: CallRecord) -> bool:
+    by = record.decided_by.removeprefix("policy: ")  # of the host
+    is_by_permission = by.startswith(("rule ", "mode ")) or by in (
+        "person",
+        "tool",
+        "policy",
+        "approval",
+    )
+    return record.decision == "allowed" or is_by_permission
+
+
+# Showing
 
 
 def _show_decision(
@@ -302,7 +452,7 @@ def _show_decision(
     _say_how(is_asked=is_asked)
 
 
-def _show_tally(found: Tally, calls: int, options: RoomOptions, *, is_asked: bool) -> None:
+def _show_tally(found: _Tally, calls: int, options: RoomOptions, *, is_asked: bool) -> None:
     if options.as_json:
         typer.echo(json_text({**found.facts(), "asked": is_asked}))
     else:
