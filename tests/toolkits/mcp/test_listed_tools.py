@@ -16,8 +16,8 @@ from support.rooms.events import until_hosts
 from toolbus import Omission, ToolContext
 from toolbus_server.testing import running_server
 from toolbus_toolkits.mcp import McpHub, McpServer, McpToolkit, ServerAccess
-from toolbus_toolkits.mcp.listed_tools import tools_of
 from toolbus_toolkits.mcp.names import tool_name
+from toolbus_toolkits.mcp.tools import tools_of
 from toolbus_toolkits.network import AddressPolicy
 
 LOOPBACK = ServerAccess(AddressPolicy(("127.0.0.1",), allow_private=True))

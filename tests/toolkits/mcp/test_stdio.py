@@ -15,7 +15,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 
 from toolbus_toolkits.launcher import Program, RunningProgram, launch
-from toolbus_toolkits.mcp.failures import RequestFailed
+from toolbus_toolkits.mcp.messages import RequestFailed
 from toolbus_toolkits.mcp.stdio import Streams, stdio_streams
 
 TIME_S = 60

@@ -23,9 +23,8 @@ except ImportError as error:  # the extra is not installed
 from toolbus.settings import expanded
 from toolbus_toolkits.credentials import CredentialStore
 from toolbus_toolkits.credentials.references import CredentialResolver
-from toolbus_toolkits.mcp.builder import McpBuilder
 from toolbus_toolkits.mcp.config import ServerEntry
-from toolbus_toolkits.mcp.hub import McpHub
+from toolbus_toolkits.mcp.hub import McpBuilder, McpHub
 from toolbus_toolkits.mcp.hub_tools import McpToolkit
 from toolbus_toolkits.mcp.server import McpServer
 from toolbus_toolkits.mcp.transports import ServerAccess

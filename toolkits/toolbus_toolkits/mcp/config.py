@@ -36,6 +36,7 @@ from toolbus_toolkits.mcp.variables import FileContext, filled_in
 __all__ = [
     "HOME_FILE",
     "MAX_FILE_BYTES",
+    "MAX_REASON_CHARS",
     "MAX_SERVERS",
     "FileContext",
     "ServerEntry",
@@ -51,7 +52,8 @@ HOME_FILE = "mcp.json"
 """The file of `TOOLBUS_HOME` that bundles add their servers to."""
 MAX_FILE_BYTES = 1024 * 1024
 MAX_SERVERS = 256
-_MAX_REASON_CHARS = 1_000
+MAX_REASON_CHARS = 1_000
+"""Why a server is not used: what its file or a room said, as `mcp.list` shows it to all callers."""
 
 _PLACES: tuple[tuple[str, ...], ...] = (
     ("mcpServers",),
@@ -195,7 +197,7 @@ def read_servers(data: object, source: str, context: FileContext = _NO_FILE) -> 
         entries = _entries_of(data)
         rules = _FileRules(data)
     except ValueError as error:
-        raise ValueError(f"{source}: {one_line(str(error), _MAX_REASON_CHARS)}") from None
+        raise ValueError(f"{source}: {one_line(str(error), MAX_REASON_CHARS)}") from None
     if len(entries) > MAX_SERVERS:
         raise ValueError(f"{source}: has {len(entries)} servers, and may have {MAX_SERVERS}")
     servers: dict[str, ServerEntry] = {}
@@ -211,7 +213,7 @@ def read_servers(data: object, source: str, context: FileContext = _NO_FILE) -> 
             if name in taken:
                 raise ValueError(f"{key!r} would have the name of another entry")
         except ValueError as error:
-            reason = one_line(_words_of(error), _MAX_REASON_CHARS)
+            reason = one_line(_words_of(error), MAX_REASON_CHARS)
             skipped.append(SkippedEntry(name, reason, source, _audience_of(entries[key])))
         else:
             denied = entry.disabled_tools.union(rules.denied_tools(key))
@@ -225,9 +227,7 @@ def read_servers(data: object, source: str, context: FileContext = _NO_FILE) -> 
 def entries_path(data: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the keys that lead to the entries of a file; None if the file is the entries alone."""
     for path in _PLACES:
-        found: object = data
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
+        found = _at(data, *path)
         if path == ("mcp",) and not (
             # Gemini's `mcp` holds rules, and beside other entries it may be the name of a server.
             isinstance(found, Mapping)
@@ -357,31 +357,36 @@ def _entries_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a file by their names, and of Claude Code those of this folder too."""
     path = entries_path(data)
     own = _project_of(data).get("mcpServers")
-    found: Any = data
-    if path is not None:
-        for key in path:
-            found = found[key]
-    elif isinstance(data.get("projects"), Mapping):
+    found = _at(data, *(path or ()))
+    if path is None and isinstance(data.get("projects"), Mapping):
         found = {}
-    elif not all(isinstance(entry, Mapping) for entry in data.values()) and not any(
-        _is_entry(entry) for entry in data.values()
+    elif (
+        path is None
+        and not all(isinstance(entry, Mapping) for entry in data.values())
+        and not any(_is_entry(entry) for entry in data.values())
     ):
         found = None
     if isinstance(found, list):
-        found = {_name_in_list(entry): entry for entry in found}
+        found = {_name_in(entry): entry for entry in found}
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise ValueError('must be an object with "mcpServers"')
     return {**found, **(own if isinstance(own, Mapping) else {})}
 
 
+def _at(data: object, *keys: str) -> Any:
+    """Return what stands below some keys, each in the object of the one before; else None."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
 def _project_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what Claude Code's file says of the current folder."""
-    projects = data.get("projects")
-    found = projects.get(str(Path.cwd())) if isinstance(projects, Mapping) else None
+    found = _at(data, "projects", str(Path.cwd()))
     return found if isinstance(found, Mapping) else {}
 
 
-def _name_in_list(entry: object) -> str:
+def _name_in(entry: object) -> str:
     if isinstance(entry, Mapping):
         for key in ("name", "key", "id"):
             if isinstance(entry.get(key), str) and entry[key]:
@@ -398,8 +403,7 @@ def _is_entry(value: object) -> bool:
 
 def _defaults_of_inputs(data: object) -> dict[str, str]:
     """Return the defaults of what VS Code asks its user for."""
-    for place in (data, data.get("mcp") if isinstance(data, Mapping) else None):
-        inputs = place.get("inputs") if isinstance(place, Mapping) else None
+    for inputs in (_at(data, "inputs"), _at(data, "mcp", "inputs")):
         if isinstance(inputs, list):
             return {
                 str(item.get("id")): str(item["default"])

@@ -29,21 +29,20 @@ from toolbus.concurrency.tasks import is_cancelled
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
-from toolbus_toolkits.mcp.events import first_of
-from toolbus_toolkits.mcp.exchange import exchange
-from toolbus_toolkits.mcp.failures import (
+from toolbus_toolkits.mcp.exchange import MAX_TOOLS, TOO_MANY, SeenTools, ToolLists, exchange
+from toolbus_toolkits.mcp.http_transports import without_query
+from toolbus_toolkits.mcp.log_budget import LogBudget
+from toolbus_toolkits.mcp.messages import (
     CURRENT_CALL,
+    MAX_WORDS,
     RequestFailed,
     SentRequests,
     ServerError,
 )
-from toolbus_toolkits.mcp.http_transports import without_query
-from toolbus_toolkits.mcp.log_budget import LogBudget
-from toolbus_toolkits.mcp.tool_lists import MAX_TOOLS, TOO_MANY, SeenTools, ToolLists
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 from toolbus_toolkits.network import host_text
 
-__all__ = ["ConnectionState", "ServerConnection"]
+__all__ = ["ConnectionState", "ServerConnection", "first_of"]
 
 _Mode: TypeAlias = Literal["auto", "legacy"]
 """Whether the SDK probes for newer versions first, or begins with `initialize`."""
@@ -65,7 +64,6 @@ _CHECK_S = 2.0
 _SESSION_CODES = frozenset({-32_600, -32_000, -32_001})
 """With these some servers say that they do not know a session, in an answer of status 200. They
 say other things with them too, so that they are a reason to look, and none to begin again."""
-_MAX_WORDS = 1_000
 
 _logger = bounded_logger(__name__)
 
@@ -371,7 +369,7 @@ class ServerConnection:
     ) -> types.ElicitResult:
         """Decline a question of the server to its user: this host asks no user."""
         text = "MCP server %s asked its user; declined, as this host asks no user: %s"
-        question = self.redact(params.message)[:500]
+        question = self.redact(params.message)[:MAX_WORDS]
         self._questions.log(_logger.warning, text, self.name, question)
         return types.ElicitResult(action="decline")
 
@@ -513,7 +511,7 @@ class ServerConnection:
                 text = text.replace(address, host)
             text = text.partition("\n")[0]
             text = text if host in text else f"{host}: {text}"
-        return one_line(self._access.redact(text), 1_000)
+        return one_line(self._access.redact(text), MAX_WORDS)
 
 
 def _first_of_group(error: BaseException) -> BaseException:
@@ -554,3 +552,13 @@ def _failure_of(error: MCPError, requests: SentRequests) -> RequestFailed:
         return RequestFailed("the connection has ended", "lost" if requests.count else "not_sent")
     words = f"the server asked for what it cannot have here: {error.message}"
     return RequestFailed(words, "unreadable")
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

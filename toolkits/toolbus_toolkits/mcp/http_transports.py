@@ -30,8 +30,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolbus import ToolFailed
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.mcp.failures import NEGOTIATION, FailureKind, RequestFailed
-from toolbus_toolkits.mcp.messages import MAX_MESSAGE_BYTES, LoopShare, read_messages
+from toolbus_toolkits.mcp.messages import (
+    MAX_MESSAGE_BYTES,
+    MAX_RAW_WORDS,
+    NEGOTIATION,
+    FailureKind,
+    LoopShare,
+    RequestFailed,
+    read_messages,
+)
 from toolbus_toolkits.mcp.stdio import Streams
 from toolbus_toolkits.network import NOT_SENT, SECRET_QUERY, failure_reason, read_body
 from toolbus_toolkits.network.redirects import retry_after_s
@@ -42,8 +49,6 @@ EVENTS = "text/event-stream"
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_TIME_S = 2.0
 """How long the words of an error are read: the status alone ends its request."""
-_MAX_WORDS = 2_000
-"""Of a server, before credentials are taken out and they are cut further."""
 _WORD_KEYS = ("error_description", "message", "detail", "error", "title", "reason")
 """Where the JSON of an error has its words: OAuth, problem details, frameworks."""
 _FREE_STREAMS = 3
@@ -328,7 +333,7 @@ def _words(body: bytes) -> str:
         if isinstance(found, dict):
             named = [found[key] for key in _WORD_KEYS if isinstance(found.get(key), str)]
             text = named[0] if named else text
-    return one_line(text, _MAX_WORDS)
+    return one_line(text, MAX_RAW_WORDS)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Many MCP servers in one process: each connected on its own, each a toolkit of its own in a room.
 
 A server that is dead, slow or refused changes nothing for the others. The names of toolkits and
-tools depend on the configuration alone.
+tools depend on the configuration alone. `McpBuilder` makes the toolkit of one of them for a turn.
 """
 
 from __future__ import annotations
@@ -11,24 +11,37 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from toolbus import AlreadyExists, RoomClient, RoomException, Toolkit
+from pydantic import Field, model_validator
+
+from toolbus import (
+    AlreadyExists,
+    Room,
+    RoomClient,
+    RoomException,
+    Toolkit,
+    ToolkitBuilder,
+    ToolkitConfig,
+    Unavailable,
+)
 from toolbus.bounded_logging import bounded_logger
 from toolbus.settings import expanded, home_of, user_folder
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.mcp.config import (
+    MAX_REASON_CHARS,
     ServerEntry,
     ServersFile,
     SkippedEntry,
     read_file,
     usual_files,
 )
-from toolbus_toolkits.mcp.events import first_of
+from toolbus_toolkits.mcp.connection import first_of
 from toolbus_toolkits.mcp.server import McpServer
+from toolbus_toolkits.mcp.tools import McpTool
 from toolbus_toolkits.mcp.transports import ServerAccess
 
-__all__ = ["McpHub"]
+__all__ = ["McpBuilder", "McpHub", "McpRequest"]
 
 _logger = bounded_logger(__name__)
 
@@ -245,7 +258,10 @@ class McpHub:
         public = None if shared_with is None else False
         try:
             async with AsyncExitStack() as stack:
-                while await self._changes(server):
+                while True:
+                    await first_of(server.changed, self._stopping)
+                    if self._stopping.is_set():
+                        return
                     server.changed.clear()
                     toolkit = server.toolkit()
                     try:
@@ -265,16 +281,11 @@ class McpHub:
             server.hosted.clear()
 
     def _refuse(self, server: McpServer, error: Exception) -> None:
-        self.refused[server.name] = one_line(str(error), 1_000)
+        self.refused[server.name] = one_line(str(error), MAX_REASON_CHARS)
         text = "it is not hosted"
         if server.hosted.is_set():
             text = "its new definition is refused, the old one stays"
         _logger.error("MCP server %s: %s: %s", server.name, text, error)
-
-    async def _changes(self, server: McpServer) -> bool:
-        """Wait for a new definition; False when the hub stops instead."""
-        await first_of(server.changed, self._stopping)
-        return not self._stopping.is_set()
 
 
 def _read_usable(paths: Iterable[Path]) -> list[ServersFile]:
@@ -291,3 +302,88 @@ def _read_usable(paths: Iterable[Path]) -> list[ServersFile]:
     for reason in refused:
         _logger.warning("a file of MCP servers is not used: %s", reason)
     return read
+
+
+class McpRequest(ToolkitConfig):
+    """Tools of one MCP server: a configured `server`, or an allowed `url`.
+
+    It never holds a command: that would be code of a stranger that runs here.
+    """
+
+    server: str | None = Field(None, max_length=64, description="The name of a configured server.")
+    url: str | None = Field(None, max_length=2048, description="An address that is allowed here.")
+
+    @model_validator(mode="after")
+    def _names_one(self) -> McpRequest:
+        if (self.server is None) == (self.url is None):
+            raise ValueError("must have either server or url")
+        return self
+
+
+class McpBuilder(ToolkitBuilder[McpRequest]):
+    """Builds the toolkit of an MCP server for a turn: `Turn(builders=[McpBuilder(hub)])`.
+
+    Args:
+        hub: The configured servers, which are open while turns are made.
+        allow_urls: Addresses that a request may name, in full.
+        access: For those addresses.
+        name: The builder's name.
+    """
+
+    def __init__(
+        self,
+        hub: McpHub,
+        *,
+        allow_urls: Iterable[str] = (),
+        access: ServerAccess | None = None,
+        name: str = "mcp",
+    ) -> None:
+        super().__init__(name, McpRequest, description="The tools of an MCP server.")
+        self._hub = hub
+        self._urls = frozenset(allow_urls)
+        self._access = access
+
+    async def make(self, room: Room, model: Any, config: McpRequest) -> Toolkit:
+        """Return the toolkit of the requested server."""
+        if config.server is not None:
+            server = self._hub.server(config.server)
+            if server is None or server.entry.shared_with is not None:
+                # A server for some participants is in the room for those; a turn may be another's.
+                raise self.refusal("/server", "there is no such MCP server for requests")
+            if not server.has_toolkit:
+                await server.tried()  # it may just be connecting
+            if not server.has_toolkit:
+                raise self.refusal("/server", f"it is not connected: {server.reason}")
+            return server.toolkit()
+        if config.url not in self._urls:
+            raise self.refusal("/url", "this address is not on the list of the operator")
+        server = McpServer(f"{self.name}-url", url=config.url, access=self._access)
+        try:
+            async with server:
+                toolkit = server.toolkit()
+        except Unavailable as error:
+            raise self.refusal("/url", error.message) from None
+        opener = _Opener(server)
+        for tool in toolkit.tools:
+            assert isinstance(tool, McpTool)
+            tool.opener = opener
+        return toolkit
+
+
+class _Opener:
+    """Connects a server for the first tool that starts, and disconnects it after the last one."""
+
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+        self._users = 0
+
+    async def acquire(self) -> None:
+        self._users += 1
+        if self._users == 1:
+            await self._server.start()
+            await self._server.tried()
+
+    async def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            await self._server.stop()

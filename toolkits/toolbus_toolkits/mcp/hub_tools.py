@@ -43,7 +43,8 @@ from toolbus_toolkits.mcp.server import McpServer
 __all__ = ["McpToolkit"]
 
 _NAME = "mcp"
-_MAX_SUMMARY_CHARS = 300
+_SUMMARY = 300
+"""Characters of a description: a list has up to a thousand of them for each server."""
 _MISSING = ("left_out", "left_out_count", "unchecked", "unchecked_count")
 """Annotations of a toolkit that say what of its server is not there."""
 _CALL_SCHEMA: Mapping[str, Any] = {
@@ -419,7 +420,10 @@ def _description(
         "state": server.state,
         "reason": server.reason if server.state != "connected" else refused or "",
         "tools": [
-            {"name": f"{server.name}.{tool.name}", "description": _first_line(tool.description)}
+            {
+                "name": f"{server.name}.{tool.name}",
+                "description": one_line(tool.description.strip().partition("\n")[0], _SUMMARY),
+            }
             for tool in tools
         ],
         "left_out": [],
@@ -430,7 +434,3 @@ def _description(
 
 def _skipped(entries: Iterable[SkippedEntry]) -> list[dict[str, Any]]:
     return [{"name": entry.name, "reason": entry.reason} for entry in entries]
-
-
-def _first_line(text: str) -> str:
-    return one_line(text.strip().partition("\n")[0], _MAX_SUMMARY_CHARS)

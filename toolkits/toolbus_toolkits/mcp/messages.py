@@ -1,5 +1,9 @@
 """The messages in a text of a server: a line, the body of a response, or an event.
 
+A request without an answer fails by where the failure was made. `ServerError` holds what a server
+sent, whatever its code and text say: it is the server's answer. `RequestFailed` is made on this
+side, by what the transport saw. The MCP SDK has one class for both.
+
 A text is bounded in values before it is read, because each takes many times its bytes in memory. It
 is read leniently where its meaning is clear; what cannot be read names the request that it answers,
 so that nobody waits for an answer that has come.
@@ -12,7 +16,9 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
 from pydantic import ValidationError
@@ -20,12 +26,100 @@ from pydantic import ValidationError
 from toolbus.chunks.carried_values import repaired
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import has_more_values
-from toolbus_toolkits.mcp.failures import RequestFailed
 
-__all__ = ["MAX_MESSAGE_BYTES", "LoopShare", "Received", "read_messages"]
+__all__ = [
+    "CURRENT_CALL",
+    "MAX_MESSAGE_BYTES",
+    "MAX_RAW_WORDS",
+    "MAX_WORDS",
+    "NEGOTIATION",
+    "FailureKind",
+    "LoopShare",
+    "Received",
+    "RequestFailed",
+    "SentRequests",
+    "ServerError",
+    "read_messages",
+]
+
+FailureKind: TypeAlias = Literal[
+    "not_sent", "no_session", "status", "lost", "unreadable", "timeout"
+]
+"""What was seen of a request without an answer.
+
+`not_sent`: the server did not get it. `no_session`: it has status 404 and a session's id, which in
+MCP says that the server does not know the session. `status`: another status of HTTP. `lost`: no
+answer will come. `unreadable`: the answer is no message. `timeout`: none came in time.
+"""
+
+
+NEGOTIATION = frozenset({"server/discover", "initialize"})
+"""The SDK finds a common version by the codes of the errors to these, and nothing runs by them."""
+
+
+class ServerError(Exception):
+    """The error that a server sent as its answer to a request."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class RequestFailed(Exception):
+    """A request that has no answer.
+
+    Args:
+        words: Why; they may hold text of the server.
+        kind: What was seen of it.
+        request_id: Which request it is; None if that is not known, or is clear.
+        status: The status of HTTP.
+        retry_after_s: How long the server asks to wait.
+    """
+
+    def __init__(
+        self,
+        words: str,
+        kind: FailureKind,
+        *,
+        request_id: types.RequestId | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.words = words
+        self.kind = kind
+        self.request_id = request_id
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return self.words
+
+    @property
+    def has_not_run(self) -> bool:
+        """Whether the server has certainly done nothing for it."""
+        return self.kind in ("not_sent", "no_session")
+
+
+@dataclass(slots=True)
+class SentRequests:
+    """How many requests were given to the transport for one call."""
+
+    count: int = 0
+
+
+CURRENT_CALL: ContextVar[SentRequests | None] = ContextVar("CURRENT_CALL", default=None)
+"""The call that a request belongs to: the SDK sends within the task of its caller."""
+
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The longest text of a server."""
+MAX_WORDS = 1_000
+"""How much a server says in an error or a record of the log, which all callers may cause."""
+MAX_RAW_WORDS = 4_000
+"""Before credentials are taken out and it is cut further, so that no part of one is left."""
 _MAX_VALUES = 200_000
 """They take 0.1 s to read."""
 _UNCOUNTED_BYTES = 64 * 1024
@@ -34,8 +128,6 @@ _MAX_DEPTH = 200
 _LONG_S = 0.005
 """A server whose messages take longer than this to read takes turns with the rest."""
 _SEARCHED_BYTES = 64 * 1024
-_MAX_SHOWN = 2_000
-"""Before credentials are taken out and it is cut further, so that no part of one is left."""
 _BOM = b"\xef\xbb\xbf"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ID_VALUE = re.compile(r'\s*:\s*(-?\d{1,18}(?:\.0+)?(?=[\s,}])|"(?:[^"\\]|\\.){0,200}")')
@@ -134,7 +226,7 @@ def _unreadable(data: bytes, reason: str) -> RequestFailed:
 
 
 def _shown(data: bytes) -> str:
-    return one_line(data[:_MAX_SHOWN].decode(errors="replace"), _MAX_SHOWN)
+    return one_line(data[:MAX_RAW_WORDS].decode(errors="replace"), MAX_RAW_WORDS)
 
 
 def _id_in(data: bytes) -> types.RequestId | None:

@@ -19,11 +19,16 @@ from toolbus_toolkits.credentials.references import RedactingFilter
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
 from toolbus_toolkits.mcp.entry_keys import matches_any
-from toolbus_toolkits.mcp.listed_tools import ListedTools, tools_of
+from toolbus_toolkits.mcp.exchange import MAX_NAMES
 from toolbus_toolkits.mcp.log_budget import LogBudget
 from toolbus_toolkits.mcp.names import toolkit_name
-from toolbus_toolkits.mcp.tool_lists import MAX_NAMES
-from toolbus_toolkits.mcp.tools import MAX_DESCRIPTION_CHARS, McpTool, origin_of
+from toolbus_toolkits.mcp.tools import (
+    MAX_DESCRIPTION_CHARS,
+    ListedTools,
+    McpTool,
+    origin_of,
+    tools_of,
+)
 from toolbus_toolkits.mcp.transports import ServerAccess
 
 __all__ = ["McpServer"]

@@ -18,8 +18,7 @@ from mcp.shared.message import SessionMessage
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.launcher import RunningProgram
-from toolbus_toolkits.mcp.failures import RequestFailed
-from toolbus_toolkits.mcp.messages import MAX_MESSAGE_BYTES, LoopShare, read_messages
+from toolbus_toolkits.mcp.messages import MAX_MESSAGE_BYTES, LoopShare, RequestFailed, read_messages
 
 __all__ = ["Streams", "stdio_streams"]
 

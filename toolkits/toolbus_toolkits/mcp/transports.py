@@ -6,7 +6,7 @@ References to credentials are resolved here, at the moment of use, and their val
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,7 +101,11 @@ async def open_link(
     assert entry.url is not None
     access.policy.check_url(entry.url)
     host = urlsplit(entry.url).netloc
-    headers = await CREDENTIAL_THREADS.run(_resolved, entry.headers, access, host)
+    headers = await CREDENTIAL_THREADS.run(
+        lambda: {
+            name: access.credentials.for_host(value, host) for name, value in entry.headers.items()
+        }
+    )
     async with http_client(
         access.policy,
         max_response_bytes=_MAX_RESPONSE_BYTES,
@@ -128,7 +132,3 @@ def _program(entry: ServerEntry, access: ServerAccess) -> Program:
         expanded(entry.cwd) if entry.cwd is not None else None,
         ProgramLimits(memory_bytes=megabytes),
     )
-
-
-def _resolved(values: Mapping[str, str], access: ServerAccess, host: str) -> dict[str, str]:
-    return {name: access.credentials.for_host(value, host) for name, value in values.items()}
