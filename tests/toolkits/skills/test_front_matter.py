@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml as pyyaml
 
+from toolbus_toolkits.skills import front_matter
 from toolbus_toolkits.skills.front_matter import (
     MAX_DEPTH,
     MAX_FRONT_MATTER_BYTES,
@@ -16,11 +18,13 @@ from toolbus_toolkits.skills.front_matter import (
 
 
 @pytest.fixture(autouse=True, params=["libyaml", "python"])
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run each test with both parsers of PyYAML; a machine may lack the first."""
-    monkeypatch.setattr("toolbus_toolkits.skills.front_matter._loaders", [])
+    front_matter._loader_class.cache_clear()
     if request.param == "python":
         monkeypatch.delattr(pyyaml, "CSafeLoader", raising=False)
+    yield
+    front_matter._loader_class.cache_clear()
 
 
 @pytest.mark.parametrize(
