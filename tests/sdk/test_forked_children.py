@@ -14,7 +14,7 @@ from support.parts.name_server import NAME, name_server
 from toolbus.concurrency import event_loop
 from toolbus.forked_children import end_child
 from toolbus.records.call_record import CallFilter
-from toolbus.records.sqlite_store import SqliteStore
+from toolbus.records.sqlite_file import SqliteStore
 from toolbus.transport.name_lookup import HostResolver
 
 

@@ -1,22 +1,68 @@
-"""`Records`: the calls of toolkits and turns, kept in memory or in a SQLite file."""
+"""`Records`: the calls of toolkits and turns, and the store that keeps them in memory."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.recording import Identified, Recording
-from toolbus.records.store import MemoryStore, RecordStore
 
 __all__ = ["Records"]
 
+
 _logger = bounded_logger(__name__)
 _FLUSH_S = 1.0
+
+
+class RecordStore(Protocol):
+    """Keeps records. Each method may be called from any thread."""
+
+    def add(self, record: CallRecord) -> None:
+        """Keep a record, at once and without waiting."""
+
+    def select(self, chosen: CallFilter, limit: int) -> list[CallRecord]:
+        """Return the chosen records, the newest first."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was added is stored; return whether it is."""
+
+    def close(self) -> None:
+        """Store what was added, and release files and threads. Idempotent."""
+
+
+class MemoryStore:
+    """Keeps the last records in memory.
+
+    Args:
+        size: How many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._records: deque[CallRecord] = deque(maxlen=size)
+
+    def add(self, record: CallRecord) -> None:
+        """Keep a record; the oldest one is dropped if there are too many."""
+        self._records.append(record)
+
+    def select(self, chosen: CallFilter, limit: int) -> list[CallRecord]:
+        """Return the chosen records, the newest first."""
+        found = [record for record in self._records.copy() if chosen.matches(record)]
+        found.reverse()
+        found.sort(key=lambda record: record.started_at, reverse=True)
+        return found[:limit]
+
+    def flush(self, timeout_s: float) -> bool:
+        """Return True: there is nothing to wait for."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the records stay readable."""
 
 
 class Records:
@@ -70,7 +116,7 @@ class Records:
             raise ValueError(f"days must be a number of days above 0, not {days!r}")
         if path == ":memory:":
             raise ValueError("path must be a file: Records.memory() keeps calls in memory")
-        from toolbus.records.sqlite_store import SqliteStore  # few programs need SQLite
+        from toolbus.records.sqlite_file import SqliteStore  # few programs need SQLite
 
         return cls(SqliteStore(path, days * 86_400), arguments=arguments)
 

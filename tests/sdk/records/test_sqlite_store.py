@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolbus import sqlite_files
-from toolbus.records import sqlite_file, sqlite_store
+from toolbus.records import sqlite_file
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
@@ -38,7 +38,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module, name in (
         (sqlite_files, "BUSY_S"),
         (sqlite_file, "BUSY_S"),
-        (sqlite_store, "_RETRY_S"),
+        (sqlite_file, "_RETRY_S"),
     ):
         monkeypatch.setattr(module, name, 0.05)
     monkeypatch.setattr(sqlite_files, "_OPEN_S", 0.2)
@@ -101,7 +101,7 @@ def test_locked_file_delays_records_and_warns_once(
 def test_records_beyond_the_limit_are_lost_and_counted(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "MAX_WAITING", 3)
+    monkeypatch.setattr(sqlite_file, "MAX_WAITING", 3)
     records = Records.sqlite(path)
     with locked(path):
         for number in range(5):
@@ -166,7 +166,7 @@ def test_value_that_no_column_holds_loses_only_its_own_record(path: Path) -> Non
 
 
 def test_old_records_are_deleted_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "_SLICE", 2)
+    monkeypatch.setattr(sqlite_file, "_SLICE", 2)
     with Records.sqlite(path) as records:
         for _ in range(3):
             records.record(CallRecord("kit.old", time.time() - 86_400, 0, "ok", "yes"))
