@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 from opentelemetry import trace
 
-from toolbus.agents.agent_events import AgentEvent
-from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
-from toolbus.agents.asked_agents import AskedAgents
+from toolbus.agents.agent_events import AgentEvent, with_waiting
+from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit, AskedAgents
 from toolbus.agents.conversation import (
     FORGOTTEN,
     MAX_CONVERSATION_BYTES,
@@ -31,7 +30,6 @@ from toolbus.agents.model_requests import (
     model_identity,
 )
 from toolbus.agents.state_store import StateStore
-from toolbus.agents.waiting_events import with_waiting
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.concurrency.event_loop import running_loop
@@ -42,7 +40,7 @@ from toolbus.models.adapter import Model, Plain
 from toolbus.models.token_usage import TokenUsage
 from toolbus.room.call_form import keyword_options, refuse_unknown
 from toolbus.room.room_client import RoomClient
-from toolbus.tool_search.tool_budget import ToolBudget
+from toolbus.tool_search.tool_search import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL

@@ -21,19 +21,23 @@ error.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from toolbus.chunks.carried_values import Carrying, repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
+from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
 
 __all__ = [
     "EVENT_TYPES",
     "MAX_END_CHARS",
+    "WAITING_S",
     "AgentEvent",
     "end_event",
     "fitted_to_chunk",
@@ -42,6 +46,7 @@ __all__ = [
     "text_after",
     "text_events",
     "use_event",
+    "with_waiting",
 ]
 
 AgentEvent: TypeAlias = dict[str, Any]
@@ -59,6 +64,10 @@ _MAX_NAME_CHARS = 200
 """Of ids and names, which a model makes up, and of the names and types of files."""
 _MAX_FILES = 50
 """Of a result, in its event: all of them follow it, and tell their names too."""
+WAITING_S = 10.0
+"""Seconds without an event, after which there is one of the type `waiting`. By default a stream
+ends as stalled after 30 s: so one of these may be late."""
+_END = object()
 
 
 def text_events(text: str) -> Iterator[AgentEvent]:
@@ -147,3 +156,53 @@ def _file_facts(file: FileChunk) -> AgentEvent:
     size = len(file.data) if file.is_whole else None
     name, mime_type = (repaired(text[:_MAX_NAME_CHARS]) for text in (file.name, file.mime_type))
     return {"name": name, "mime_type": mime_type, "size": size}
+
+
+async def with_waiting(
+    events: AsyncGenerator[Any, None], every_s: float | None = None
+) -> AsyncGenerator[Any, None]:
+    """Yield events as they come, and `waiting` each time that none came for a while.
+
+    All of `events` runs in one task, so that time-outs and spans in it may last over several
+    events. It is at most two events ahead of the reader. Leaving this loop ends it.
+
+    Args:
+        events: The events.
+        every_s: Seconds without an event; `WAITING_S` by default.
+    """
+    seconds = WAITING_S if every_s is None else every_s
+    passed: asyncio.Queue[Any] = asyncio.Queue()
+    # Not the limit of the queue: the end is put also where the reader is behind.
+    free = asyncio.Semaphore(1)
+
+    async def read() -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    passed.put_nowait(event)
+                    await free.acquire()
+        except SystemExit as error:  # a task that raises it ends the event loop
+            raise RuntimeError(f"SystemExit: {error.code}") from error
+
+    reading = asyncio.create_task(read())
+    reading.add_done_callback(lambda _: passed.put_nowait(_END))
+    clock = asyncio.get_running_loop().time
+    since = clock()
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    event = await passed.get()
+            except TimeoutError:
+                yield {"type": "waiting", "seconds": round(clock() - since, 1)}
+                continue
+            if event is _END:
+                break
+            free.release()
+            yield event
+            since = clock()
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+        retrieve_error(reading)

@@ -19,8 +19,7 @@ from operator import is_
 from types import ModuleType
 from typing import Final, NamedTuple
 
-from toolbus.agents.shares import Entry, asker_of, beyond_shares
-from toolbus.agents.state_store import MAX_STATE_CHARS, StateStore
+from toolbus.agents.state_store import MAX_STATE_CHARS, Entry, StateStore, asker_of, beyond_shares
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.chunks.json_values import plain_json

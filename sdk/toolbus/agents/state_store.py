@@ -6,19 +6,88 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from toolbus.agents.shares import Entry, asker_of, beyond_shares
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import TooLarge, Unavailable
 from toolbus.forked_children import call_in_children
 from toolbus.sqlite_files import FileKind, SqliteFile, is_locked
 
-__all__ = ["MAX_STATE_CHARS", "SqliteStateStore", "StateStore", "StateStoreUnavailable"]
+__all__ = [
+    "MAX_STATE_CHARS",
+    "Entry",
+    "SqliteStateStore",
+    "StateStore",
+    "StateStoreUnavailable",
+    "asker_of",
+    "beyond_shares",
+]
+
+_Key = TypeVar("_Key")
+
+
+class Entry(NamedTuple, Generic[_Key]):
+    """Something that is held for an asker."""
+
+    key: _Key
+    asker: str
+    size: int
+
+
+def asker_of(key: str) -> str:
+    """Return who asks and for whom, from the key of a conversation.
+
+    That is all but the name at the end. Quotes within a name have a backslash before them, so that
+    the separator occurs in it only with the quote that ends the name.
+    """
+    return key[:-2].rpartition(', "')[0]
+
+
+def beyond_shares(entries: Sequence[Entry[_Key]], most: int, most_bytes: int) -> list[Entry[_Key]]:
+    """Return the entries that have to go so that the others are within two limits.
+
+    As long as there is too much, the asker who has the most loses an entry, its oldest one. Of
+    askers who have as much, the one loses whose entry is the oldest.
+
+    Args:
+        entries: All of them, the newest first.
+        most: How many may stay.
+        most_bytes: Of which size together.
+    """
+    too_large = _beyond(entries, lambda entry: entry.size, most_bytes)
+    left = [entry for at, entry in enumerate(entries) if at not in too_large]
+    too_many = _beyond(left, lambda entry: 1, most)
+    return [entries[at] for at in too_large] + [left[at] for at in too_many]
+
+
+def _beyond(
+    entries: Sequence[Entry[_Key]], weight: Callable[[Entry[_Key]], int], limit: int
+) -> set[int]:
+    """Return the indices of the entries beyond one limit.
+
+    The rank of an entry is what its asker has of it and of all that is newer. It goes before those
+    of lower rank: these stay longest, so they are counted first.
+    """
+    if sum(map(weight, entries)) <= limit:
+        return set()
+    shares: Counter[str] = Counter()
+    ranked: list[tuple[int, int]] = []
+    for at, entry in enumerate(entries):
+        shares[entry.asker] += weight(entry)
+        ranked.append((shares[entry.asker], at))
+    total = 0
+    beyond: set[int] = set()
+    for _, at in sorted(ranked):
+        total += weight(entries[at])
+        if total > limit:
+            beyond.add(at)
+    return beyond
+
 
 _logger = bounded_logger(__name__)
 

@@ -2,25 +2,43 @@
 
 Names that are asked for exactly are looked up; all else is ranked by bm25. The time of a search is
 bounded whatever is asked: at most `_MAX_RANKED` tools are ranked at a time.
+
+What is written and what is asked for is cut into words alike. They are ASCII, so that SQLite's
+tokenizer, which knows the Unicode of its own release, has nothing to decide, and no text is syntax.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
-from toolbus.tool_search.search_words import name_words, words_of
 from toolbus.turns.turn_tools import ProviderNames, without_namespace
 
 __all__ = ["Found", "IndexedTool", "ToolIndex", "as_name", "full_names"]
 
 _logger = bounded_logger(__name__)
+
+_MAX_WORD_CHARS = 48
+"""A longer word is cut: nobody types the rest of it."""
+
+# Scripts that write no spaces between words: each character is a word, and a run of them a phrase.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_SYMBOLS = "\u2600-\u27bf\U0001f000-\U0001faff"
+_RUN = re.compile(f"[{_UNSPACED}]+|[{_SYMBOLS}]|[^\\W_{_UNSPACED}{_SYMBOLS}]+")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 _TABLE = """
 CREATE VIRTUAL TABLE tools USING fts5(name, title, tags, description, about, tokenize='ascii');
 """
@@ -299,6 +317,40 @@ class _Matching:
             counted = self._database.execute(_COUNT_WITHIN, (query, rows[0], rows[-1]))
             count -= counted.fetchone()[0]
         return count
+
+
+def words_of(text: str) -> Iterator[tuple[str, ...]]:
+    """Cut a text into words: at `_`, `-`, `.`, any other mark, and where camelCase has a hump.
+
+    Case and accents do not count. A run of a script without spaces is one tuple of several words,
+    a phrase; each other word is a tuple of one.
+    """
+    if text.isascii():
+        for word in _RUN.findall(_CAMEL_CASE.sub(" ", text)):
+            yield (word[:_MAX_WORD_CHARS].lower(),)
+        return
+    folded = unicodedata.normalize("NFKD", _CAMEL_CASE.sub(" ", text))
+    plain = "".join(char for char in folded if not unicodedata.combining(char)).casefold()
+    for run in _RUN.findall(plain):
+        if _UNSPACED_RUN.match(run):
+            yield tuple(_ascii(character) for character in run)
+        else:
+            yield (_ascii(run),)
+
+
+def name_words(name: str) -> Iterator[str]:
+    """Return the words of a name, `toolkit` or `tool`, and all of them as one."""
+    words = [word for phrase in words_of(name) for word in phrase]
+    yield from words
+    if len(words) > 1:
+        yield "".join(words)[:_MAX_WORD_CHARS]
+
+
+def _ascii(word: str) -> str:
+    """Return a word with each other character as its number, of one width: prefixes stay so."""
+    return "".join(char if char.isascii() else f"{ord(char):06x}" for char in word)[
+        :_MAX_WORD_CHARS
+    ]
 
 
 def _text(text: str) -> str:

@@ -1,5 +1,6 @@
 """`ToolSearch`: the tools of a room for an agent that finds them by searching.
 
+`ToolBudget` decides for each turn whether the tools of the room are in it, or the search is.
 It is filled from the room's list when it starts. Then each event about a toolkit makes it read the
 definition of that toolkit again, and after a reconnect it compares the list with what it knows, by
 digests. Nothing is asked for at intervals.
@@ -8,12 +9,14 @@ digests. Nothing is asked for at intervals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AsyncExitStack
+import json
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from itertools import islice
+from itertools import count, islice
+from typing import Any
 
 from toolbus.auth.grants import AgentsGrant, ToolRights
 from toolbus.bounded_logging import bounded_logger
@@ -24,18 +27,20 @@ from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.tool_search.definition_size import definition_bytes
 from toolbus.tool_search.search_toolkit import FoundTools, search_toolkit
 from toolbus.tool_search.tool_index import IndexedTool, ToolIndex, as_name, full_names
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.available_toolkits import DESCRIBED_AT_A_TIME, described, usable_toolkits
-from toolbus.turns.tool_origins import Trust
+from toolbus.turns.tool_origins import Trust, quoted
 from toolbus.turns.turn_assembly import tool_infos
+from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
+from toolbus.turns.turn_tools import ProviderNames
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["ToolSearch"]
+__all__ = ["ToolBudget", "ToolSearch", "definition_bytes"]
+
 
 _logger = bounded_logger(__name__)
 _threads = WorkerThreads("tool-search", 2)
@@ -46,6 +51,24 @@ _MAX_COMPARED = 1_000
 _MAX_NAME_CHARS = 160
 """Of a name that is looked for: two names of 64, a dot, and what may be around them."""
 _MAX_NEAR = 3
+
+
+def definition_bytes(tool: ToolInfo, trust: Trust) -> int:
+    """Return about how many bytes the definition of a tool has in a request to a model.
+
+    Args:
+        tool: The tool.
+        trust: Whose descriptions are shown as they are; others are quoted.
+    """
+    description = tool.description if trust.of_tool(tool) else quoted(tool.description, tool)
+    shown = {
+        "name": ProviderNames([tool.name]).name_of(tool.name),
+        "description": description,
+        "input_schema": tool.input_schema,
+    }
+    return len(
+        json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,3 +463,62 @@ def _tags(info: ToolInfo) -> tuple[str, ...]:
 async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+class ToolBudget:
+    """Decides for each turn of an agent how it has the public toolkits of its room.
+
+    Only these count, and of them only those that are not required: what an agent has anyway is no
+    reason to hide the rest, and is not hidden itself.
+
+    Args:
+        tokens: What the definitions of the room's toolkits may take, in tokens.
+        local: The agent's own toolkits.
+        required: The toolkits of others that it has in each turn.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        local: Iterable[Toolkit | LocalToolkit],
+        required: Iterable[RequiredToolkit],
+    ) -> None:
+        self._tokens = tokens
+        self._tools = ToolSearch()
+        needed = tuple(required)
+        self._required = {toolkit.name for toolkit in needed}
+        taken = {toolkit.name for toolkit in local}
+        taken |= {toolkit.alias or toolkit.name for toolkit in needed}
+        self._toolkit = self._named(taken)
+
+    @asynccontextmanager
+    async def following(self, room: RoomClient) -> AsyncIterator[None]:
+        """Follow the room while the block runs. Raises as `ToolSearch.start`."""
+        await self._tools.start(room)
+        try:
+            yield
+        finally:
+            await self._tools.stop()
+
+    def choices(self, always: Iterable[Toolkit | LocalToolkit]) -> dict[str, Any]:
+        """Return `available` and `always` for a turn that begins now.
+
+        Args:
+            always: The toolkits that it always has.
+        """
+        if self._tools.tokens_beside(self._required) <= self._tokens:
+            return {"available": True, "always": [*always]}
+        return {"available": False, "always": [*always, self._toolkit]}
+
+    def _named(self, taken: set[str]) -> LocalToolkit:
+        """Return the toolkit that searches, by a name that is free."""
+        toolkit = self._tools.toolkit
+        name = toolkit.name
+        if name in taken:
+            others = (f"room_{toolkit.name}{number or ''}" for number in count())
+            name = next(other for other in others if other not in taken)
+            _logger.warning(
+                "the agent has another toolkit %s: the one that searches the room is %s",
+                *(toolkit.name, name),
+            )
+        return LocalToolkit(toolkit, name)

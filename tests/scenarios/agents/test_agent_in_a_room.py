@@ -35,7 +35,7 @@ from toolbus import (
     open_model,
     tool,
 )
-from toolbus.agents import waiting_events
+from toolbus.agents import agent_events
 from toolbus_server.testing import FaultProxy, room_of, running_server
 
 Events = list[dict[str, Any]]
@@ -313,7 +313,7 @@ async def test_stream_of_the_model_is_closed_when_the_asker_leaves() -> None:
 async def test_waiting_is_told_while_the_model_thinks_and_while_a_tool_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_events, "WAITING_S", 0.01)
+    monkeypatch.setattr(agent_events, "WAITING_S", 0.01)
     may_think = asyncio.Event()
 
     async def reply() -> AsyncGenerator[Any, None]:

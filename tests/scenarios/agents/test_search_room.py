@@ -23,7 +23,7 @@ from toolbus import (
     ToolSearch,
     Turn,
 )
-from toolbus.tool_search.definition_size import definition_bytes
+from toolbus.tool_search.tool_search import definition_bytes
 from toolbus.turns.tool_origins import Trust
 from toolbus_server.testing import FaultProxy, room_of, running_server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolbus.agents.conversation import conversation_key
-from toolbus.agents.shares import Entry, asker_of, beyond_shares
+from toolbus.agents.state_store import Entry, asker_of, beyond_shares
 from toolbus.tools.tool_run import LOCAL, Participant
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from toolbus.agents.waiting_events import with_waiting
+from toolbus.agents.agent_events import with_waiting
 
 
 async def test_silence_is_told_and_nothing_is_lost() -> None:
