@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolbus import ToolFailed
-from toolbus_toolkits.files.config import FilesConfig
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.reached import FilesConfig, ReachedFiles
 from toolbus_toolkits.workspace import Draft
 
 

@@ -19,7 +19,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.tools.context import run_of
 from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, reached, transfer_tools
-from toolbus_toolkits.files.receiving import Upload
+from toolbus_toolkits.files.transfer_tools import Upload
 from toolbus_toolkits.workspace import Draft
 
 LARGE = os.urandom(1024) * 3_000  # three blocks

@@ -25,7 +25,7 @@ from toolbus_toolkits.guards import (
     OutputGuard,
     ParameterKind,
 )
-from toolbus_toolkits.guards.parameter_kinds import texts_of
+from toolbus_toolkits.guards.input_guard import texts_of
 
 AWS = "AKIA" + "QWERTYUIOPASDFGH"
 GITHUB = "ghp_" + "a1B2" * 9

@@ -18,8 +18,8 @@ from toolbus_toolkits.launcher import (
     RunningProgram,
     launch,
 )
-from toolbus_toolkits.launcher.environment import program_environment
 from toolbus_toolkits.launcher.host_watch import HOST_WATCH, HostWatch
+from toolbus_toolkits.launcher.program import program_environment
 
 
 def python(code: str, **options: object) -> Program:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.config import FilesConfig
-from toolbus_toolkits.files.reached import ReachedFiles
+from toolbus_toolkits.files.reached import FilesConfig, ReachedFiles
 from toolbus_toolkits.files.search_tools import (
     Entry,
     GlobResult,
@@ -28,7 +27,7 @@ from toolbus_toolkits.files.search_tools import (
 )
 from toolbus_toolkits.files.text_tools import ChangeResult, ReadResult, TextTools
 from toolbus_toolkits.files.transfer_tools import PutResult, TransferTools
-from toolbus_toolkits.files.waiting_changes import WatchedChange
+from toolbus_toolkits.files.watching import WatchedChange
 
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records

@@ -1,21 +1,22 @@
-"""What all tools of one toolkit `files` share: its roots, and what each caller has seen."""
+"""What all tools of one toolkit `files` share: its config, its roots, what each caller has seen."""
 
 from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, field_validator
 
-from toolbus import ToolContext, ToolFailed
+from toolbus import OperatorOnly, ToolContext, ToolFailed
+from toolbus.settings import expanded
 from toolbus.untrusted_text import one_line, shortened
 from toolbus_toolkits.callers import PerCallerSemaphore
 from toolbus_toolkits.files.assessed_paths import AssessedPaths
-from toolbus_toolkits.files.config import FilesConfig
 from toolbus_toolkits.files.seen import SeenFiles
 from toolbus_toolkits.workspace import (
     FolderMoved,
@@ -29,7 +30,52 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["MAX_SHOWN", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+__all__ = ["MAX_SHOWN", "FilesConfig", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+
+
+class FilesConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which folders the toolkit `files` reaches, and what it does there.
+
+    Raises `ValidationError` if a folder does not exist.
+    """
+
+    root: Annotated[pathlib.Path, OperatorOnly] = Field(
+        description="The folder whose files are read and changed; relative paths are below it."
+    )
+    further_roots: Annotated[tuple[pathlib.Path, ...], OperatorOnly] = Field(
+        (), description="Further folders, whose files are reached by absolute paths."
+    )
+    read_only: Annotated[bool, OperatorOnly] = Field(
+        False, description="Offer only the tools that change nothing."
+    )
+    additional_dangerous_files: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="Further files that a person decides about, with * and ?."
+    )
+    additional_dangerous_directories: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="Further folders that a person decides about, with all in them."
+    )
+
+    @field_validator("root", "further_roots", mode="before")
+    @classmethod
+    def _must_not_be_empty(cls, value: Any) -> Any:
+        # `Path("")` is the folder of this process: no one means it by a variable that is not set.
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise ValueError("it is empty; . is the folder of this process")
+        return value
+
+    @field_validator("root")
+    @classmethod
+    def _must_be_a_folder(cls, root: pathlib.Path) -> pathlib.Path:
+        path = expanded(root)
+        if not path.is_dir():
+            raise ValueError(f"there is no such folder: {str(path)!r}")
+        return path.resolve()
+
+    @field_validator("further_roots")
+    @classmethod
+    def _must_be_folders(cls, roots: tuple[pathlib.Path, ...]) -> tuple[pathlib.Path, ...]:
+        return tuple(map(cls._must_be_a_folder, roots))
+
 
 _MAX_WHOLE = 8
 """Files that are read as a whole for one caller at a time: a large one takes a thread for seconds,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import mimetypes
+import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from functools import partial
 from typing import Annotated
 
@@ -16,21 +17,177 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
-from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS
+from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS, cut_in_pieces
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.planning import CHANGE_THREADS
-from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
-from toolbus_toolkits.files.receiving import Upload
+from toolbus_toolkits.files.planning import CHANGE_THREADS, Commit, proven
+from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, cancelled, failure
+from toolbus_toolkits.files.reading import MAX_UNKNOWN_BYTES
 from toolbus_toolkits.files.seen import Seen
-from toolbus_toolkits.files.sending import OpenedFile
-from toolbus_toolkits.files.waiting_changes import WatchedChange
-from toolbus_toolkits.files.watching import Watch
+from toolbus_toolkits.files.text import token_hash
+from toolbus_toolkits.files.watching import Watch, WatchedChange
+from toolbus_toolkits.workspace import Draft, Location
 
-__all__ = ["PutResult", "TransferTools"]
+__all__ = ["PutResult", "TransferTools", "Upload"]
+
+
+class Upload:
+    """One file that is received. Blocking; its methods wait for each other.
+
+    Args:
+        files: The files.
+        context: The call.
+        path: Where the file is to be.
+        token: The version that it replaces; by default that which the caller has seen last.
+
+    Raises `ToolFailed` if the caller may not replace what is there.
+    """
+
+    def __init__(
+        self, files: ReachedFiles, context: ToolContext, path: str, token: str | None
+    ) -> None:
+        self._files = files
+        self._context = context
+        self._path = path
+        self._lock = threading.Lock()
+        self._hash = token_hash()
+        self._expected: str | None = None
+        self._commit = Commit()
+        self.size = 0
+        """Bytes until now."""
+        with files.at(path, context) as location:
+            self._real_path = location.path
+            self._name = files.name_of(location)
+            # Here too, so that nobody sends a large file in vain.
+            if location.status is not None:
+                self._expected = self._proven(location, token)
+            elif token is not None:
+                raise failure("changed", f"{self._name} does not exist any more")
+            self._draft = Draft(location)
+            try:
+                self._draft.write(b"")  # raises here what does so at each write
+            except BaseException:
+                self._draft.discard()
+                raise
+
+    def _proven(self, location: Location, token: str | None) -> str:
+        """Return the version that is there, if the caller may replace it."""
+        descriptor = location.open_file()
+        try:
+            found = Seen.whole(self._version_of(descriptor))
+        finally:
+            os.close(descriptor)
+        if not proven(self._files, self._context, location, found, token).is_whole:
+            text = f"{self._name} has lines that you have not read: read or get all of it"
+            raise failure("never_read", text)
+        return found.token
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Append to the draft; blocking. Raises `ToolFailed`."""
+        with self._lock, self._files.failing(self._path):
+            for piece in pieces:
+                self._draft.write(piece)
+                self._hash.update(piece)
+                self.size += len(piece)
+
+    def commit(self) -> str:
+        """Put it in its place, and return its version. Raises `ToolFailed`: nothing was changed."""
+        with self._lock, self._files.failing(self._path):
+            self._draft.commit(self._check)
+            version = self._hash.hexdigest()
+            self._files.seen.replace(self._context, self._real_path, Seen.whole(version))
+            return version
+
+    def give_up(self) -> bool:
+        """Let the file not be replaced, unless that has begun; return whether it has."""
+        return self._commit.give_up()
+
+    def discard(self) -> None:
+        """Remove what was received, if it was not committed."""
+        with self._lock:
+            self._draft.discard()
+
+    def _check(self, descriptor: int | None) -> None:
+        found = None if descriptor is None else self._version_of(descriptor)
+        if found != self._expected:
+            text = f"{self._name} was changed by another one meanwhile: read or get it again"
+            raise failure("changed", text)
+        self._commit.begin()
+
+    def _version_of(self, descriptor: int) -> str:
+        found = token_hash()
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while block := os.read(descriptor, FILE_BLOCK_BYTES):
+            if self._commit.is_given_up or self._context.cancelled:
+                raise cancelled()
+            found.update(block)
+        return found.hexdigest()
+
+
+class OpenedFile:
+    """The source of a `FileChunk`: an open file, which is read once and closed then.
+
+    It sends as many bytes as the file had when it was opened: one that is appended to meanwhile
+    does not grow under its reader. It is closed too where it is never read.
+
+    Args:
+        descriptor: Of the file; owned from here on.
+        failing: Turns what the block raises into `ToolFailed`.
+        on_sent: Receives the version of the file when all of it was read.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        failing: Callable[[], AbstractContextManager[None]],
+        on_sent: Callable[[str], None],
+    ) -> None:
+        # Its lock keeps `close` from a descriptor that a thread still reads.
+        self._file = os.fdopen(descriptor, "rb")
+        self._size = os.fstat(descriptor).st_size
+        self._failing = failing
+        self._on_sent = on_sent
+        self._hash = token_hash()
+        self._is_read = False
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Give the bytes.
+
+        Raises `ToolFailed` if the file became shorter or cannot be read, and `RuntimeError` if it
+        was read before.
+        """
+        if self._is_read:
+            raise RuntimeError("the pieces of this file can be read only once and were read before")
+        self._is_read = True
+        left = self._size or MAX_UNKNOWN_BYTES
+        try:
+            while block := await FILE_THREADS.run(self._read, min(left, FILE_BLOCK_BYTES)):
+                left -= len(block)
+                for piece in cut_in_pieces(block):
+                    yield piece
+            self._on_sent(self._hash.hexdigest())
+        finally:
+            await FILE_THREADS.finish(self.close)
+
+    def _read(self, size: int) -> bytes:
+        with self._failing():
+            block = self._file.read(size)
+        if size and not block and os.fstat(self._file.fileno()).st_size < self._size:
+            # What was sent is neither the old file nor the new one.
+            raise failure("changed", "the file became shorter while it was sent")
+        self._hash.update(block)
+        return block
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        self.close()
+
 
 _MAX_WATCHES = 32
 """In this process. Each has a thread, and one of the 128 instances of inotify of this user."""

@@ -7,9 +7,7 @@ what is known; they replace neither grants nor a sandbox.
 
 from __future__ import annotations
 
-from toolbus_toolkits.guards.input_guard import InputGuard
+from toolbus_toolkits.guards.input_guard import DEFAULT_RULES, InputGuard, InputRule, ParameterKind
 from toolbus_toolkits.guards.output_guard import OutputGuard
-from toolbus_toolkits.guards.parameter_kinds import ParameterKind
-from toolbus_toolkits.guards.rules import DEFAULT_RULES, InputRule
 
 __all__ = ["DEFAULT_RULES", "InputGuard", "InputRule", "OutputGuard", "ParameterKind"]

@@ -1,22 +1,312 @@
-"""A middleware that checks the arguments of calls before the tool runs."""
+"""A middleware that checks the arguments of calls before the tool runs.
+
+What a text is, a path, an address, a command, or free text, decides which rules are asked, so that
+Markdown with backticks and "version 10.2" pass as the free text that they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import ipaddress
+import re
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from urllib.parse import unquote, urlsplit
 
 from toolbus import CallNext, Chunk, InvalidArguments, ToolCall
 from toolbus.bounded_logging import bounded_logger
-from toolbus_toolkits.guards.parameter_kinds import (
-    GuardedText,
-    ParameterKind,
-    check_kinds,
-    texts_of,
-)
-from toolbus_toolkits.guards.rules import DEFAULT_RULES, InputRule
 
-__all__ = ["InputGuard"]
+__all__ = [
+    "DEFAULT_RULES",
+    "GuardedText",
+    "InputGuard",
+    "InputRule",
+    "ParameterKind",
+    "check_kinds",
+    "texts_of",
+]
+
+ParameterKind: TypeAlias = Literal["path", "address", "command", "text"]
+
+_FORMATS: Mapping[str, ParameterKind] = {
+    "uri": "address",
+    "url": "address",
+    "uri-reference": "address",
+    "path": "path",
+    "file-path": "path",
+    "directory-path": "path",
+    "command": "command",
+}
+"""Formats of JSON Schema; pydantic writes some of them."""
+_NAMES: Mapping[ParameterKind, frozenset[str]] = {
+    "path": frozenset(
+        {"path", "paths", "file", "files", "filename", "filepath", "folder", "directory", "dir"}
+        | {"cwd", "source", "destination", "src", "dst", "root"}
+    ),
+    "address": frozenset({"url", "urls", "uri", "uris", "address", "endpoint", "host", "link"}),
+    "command": frozenset({"command", "commands", "cmd", "shell", "script", "argv"}),
+}
+"""The last word of a parameter's name, in lower case."""
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
+_MAX_DEPTH = 32
+
+
+class GuardedText(NamedTuple):
+    """One text in the arguments of a call."""
+
+    path: str
+    """Its JSON pointer."""
+    kind: ParameterKind
+    text: str
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raise `ValueError` for a kind that there is not."""
+    known = get_args(ParameterKind)
+    for kind in kinds:
+        if kind not in known:
+            raise ValueError(f"{kind!r} is no kind of a parameter: write {', '.join(known)}")
+
+
+def texts_of(
+    arguments: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    kinds: Mapping[str, ParameterKind],
+) -> Iterator[GuardedText]:
+    """Yield each text of a call's arguments, with what it is.
+
+    Args:
+        arguments: The arguments.
+        schema: The schema of the tool's arguments: a property's `format` says its kind.
+        kinds: The kinds that are known, by the names of parameters; they win. Without either, the
+            last word of a name decides: `source_path` is a path.
+    """
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    for name, value in arguments.items():
+        described = properties.get(name)
+        kind = kinds.get(name) or _kind_of(name, described)
+        yield from _texts(value, f"/{_escaped(name)}", kind, kinds, 0)
+
+
+def _texts(
+    value: Any, path: str, kind: ParameterKind, kinds: Mapping[str, ParameterKind], depth: int
+) -> Iterator[GuardedText]:
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, str):
+        yield GuardedText(path, kind, value)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}/{index}", kind, kinds, depth + 1)
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            inner = kinds.get(str(name)) or _kind_of(str(name), None)
+            inner = kind if inner == "text" else inner
+            yield from _texts(member, f"{path}/{_escaped(str(name))}", inner, kinds, depth + 1)
+
+
+def _kind_of(name: str, described: object) -> ParameterKind:
+    if isinstance(described, Mapping):
+        items = described.get("items")
+        for schema in (described, items if isinstance(items, Mapping) else {}):
+            kind = _FORMATS.get(str(schema.get("format", "")))
+            if kind is not None:
+                return kind
+    words = _WORD.findall(name)
+    last = words[-1].lower() if words else ""
+    return next((kind for kind, names in _NAMES.items() if last in names), "text")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+_MAX_CHARS = 64 * 1024
+"""How much of a text the patterns look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRule:
+    """What texts of some kinds must not be. Raises `ValueError` for a kind that there is not."""
+
+    name: str
+    """Named in the error and in the log, such as `path_traversal`."""
+    kinds: frozenset[ParameterKind]
+    matches: Callable[[str], bool]
+    """Whether a text is what the rule is about."""
+    action: Literal["block", "warn"] = "block"
+    message: str = ""
+    """What is wrong, as words for a model."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self.kinds)
+
+    @classmethod
+    def of_pattern(
+        cls,
+        name: str,
+        kinds: Sequence[ParameterKind],
+        pattern: str,
+        *,
+        action: Literal["block", "warn"] = "block",
+        message: str = "",
+    ) -> InputRule:
+        """Make a rule of a regular expression. Raises `re.error` for one that is not valid."""
+        compiled = re.compile(pattern)
+
+        def matches(text: str) -> bool:
+            return compiled.search(text[:_MAX_CHARS]) is not None
+
+        return cls(name, frozenset(kinds), matches, action, message)
+
+
+_SECRET_PLACES = re.compile(
+    r"(^|[\s'\"=:/])(etc/(passwd|shadow|sudoers)|proc/(self|\d+)/(environ|mem))\b"
+    r"|(^|[\s'\"=:/~])\.(ssh|aws|gnupg|kube|docker)(/|$)"
+    r"|\.(netrc|pgpass|git-credentials)\b"
+)
+_SEPARATORS = re.compile(r"(\|\|?|;|&&?|\n)")
+_ROOTS = re.compile(r"(/|~/?|\$HOME/?)\*?")
+_RECURSIVE = re.compile(r"-\w*[rR]\w*|--recursive")
+_DEVICE = re.compile(r">\s*/dev/(sd|nvme|vd)\w")
+_FORK_BOMB = re.compile(r":\(\)\s*\{\s*:\s*\|\s*:")
+_FETCHERS, _SHELLS = {"curl", "wget"}, {"sh", "bash", "zsh", "dash", "ksh"}
+
+
+def _is_dangerous(text: str) -> bool:
+    """Whether a command destroys what cannot be restored, or runs what it fetches.
+
+    It looks at each simple command once: the time is in proportion to the text.
+    """
+    text = text[:_MAX_CHARS]
+    if _DEVICE.search(text) or _FORK_BOMB.search(text):
+        return True
+    fetched = False
+    separator = ""
+    for index, part in enumerate(_SEPARATORS.split(text)):
+        if index % 2:
+            separator = part
+            continue
+        words = [word.strip("'\"()") for word in part.split()]
+        names = [word.rpartition("/")[2] for word in words]
+        piped = separator == "|" and fetched
+        if _destroys(words, names) or (piped and _first_program(names) in _SHELLS):
+            return True
+        fetched = piped or not _FETCHERS.isdisjoint(names)
+    return False
+
+
+def _destroys(words: list[str], names: list[str]) -> bool:
+    if any(name == "mkfs" or name.startswith("mkfs.") for name in names):
+        return True
+    if "dd" in names and any(word.startswith("of=/dev/") for word in words):
+        return True
+    if "chmod" in names and any(word.lstrip("0") == "777" for word in words):
+        return any(word.startswith("/") for word in words[names.index("chmod") + 1 :])
+    after = words[names.index("rm") + 1 :] if "rm" in names else []
+    return any(map(_RECURSIVE.fullmatch, after)) and any(map(_ROOTS.fullmatch, after))
+
+
+def _first_program(names: list[str]) -> str:
+    return next((name for name in names if name != "sudo"), "")
+
+
+def _leaves_its_folder(text: str) -> bool:
+    """Whether a path has `..` as a part, also if it is quoted for an address once or twice."""
+    plain = unquote(unquote(text)).replace("\\", "/")
+    return ".." in plain.split("/")
+
+
+def _is_in_a_secret_place(text: str) -> bool:
+    plain = unquote(text).replace("\\", "/")
+    return _SECRET_PLACES.search(plain[:_MAX_CHARS]) is not None
+
+
+def _is_private_address(text: str) -> bool:
+    """Whether an address has a private, loopback or link-local IP address as its host."""
+    try:
+        host = urlsplit(text if "//" in text else f"//{text}").hostname or ""
+    except ValueError:
+        return False
+    host = host.rstrip(".")
+    if host == "localhost" or host.endswith((".localhost", ".internal", ".local")):
+        return True
+    address = _ip_of(host)
+    return address is not None and not address.is_global
+
+
+def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address of a host, in each form that the system takes: 127.1, 0x7f000001."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        if not host or host.split() != [host]:  # inet_aton reads the first word of several
+            return None
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except (OSError, ValueError):
+            return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def _has_another_scheme(text: str) -> bool:
+    scheme = text.partition(":")[0].lower() if ":" in text else ""
+    return scheme in {"file", "gopher", "dict", "ftp", "ldap", "jar", "data", "javascript"}
+
+
+def _has_a_null(text: str) -> bool:
+    return "\0" in text
+
+
+_EACH: frozenset[ParameterKind] = frozenset({"path", "address", "command"})
+
+DEFAULT_RULES: tuple[InputRule, ...] = (
+    InputRule("null_byte", _EACH, _has_a_null, message="it has a null byte"),
+    InputRule(
+        "path_traversal",
+        frozenset({"path"}),
+        _leaves_its_folder,
+        message="the path leaves its folder with '..': name it from the folder's root",
+    ),
+    InputRule(
+        "secret_place",
+        frozenset({"path", "command"}),
+        _is_in_a_secret_place,
+        message="it names a place of passwords or keys",
+    ),
+    InputRule(
+        "private_address",
+        frozenset({"address"}),
+        _is_private_address,
+        message="the address is one of a private network or of this machine",
+    ),
+    InputRule(
+        "other_scheme",
+        frozenset({"address"}),
+        _has_another_scheme,
+        message="only http and https addresses are allowed",
+    ),
+    InputRule(
+        "dangerous_command",
+        frozenset({"command"}),
+        _is_dangerous,
+        message="the command destroys what cannot be restored, or runs what it fetches",
+    ),
+    InputRule.of_pattern(
+        "command_substitution",
+        ("command",),
+        r"\$\(|`",
+        action="warn",
+        message="the command runs another one within it",
+    ),
+)
+"""What `InputGuard` checks if it is given no rules."""
+
 
 _logger = bounded_logger(__name__)
 

@@ -16,9 +16,8 @@ Both end if this process is killed: one small process watches over that (`launch
 from __future__ import annotations
 
 from toolbus_toolkits.launcher.command import RunningCommand, run_command, start_command
-from toolbus_toolkits.launcher.environment import program_environment
 from toolbus_toolkits.launcher.process import LaunchFailed, Program, ProgramLimits
-from toolbus_toolkits.launcher.program import RunningProgram, launch
+from toolbus_toolkits.launcher.program import RunningProgram, launch, program_environment
 
 __all__ = [
     "LaunchFailed",

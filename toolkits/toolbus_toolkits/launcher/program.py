@@ -1,4 +1,4 @@
-"""A program that serves for long: its messages over pipes, and how it is asked to end.
+"""A program that serves for long: its variables and messages, and how it is asked to end.
 
 What it writes to stderr is read line by line, so that it never blocks on a full pipe; the last
 lines are kept, because they say why it ended.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.launcher.environment import program_environment
 from toolbus_toolkits.launcher.process import (
     PIPE_BYTES,
     PipeName,
@@ -23,7 +23,33 @@ from toolbus_toolkits.launcher.process import (
     to_the_end,
 )
 
-__all__ = ["RunningProgram", "launch"]
+__all__ = ["INHERITED", "RunningProgram", "launch", "program_environment"]
+
+INHERITED = frozenset(
+    "HOME LANG LANGUAGE LC_ALL LC_CTYPE LOGNAME PATH SHELL SSL_CERT_DIR SSL_CERT_FILE TERM TMPDIR"
+    " TZ USER".split()
+)
+"""What a program inherits of its host: where programs, homes and certificates are, and how its user
+reads. None of them holds a secret."""
+
+
+def program_environment(
+    added: Mapping[str, str] | None = None, host: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the variables of a program.
+
+    Args:
+        added: What the program's own entry sets; it wins.
+        host: The variables of this process.
+    """
+    # A value that begins with "()" is a shell function: old shells execute it.
+    inherited = {
+        name: value
+        for name, value in host.items()
+        if name in INHERITED and not value.startswith("()")
+    }
+    return inherited | dict(added or {})
+
 
 _LAST_LINES = 20
 _MAX_LINE_CHARS = 500

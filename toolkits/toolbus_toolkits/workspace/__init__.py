@@ -2,9 +2,9 @@
 
 Toolkits that read and change files of this machine share it. `roots` says what a path names and
 whether that is inside a working directory; `locating` opens it, whatever is swapped meanwhile, and
-`replacing` writes it. `sensitive` knows the files that hold secrets, and those that change what
-other programs do; `programs` the folders where commands are found. `patterns` says which paths a
-pattern of a rule covers.
+`replacing` writes it. `sensitive` knows the files that hold secrets, those that change what
+other programs do, and the folders where commands are found. `patterns` says which paths a pattern
+of a rule covers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from toolbus_toolkits.workspace.patterns import (
     escaped,
     with_plain_brackets,
 )
-from toolbus_toolkits.workspace.programs import ProgramPaths
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
     ProcessPath,
@@ -34,7 +33,12 @@ from toolbus_toolkits.workspace.roots import (
     link_target,
     resolve,
 )
-from toolbus_toolkits.workspace.sensitive import HARMLESS_DEVICES, SensitivePaths, has_wildcard
+from toolbus_toolkits.workspace.sensitive import (
+    HARMLESS_DEVICES,
+    ProgramPaths,
+    SensitivePaths,
+    has_wildcard,
+)
 
 __all__ = [
     "HARMLESS_DEVICES",
