@@ -1,8 +1,8 @@
 r"""Bundles: skills, MCP servers, avatars and memory templates that are installed together.
 
 The data goes one way. `contents` reads a folder or a zip into bytes, `manifest` what it says of
-itself, `bundle` checks every part; `installing` and `removing` make a plan against `home_state`,
-show it, and apply it under a lock by `transaction`. `installed` lists what belongs to whom.
+itself, `bundle` checks every part; `installing` makes a plan against `home_state`, which has what
+belongs to whom, shows it, and applies it under a lock by `transaction`.
 
     plan = plan_install(Path("pdf-tools"))
     print(*plan.lines(), sep="\n")  # every file and command
@@ -23,13 +23,14 @@ if not all(find_spec(package) for package in ("mcp", "packaging", "yaml")):
 
 from toolbus_toolkits.bundles.bundle import Bundle, read_bundle
 from toolbus_toolkits.bundles.contents import BundleRefused, read_contents
-from toolbus_toolkits.bundles.home_state import HomeState
-from toolbus_toolkits.bundles.installed import InstalledBundle
-from toolbus_toolkits.bundles.installing import InstallPlan, InstallResult, make_plan
-from toolbus_toolkits.bundles.removing import (
+from toolbus_toolkits.bundles.home_state import HomeState, InstalledBundle
+from toolbus_toolkits.bundles.installing import (
+    InstallPlan,
+    InstallResult,
     NotInstalled,
     UninstallPlan,
     UninstallResult,
+    make_plan,
     make_removal,
 )
 from toolbus_toolkits.bundles.transaction import recover

@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, StringConstraints
 
 from toolbus import InvalidArguments
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
@@ -26,9 +26,8 @@ from toolbus.settings import home_of
 from toolbus.untrusted_text import one_line, visible
 from toolbus_toolkits.bundles.bundle import AVATARS
 from toolbus_toolkits.bundles.contents import BundleRefused, is_hidden
-from toolbus_toolkits.bundles.installed import Installed
+from toolbus_toolkits.bundles.home_state import Installed, McpFile
 from toolbus_toolkits.bundles.manifest import validated
-from toolbus_toolkits.bundles.mcp_file import McpFile
 from toolbus_toolkits.bundles.transaction import recover
 from toolbus_toolkits.mcp.config import HOME_FILE
 from toolbus_toolkits.mcp.entry_keys import denies_tools, plain_key, restricts
@@ -55,8 +54,6 @@ _RESTRICTING = re.compile(
     "polic|guard|privileg|network|internet|(?:access|mode|rules?|grants?|scopes?)$"
 )
 """Keys that restrict an agent, beside those that restrict an MCP server."""
-_MAX_NAMES = 256
-_MAX_SHOWN = 20
 
 
 class AvatarRefused(ValueError):
@@ -76,7 +73,7 @@ def _switched(switches: object, value: bool) -> list[str]:
 
 _Line = Annotated[str, StringConstraints(max_length=4_096)]
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-_Names = Annotated[tuple[_Name, ...], Field(max_length=_MAX_NAMES)]
+_Names = tuple[_Name, ...]
 
 
 class _Fields(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
@@ -163,7 +160,11 @@ def _find(name: str, home: Path) -> Path:
     bringing = "install a bundle that has it with `toolbus bundle install PATH`, or write"
     bringing = f"{bringing} {folder / 'NAME.yaml'}"
     stems = sorted({path.stem for path in paths})
-    listed = f"; the avatars are {_listed(stems)}" if stems else ", and no other avatar"
+    listed = (
+        f"; the avatars are {one_line(', '.join(stems), 1_000)}"
+        if stems
+        else ", and no other avatar"
+    )
     raise AvatarRefused(f"there is no avatar {shown!r}{_near(name, stems)}{listed}: {bringing}")
 
 
@@ -327,7 +328,7 @@ def _missing(path: Path, key: str, name: str, known: list[str]) -> AvatarRefused
             bringing = f"bundle {bundle.name} has it: `toolbus bundle install {origin}`"
     if key == "toolkits":
         bringing += ", or write it under `require` where others host it"
-    has = f"; there are {_listed(known)}" if known else ""
+    has = f"; there are {one_line(', '.join(known), 1_000)}" if known else ""
     what = f"{one_line(name, 64)!r} is not installed{_near(name, known)}"
     return AvatarRefused(f"{path}: {key}: {what}{has}; {one_line(bringing, 1_000)}")
 
@@ -335,8 +336,3 @@ def _missing(path: Path, key: str, name: str, known: list[str]) -> AvatarRefused
 def _near(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name[:64], [known for known in names if len(known) <= 64], 1)
     return f": did you mean {one_line(near[0])}?" if near else ""
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(one_line(name, 64) for name in names[:_MAX_SHOWN]) + more

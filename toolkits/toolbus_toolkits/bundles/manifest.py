@@ -40,7 +40,6 @@ BUNDLE_FILE = "toolbus-bundle.yaml"
 AGX_FILE = "agx-bundle.yaml"
 NAME_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 """The names of bundles, avatars and memory templates, which become names of files."""
-_MAX_COMPONENTS = 256
 
 
 def _is_version(text: str) -> str:
@@ -90,7 +89,7 @@ class Requirements(BaseModel, frozen=True, extra="forbid"):
 
     toolbus: _Range = ""
     """The versions of toolbus, as PEP 440 writes ranges."""
-    bundles: dict[_Name, _Range] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+    bundles: dict[_Name, _Range] = Field(default_factory=dict)
     """Other bundles, each with its versions."""
 
 
@@ -105,10 +104,10 @@ class _ToolbusManifest(_About):
     toolbus_bundle: Literal["1"]
     version: Annotated[str, AfterValidator(_is_version)]
     requires: Requirements = Requirements()
-    skills: tuple[_Path, ...] = Field((), max_length=_MAX_COMPONENTS)
-    mcp_servers: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
-    avatars: dict[_Name, _Path] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
-    memory_templates: dict[_Name, _Path] = Field(default_factory=dict, max_length=_MAX_COMPONENTS)
+    skills: tuple[_Path, ...] = ()
+    mcp_servers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    avatars: dict[_Name, _Path] = Field(default_factory=dict)
+    memory_templates: dict[_Name, _Path] = Field(default_factory=dict)
 
 
 class _AgxSkill(BaseModel, frozen=True):
@@ -131,10 +130,10 @@ class _AgxTemplate(BaseModel, frozen=True):
 
 
 class _AgxComponents(BaseModel, frozen=True):
-    skills: tuple[_AgxSkill, ...] = Field((), max_length=_MAX_COMPONENTS)
-    mcp_servers: tuple[_AgxServer, ...] = Field((), max_length=_MAX_COMPONENTS)
-    avatars: tuple[_AgxConfigured, ...] = Field((), max_length=_MAX_COMPONENTS)
-    memory_templates: tuple[_AgxTemplate, ...] = Field((), max_length=_MAX_COMPONENTS)
+    skills: tuple[_AgxSkill, ...] = ()
+    mcp_servers: tuple[_AgxServer, ...] = ()
+    avatars: tuple[_AgxConfigured, ...] = ()
+    memory_templates: tuple[_AgxTemplate, ...] = ()
 
 
 class _AgxManifest(_About, extra="ignore"):

@@ -22,13 +22,15 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from toolbus.atomic_file import write_atomically
+from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import read_json_file
-from toolbus_toolkits.bundles.contents import BundleRefused
-from toolbus_toolkits.bundles.installed import INSTALLED_FILE, real_path
+from toolbus_toolkits.bundles.contents import BundleRefused, is_plain
 from toolbus_toolkits.mcp.config import HOME_FILE
 
-__all__ = ["apply_changes", "locked", "recover"]
+__all__ = ["INSTALLED_FILE", "apply_changes", "locked", "real_path", "recover"]
 
+INSTALLED_FILE = "bundles.json"
+"""Which bundle owns what."""
 _STAGE = ".bundle-change"
 _JOURNAL = "journal.json"
 _LOCK = "bundles.lock"
@@ -41,7 +43,7 @@ class _Step(NamedTuple):
     path: str
     existed: bool
     folders: list[str]
-    """Those that are made for it."""
+    """Those that are made for it, the innermost first."""
 
 
 _STEPS = TypeAdapter(list[_Step])
@@ -90,7 +92,11 @@ def apply_changes(home: Path, changes: Mapping[str, bytes | None]) -> None:
         _stage(home, changes)
         for number, (path, content) in enumerate(changes.items()):
             _apply(home, number, path, content)
-        _remove_empty_folders(home, changes)
+        for path, content in changes.items():
+            if content is None:
+                for folder in list(Path(path).parents)[:-2]:  # those at the top stay
+                    with suppress(OSError):  # it is not empty
+                        (home / folder).rmdir()
         # From here on the change counts: without a journal nothing is rolled back.
         (stage / _JOURNAL).unlink()
     except BaseException:
@@ -106,10 +112,14 @@ def _stage(home: Path, changes: Mapping[str, bytes | None]) -> None:
     steps = []
     for number, (path, content) in enumerate(changes.items()):
         if content is not None:
-            _write(stage / "new" / str(number), content)
+            with _staged(home, "new", number).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         _real(home, path, home)  # raises for one outside, before anything is changed
         existed = os.path.lexists(home / path)
-        steps.append(_Step(path, existed, _missing_folders(home, path))._asdict())
+        parents = [parent for parent in Path(path).parents if not (home / parent).exists()]
+        steps.append(_Step(path, existed, [*map(str, parents)])._asdict())
     write_atomically(stage / _JOURNAL, json.dumps(steps).encode(), sync=True)
 
 
@@ -169,30 +179,30 @@ def _staged(home: Path, part: str, number: int) -> Path:
     return home / _STAGE / part / str(number)
 
 
+def real_path(home: Path, path: str, source: Path) -> Path:
+    """Return where a file of a bundle is.
+
+    Args:
+        home: `TOOLBUS_HOME`; it may be a link.
+        path: Below it, as it was read.
+        source: Where it was read, for messages.
+
+    Raises `BundleRefused` if it leads outside of the home, as a text or by a link.
+    """
+    shown = one_line(path, 120)
+    if not is_plain(path):
+        raise BundleRefused(f"{source}: {shown!r} is not a plain path inside {home}: remove it")
+    real = Path(os.path.realpath(home / path))
+    if not real.is_relative_to(os.path.realpath(home)):
+        raise BundleRefused(
+            f"{source}: {shown!r} leads outside of {home} by a link: put the file, or the folder, "
+            "in the place of the link"
+        )
+    return real
+
+
 def _real(home: Path, path: str, source: Path) -> Path:
     """Return where a file is; the files that are not of bundles may be links, which stay."""
     if path in (HOME_FILE, INSTALLED_FILE):
         return Path(os.path.realpath(home / path))
     return real_path(home, path, source)
-
-
-def _missing_folders(home: Path, path: str) -> list[str]:
-    """Return the folders that have to be made for a file, the innermost first."""
-    parents = (parent for parent in Path(path).parents if str(parent) != ".")
-    return [str(parent) for parent in parents if not (home / parent).exists()]
-
-
-def _remove_empty_folders(home: Path, changes: Mapping[str, bytes | None]) -> None:
-    """Remove the folders that removed files have left empty; those at the top stay."""
-    for path, content in changes.items():
-        if content is None:
-            for folder in list(Path(path).parents)[:-2]:
-                with suppress(OSError):
-                    (home / folder).rmdir()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
