@@ -17,9 +17,8 @@ from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.server import redis_program
 from toolbus_toolkits import demo as demo_module
-from toolbus_toolkits.demo.balancer import Balancer
-from toolbus_toolkits.demo.redis_process import RedisProcess
-from toolbus_toolkits.demo.redis_process import redis_program as program_of_demo
+from toolbus_toolkits.demo.cluster_processes import Balancer, RedisProcess
+from toolbus_toolkits.demo.cluster_processes import redis_program as program_of_demo
 from toolbus_toolkits.demo.scene_runner import SceneFailed
 
 DEMO = [sys.executable, "-m", "toolbus", "demo", "--nodes", "3"]
@@ -141,7 +140,7 @@ async def test_redis_ends_with_the_process_that_started_it(tmp_path: Path) -> No
     program.chmod(0o755)
     start = (
         "import asyncio, os, pathlib\n"
-        "from toolbus_toolkits.demo.redis_process import RedisProcess\n"
+        "from toolbus_toolkits.demo.cluster_processes import RedisProcess\n"
         "async def main():\n"
         f"    await RedisProcess({str(program)!r}, pathlib.Path({str(tmp_path)!r})).start()\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from support.redis.docker_engine import why_no_image
 from support.redis.server import IMAGE, IMAGE_PREFIX, SERVER_VARIABLE
-from toolbus_toolkits.demo.redis_process import wheel_program
+from toolbus_toolkits.demo.cluster_processes import wheel_program
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / ".venv" / "redis"

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.docker_engine import why_no_image
 from support.redis.external import URL_VARIABLE, external_redis
-from toolbus_toolkits.demo import redis_process as demo_redis
+from toolbus_toolkits.demo import cluster_processes
 
 __all__ = [
     "GIVEN_SERVER",
@@ -128,7 +128,7 @@ def redis_program() -> str | None:
     """Find a server's program: the one that was chosen, on the path, or in the wheel."""
     if GIVEN_SERVER:
         return None if GIVEN_SERVER.startswith(IMAGE_PREFIX) else GIVEN_SERVER
-    return demo_redis.redis_program()
+    return cluster_processes.redis_program()
 
 
 def _own_server(folder: Path) -> RedisServer:

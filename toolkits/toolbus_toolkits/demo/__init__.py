@@ -1,8 +1,8 @@
 """`toolbus demo`: real calls on real data across processes; each scene checks its own result.
 
 It needs the extras `server`, `otel` and `shell`, writes only to a temporary folder, and
-stops the processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scene`,
-`shell_scene`, `fault_scenes` and `cluster_scenes`.
+stops the processes it started, also on Ctrl-C. The scenes are in `scenes`, `agent_scenes`,
+`fault_scenes` and `cluster_scenes`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus_toolkits.demo.agent_scene import agent_scene
-from toolbus_toolkits.demo.cluster_processes import ClusterProcesses
+from toolbus_toolkits.demo.agent_scenes import agent_scene, shell_scene
+from toolbus_toolkits.demo.cluster_processes import ClusterProcesses, redis_program
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
 from toolbus_toolkits.demo.fault_scenes import fault_scenes
 from toolbus_toolkits.demo.processes import ROOM, DemoProcesses
-from toolbus_toolkits.demo.redis_process import redis_program
 from toolbus_toolkits.demo.scene_runner import SceneOutput, run_scenes
 from toolbus_toolkits.demo.scenes import basic_scenes, trace_scene
-from toolbus_toolkits.demo.shell_scene import shell_scene
 
 __all__ = ["demo"]
 
@@ -74,7 +72,7 @@ def demo(
     data of this machine. The trace of one call shows three processes: caller, server, host. The
     exit code is 0 only if every scene had the expected result.
     """
-    missing = _missing_extras()
+    missing = sorted({extra for module, extra in _NEEDED.items() if not _is_installed(module)})
     if missing:
         wanted = ",".join(missing)
         typer.echo(f"toolbus demo: an extra is missing: pip install 'toolbus[{wanted}]'", err=True)
@@ -111,10 +109,6 @@ def _redis_program_or_refuse() -> str:
     return program
 
 
-def _missing_extras() -> list[str]:
-    return sorted({extra for module, extra in _NEEDED.items() if not _is_installed(module)})
-
-
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
@@ -126,10 +120,15 @@ async def _run(output: SceneOutput, *, keep: bool, cluster: ClusterProcesses | N
     """Run until the end or a signal; further signals are ignored while the processes stop."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
+
+    def record(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
     # Not on Windows; there KeyboardInterrupt cancels the run.
     with suppress(NotImplementedError):
         for name in _STOP_SIGNALS:
-            loop.add_signal_handler(getattr(signal, name), _record_signal, stopped, name)
+            loop.add_signal_handler(getattr(signal, name), record, getattr(signal, name))
     work = _run_demo(output, keep=keep) if cluster is None else _run_cluster(cluster, output)
     run = asyncio.create_task(work)
     try:
@@ -142,11 +141,6 @@ async def _run(output: SceneOutput, *, keep: bool, cluster: ClusterProcesses | N
     if run.cancelled():
         return 128 + stopped.result()
     return run.result()
-
-
-def _record_signal(stopped: asyncio.Future[int], name: str) -> None:
-    if not stopped.done():
-        stopped.set_result(getattr(signal, name))
 
 
 async def _run_demo(output: SceneOutput, *, keep: bool) -> int:

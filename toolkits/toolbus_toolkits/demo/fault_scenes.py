@@ -19,8 +19,13 @@ from toolbus.telemetry.attributes import ERROR_TYPE, EXECUTED, SERVICE_INSTANCE_
 from toolbus.telemetry.viewer.trace_tree import SpanRecord, build_tree
 from toolbus_toolkits.demo.processes import DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene
-from toolbus_toolkits.demo.scenes import describe_error, expect, expect_refusal
-from toolbus_toolkits.demo.slow_query import COUNT, calibrated_count
+from toolbus_toolkits.demo.scenes import (
+    COUNT,
+    calibrated_count,
+    describe_error,
+    expect,
+    expect_refusal,
+)
 
 __all__ = ["fault_scenes"]
 

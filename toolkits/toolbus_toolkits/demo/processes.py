@@ -28,7 +28,7 @@ from toolbus_toolkits.demo.child_process import COMMAND_MODULE
 from toolbus_toolkits.demo.scene_runner import SceneFailed
 from toolbus_toolkits.sql import DATABASE_VARIABLE
 
-__all__ = ["ROOM", "VISITOR_SCOPE", "DemoProcess", "DemoProcesses"]
+__all__ = ["ROOM", "VISITOR_SCOPE", "DemoProcess", "DemoProcesses", "cancel_task"]
 
 ROOM = "demo"
 """The room of the demo."""
@@ -168,7 +168,7 @@ class DemoProcesses:
         async with asyncio.timeout(_START_S):
             await self._stack.enter_async_context(self.room)
         self._watching = asyncio.create_task(self._hosts.watch(self.room))
-        self._stack.push_async_callback(_cancel_task, self._watching)
+        self._stack.push_async_callback(cancel_task, self._watching)
         self._stack.push_async_callback(self._end_hosts)
         return self.room
 
@@ -301,7 +301,8 @@ async def _ready_line(server: DemoProcess) -> str:
     return str(json.loads(line)["url"])
 
 
-async def _cancel_task(task: asyncio.Task[None]) -> None:
+async def cancel_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.wait({task})
 

@@ -1,7 +1,7 @@
 """The scenes of the demo without faults: toolkits, queries, refusals, a trace.
 
-Those with an agent are in `agent_scene` and `shell_scene`, those in which calls or processes are
-stopped or killed in `fault_scenes`.
+Those with an agent are in `agent_scenes`, those in which calls or processes are stopped or killed
+in `fault_scenes`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,9 @@ from toolbus_toolkits.demo.scene_runner import Scene, SceneFailed, SceneOutput, 
 from toolbus_toolkits.inventory import build_inventory
 
 __all__ = [
+    "COUNT",
     "basic_scenes",
+    "calibrated_count",
     "describe_error",
     "expect",
     "expect_refusal",
@@ -34,6 +36,13 @@ __all__ = [
 _INVENTORY_S = 3.0
 _HOP_KINDS = ["CLIENT", "SERVER", "SERVER", "INTERNAL"]
 
+COUNT = """
+    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+    SELECT count(*) FROM numbers
+"""
+"""Counts to its parameter."""
+_SAMPLE_COUNT = 200_000
+_SAMPLES = 3
 _LARGEST = """
     SELECT name, version, source, round(size_bytes / 1e6, 1) AS mb FROM packages
     WHERE size_bytes IS NOT NULL ORDER BY size_bytes DESC LIMIT 5
@@ -274,3 +283,19 @@ def _check_tree(tree: TraceTree) -> None:
     names = [node.span.name for node in tree.nodes]
     expected = ["sql.query"] * 3 + ["execute_tool query"]
     expect(names == expected, f"their names are {names}")
+
+
+async def calibrated_count(count_to: Callable[[int], Awaitable[Any]], long_s: float) -> int:
+    """Measure how fast this machine counts, and return how far to count for a given duration.
+
+    Args:
+        count_to: Runs `COUNT`.
+        long_s: The duration where a core is free.
+    """
+    took_s = []
+    for _ in range(_SAMPLES):
+        began_s = time.monotonic()
+        await count_to(_SAMPLE_COUNT)
+        took_s.append(time.monotonic() - began_s)
+    rows = int(_SAMPLE_COUNT / min(took_s) * long_s)
+    return max(_SAMPLE_COUNT, rows // 100_000 * 100_000)
