@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from toolbus.chunks.chunk_types import chunk_steps, read_chunk, read_value
 from toolbus.chunks.receive_credit import BufferBudget
-from toolbus.client.affinity import AffinityCache
 from toolbus.client.connection import Connection
 from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
@@ -28,7 +27,7 @@ from toolbus.client.local_errors import (
 )
 from toolbus.client.pending_requests import PendingRequest, PendingRequests
 from toolbus.client.reconnecting_connection import ReconnectingConnection
-from toolbus.client.retry import CallPlan, RetryPolicy
+from toolbus.client.retry import AffinityCache, CallPlan, RetryPolicy
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.timers import ROUNDING_MS
 from toolbus.errors import (
@@ -71,6 +70,7 @@ REPLY_TIMEOUT_S = 10.0
 """How long a request that a room makes by itself waits for its reply."""
 GRACE_S = 0.25
 """How long after a deadline the server's own error may still arrive."""
+_NO_CONNECTION = "no connection before the deadline"
 
 
 class AssessUnavailable(Exception):
@@ -102,14 +102,10 @@ class Caller:
         self.budget: BufferBudget = pending.budget
         """Buffer memory of received chunks."""
         self._loop = asyncio.get_running_loop()
-        self.affinities: AffinityCache = AffinityCache()
         self.retries: RetryPolicy = RetryPolicy(
-            self._loop.time,
-            self.request,
-            lambda: connection.returned_at,
-            on_description=self.affinities.record_description,
-            on_error=self.affinities.record_error,
+            self._loop.time, self.request, lambda: connection.returned_at
         )
+        self.affinities: AffinityCache = self.retries.affinities
 
     def bound_to(self, connection: Connection) -> Self:
         """Make a caller for one connection only: nested calls use that of their parent call."""
@@ -270,7 +266,10 @@ class Caller:
                 result = await read_parts(result)
             return result
         except asyncio.CancelledError:
-            self._cancel(request)
+            if isinstance(request.future, InboundStream):  # its first chunk arrived just now
+                request.future.cancel()
+            elif self._pending.remove(request) and request.written:
+                request.websocket.send_message(encode(Cancel(RequestId(request.id), "cancelled")))
             raise
 
     async def send_attempt(
@@ -341,7 +340,8 @@ class Caller:
             data = encode(frame)
             if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
                 decode_from_client(data)
-                error = request_too_large_error(len(data)) if len(data) > MAX_FRAME_BYTES else None
+                if len(data) > MAX_FRAME_BYTES:
+                    error = request_too_large_error(len(data))
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
             error = request_encoding_error(wrong)
         if error is not None:
@@ -356,21 +356,13 @@ class Caller:
         self._pending.remove(request)
         return False
 
-    def _cancel(self, request: PendingRequest) -> None:
-        """Cancel a call in flight, here and at the server."""
-        if isinstance(request.future, InboundStream):  # its first chunk arrived in this iteration
-            request.future.cancel()
-        elif self._pending.remove(request) and request.written:
-            request.websocket.send_message(encode(Cancel(RequestId(request.id), "cancelled")))
-
     async def _wait_until_ready(self, deadline_at: float) -> None:
         check_loop(self._loop)
         try:
             async with asyncio.timeout_at(deadline_at):
                 await self._connection.ready()
         except TimeoutError:
-            reason = f": {self._connection.failure}" if self._connection.failure else ""
-            text = f"no connection before the deadline{reason}"
+            text = ": ".join(filter(None, (_NO_CONNECTION, self._connection.failure)))
             raise Unavailable(text, executed="no") from None
 
     def _request_description(self, plan: CallPlan, websocket: Any) -> None:

@@ -9,13 +9,20 @@ sends no other requests.
 Attempts are counted, with one exception: a server that cannot be reached and a host that is away
 are waited for (`RetryHistory._wait_s`), as no attempt reaches a host meanwhile. All pauses follow
 one rule (`_pause_s`).
+
+Some tools route calls by the value of an argument. The server does not read arguments, so the
+caller sends a short text made from the value. It gets the argument's name from the toolkit's
+description, or from the error with which the server refuses the first call before it runs, and
+keeps it until the definition changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from hashlib import blake2b
 from math import inf
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -28,23 +35,26 @@ from toolbus.errors import (
     ConnectionLost,
     DefinitionChanged,
     HostLost,
+    InvalidArguments,
     NoHost,
     NotFound,
     PermissionDenied,
     RoomException,
     Unavailable,
 )
-from toolbus.wire import Describe, Result
+from toolbus.wire import BadBody, Describe, Result, unpack_body
 
 __all__ = [
     "DEFAULT_WAIT_FOR_HOST_S",
     "MAX_ATTEMPTS",
     "RECONNECT_GRACE_S",
+    "AffinityCache",
     "CallPlan",
     "KnownDefinition",
     "RetryHistory",
     "RetryPolicy",
     "ToolkitKey",
+    "affinity_text",
 ]
 
 # A call that crashes its host takes at most three hosts with it. Waits are not counted, as no host
@@ -73,8 +83,9 @@ RECONNECT_GRACE_S = 6.0
 `ReconnectingConnection` is 5 s."""
 _DESCRIBE_TIMEOUT_S = 30.0
 # A client that calls toolkits of ever new names must not grow; one entry is a digest and the names
-# of the idempotent tools.
+# of the idempotent tools, or of an argument.
 _MAX_KNOWN = 1_024
+_NO_ARGUMENT = ("none", "caller")
 _logger = bounded_logger(__name__)
 # Only after these may a call that may have run be repeated (RETRY-2): with any other error the host
 # has answered, and that answer stands.
@@ -125,9 +136,6 @@ class RetryPolicy:
         now: The loop's clock.
         request: Sends a request, as `Caller.request` does.
         returned_at: Returns when the connection was last made again, by that clock.
-        on_description: Receives every toolkit description that is read.
-        on_error: Receives the first error of each call; returns whether the call can be made again
-            with what was learned from that error.
     """
 
     def __init__(
@@ -135,17 +143,17 @@ class RetryPolicy:
         now: Callable[[], float],
         request: Request,
         returned_at: Callable[[], float],
-        *,
-        on_description: Callable[[ToolkitKey, dict[str, Any]], None],
-        on_error: Callable[[CallPlan, RoomException], bool],
     ) -> None:
         self.now = now
         self.request = request
         self._returned_at = returned_at
-        self._on_description = on_description
+        self.affinities: AffinityCache = AffinityCache()
+        """The arguments that route calls."""
         self.known: dict[ToolkitKey, KnownDefinition | None] = {}
         """By toolkit; None while its description is requested, or if it may not be read."""
-        self.on_error: Callable[[CallPlan, RoomException], bool] = on_error
+        self.on_error: Callable[[CallPlan, RoomException], bool] = self.affinities.record_error
+        """Receives the first error of each call; returns whether the call can be made again with
+        what was learned from that error."""
 
     @property
     def in_reconnect_grace(self) -> bool:
@@ -184,7 +192,7 @@ class RetryPolicy:
         tools = body["manifest"]["tools"]
         idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
         self.known[key] = KnownDefinition(body["toolkit"]["digest"], idempotent)
-        self._on_description(key, body)
+        self.affinities.record_description(key, body)
 
 
 class RetryHistory:
@@ -383,3 +391,88 @@ def _pause_s(number: int, error: RoomException) -> float:
     return backoff_pause_s(
         number, error.retry_after_s, first_s=_BACKOFF_S, longest_s=_MAX_BACKOFF_S
     )
+
+
+class AffinityCache:
+    """The arguments that route calls, by toolkit and tool, as known to one participant."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[ToolkitKey, str], str] = {}
+        """By toolkit and tool, the name of the argument."""
+        self._digests: dict[ToolkitKey, str] = {}
+
+    def record_error(self, plan: CallPlan, error: RoomException) -> bool:
+        """Record what an error says about a tool; return whether the call can be made again."""
+        details = error.details
+        if isinstance(details.get("digest"), str):
+            self.record_digest(plan.key, details["digest"])
+        if not isinstance(error, InvalidArguments) or details.get("path") != "/affinity":
+            return False
+        argument = details.get("argument")
+        if not isinstance(argument, str):
+            return False
+        self._remember(plan.key, plan.tool, argument)
+        return True
+
+    def record_description(self, key: ToolkitKey, body: Mapping[str, Any]) -> None:
+        """Replace what is known of a toolkit by its description."""
+        self._forget(key)
+        self._set_digest(key, body["toolkit"]["digest"])
+        for tool in body["manifest"]["tools"]:
+            argument = tool.get("affinity", "none")
+            if argument not in _NO_ARGUMENT:
+                self._remember(key, tool["name"], argument)
+
+    def record_digest(self, key: ToolkitKey, digest: str) -> None:
+        """Drop what is known of a toolkit unless it is for this definition."""
+        if self._digests.get(key) != digest:
+            self._forget(key)
+        self._set_digest(key, digest)
+
+    def record_event(self, name: str, owner: str, digest: str) -> None:
+        """Record a definition from an event; the bare name may mean the same toolkit."""
+        for key in ((name, None), (name, owner)):
+            if key in self._digests:
+                self.record_digest(key, digest)
+
+    def _set_digest(self, key: ToolkitKey, digest: str) -> None:
+        if len(self._digests) >= _MAX_KNOWN:
+            self._digests.clear()
+            self.known.clear()
+        self._digests[key] = digest
+
+    def _remember(self, key: ToolkitKey, tool: str, argument: str) -> None:
+        if len(self.known) >= _MAX_KNOWN:
+            self.known.clear()
+        self.known[key, tool] = argument
+
+    def _forget(self, key: ToolkitKey) -> None:
+        for entry in [known for known in self.known if known[0] == key]:
+            del self.known[entry]
+
+    def with_affinity(
+        self, options: dict[str, Any] | None, plan: CallPlan
+    ) -> dict[str, Any] | None:
+        """Add the affinity option if the tool is known to need it."""
+        argument = self.known.get((plan.key, plan.tool))
+        if argument is None:
+            return options
+        return {**(options or {}), "affinity": affinity_text(plan.arguments, argument)}
+
+
+def affinity_text(arguments: bytes, argument: str) -> str:
+    """Hash an argument's value to 32 characters, equal for values with equal JSON.
+
+    The order of an object's keys does not matter; 1 and 1.0 differ.
+
+    Args:
+        arguments: All arguments, packed.
+        argument: The argument's name; a missing argument counts as null.
+    """
+    try:
+        values = unpack_body(arguments)
+    except BadBody:
+        values = None  # the host reports what is wrong with them
+    value = values.get(argument) if isinstance(values, dict) else None
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -16,7 +16,6 @@ from typing_extensions import TypeVar as DefaultTypeVar
 
 from toolbus.chunks.chunk_types import read_value
 from toolbus.chunks.json_values import packed_json
-from toolbus.client.affinity import affinity_text
 from toolbus.client.call_options import (
     NO_OPTIONS,
     CallOptions,
@@ -28,7 +27,7 @@ from toolbus.client.call_options import (
 from toolbus.client.caller import AssessUnavailable, Caller
 from toolbus.client.input_sender import invalid_option
 from toolbus.client.local_errors import with_option_hint
-from toolbus.client.retry import CallPlan, ToolkitKey
+from toolbus.client.retry import CallPlan, ToolkitKey, affinity_text
 from toolbus.client.streaming_call import ChunkStream, StreamingCall
 from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment, assessment_of_flags

@@ -226,13 +226,7 @@ async def test_a_missing_description_is_requested_again() -> None:
     async def never(*_: Any, **__: Any) -> dict[str, Any]:
         raise AssertionError
 
-    retries = RetryPolicy(
-        lambda: 0.0,
-        never,
-        lambda: float("-inf"),
-        on_description=lambda _key, _body: None,
-        on_error=lambda _plan, _error: False,
-    )
+    retries = RetryPolicy(lambda: 0.0, never, lambda: float("-inf"))
     errors: list[RoomException] = [DeadlineExceeded(), PermissionDenied()]
     for error in errors:
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
