@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import isfinite
-from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote
 
-from toolbus.schemas.keywords import JSON_TYPES
+from toolbus.schemas.keywords import HELD, JSON_TYPES
+from toolbus.schemas.walker import held, rewritten, target_of
 
 __all__ = [
     "MAX_STEPS",
@@ -24,36 +24,28 @@ __all__ = [
     "SchemaReader",
     "SchemaTree",
     "node_lines",
+    "shortened",
     "values_of",
+    "with_short_texts",
 ]
 
 REST = "..."
 """Stands for what is not shown."""
 MAX_STEPS = 4_000
-"""How many parts of one schema are read."""
-
-_MAX_DEPTH = 8
-_MAX_BRANCHES = 64
-_MAX_VALUES = 12
-_MAX_TYPED_VALUES = 1_000
-_MAX_TYPE_CHARS = 200
-_MAX_JSON_CHARS = 80
-_MAX_REFERENCE_CHARS = 256
-_MAX_NUMBER_CHARS = 24
-_MAX_PATTERN_CHARS = 40
-
-_MAX_NODES = 300
+"""How many parts of one schema are read: references that lead back multiply them without end."""
 _MAX_LEVELS = 8
 _MAX_PATH = 32
-_MAX_NAME_CHARS = 64
+"""Parts that are applied to one value, each within another."""
+_MAX_NODES = 300
+_MAX_BRANCHES = 64
+_MAX_VALUES = 12
+_MAX_CHARS = 200
+"""Of a type, a value or a name."""
 _MAX_DESCRIPTION_CHARS = 1_000
 _MAX_TYPE_WIDTH = 48
-_MAX_TUPLE_ITEMS = 16
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-_LENGTHS: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
-    {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
-)
+_LENGTHS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
 _PARTS = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "properties", "additionalProperties", "items"}
     | {"patternProperties", "prefixItems"}
@@ -80,95 +72,82 @@ class SchemaReader:
         self._steps_left -= 1
         return self._steps_left >= 0
 
-    def types(self, schema: Mapping[str, Any]) -> frozenset[str]:
+    def types(self, schema: Mapping[str, Any], depth: int = _MAX_LEVELS) -> frozenset[str]:
         """Return the JSON types that a schema allows; empty if it does not restrict them."""
-        return frozenset(self._types(schema, _MAX_DEPTH))
+        if not depth or not self.step():
+            return frozenset()
+        kinds = schema.get("type")
+        if isinstance(kinds, str):
+            return frozenset({kinds})
+        if isinstance(kinds, list):
+            return frozenset(kind for kind in kinds if isinstance(kind, str))
+        values = values_of(schema)
+        if values is not None:
+            return frozenset(
+                JSON_TYPES[type(value)] for value in values if type(value) in JSON_TYPES
+            )
+        branches = self.alternatives(schema)
+        return frozenset().union(*(self.types(branch, depth - 1) for branch in branches))
 
-    def _types(self, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
-        if not self.step():
-            return
-        match schema.get("type"):
-            case str(kind):
-                yield kind
-            case list(kinds):
-                yield from (kind for kind in kinds[:_MAX_BRANCHES] if isinstance(kind, str))
-            case _ if (values := values_of(schema)) is not None:
-                few = values[:_MAX_TYPED_VALUES]
-                yield from (JSON_TYPES[type(value)] for value in few if type(value) in JSON_TYPES)
-            case _ if depth:
-                for branch in self.alternatives(schema):
-                    yield from self._types(branch, depth - 1)
-
-    def type_text(self, schema: Mapping[str, Any]) -> str:
+    def type_text(self, schema: Any, depth: int = _MAX_LEVELS) -> str:
         """Return a schema's type as text: `integer`, `array of string`, `"a" | "b"`, `any`."""
-        return self._type_text(schema, _MAX_DEPTH)
-
-    def _type_text(self, schema: Any, depth: int) -> str:
-        if not isinstance(schema, dict):
+        if not isinstance(schema, Mapping):
             return "any"
         if not depth or not self.step():
             return REST
-        return _in_one_line(self._full_type_text(schema, depth), _MAX_TYPE_CHARS)
+        return _in_one_line(self._full_type_text(schema, depth))
 
-    def _full_type_text(self, schema: dict[str, Any], depth: int) -> str:
+    def _full_type_text(self, schema: Mapping[str, Any], depth: int) -> str:
         if (values := values_of(schema)) is not None:
             shown = [_json_text(value) for value in values[:_MAX_VALUES]]
-            return " | ".join([*shown, *([REST] if len(values) > len(shown) else [])])
+            if len(values) > _MAX_VALUES:
+                shown.append(REST)
+            return " | ".join(shown)
         match schema.get("type"):
             case "array":
                 return self._array_text(schema, depth)
             case "object":
-                return self._object_text(schema, depth)
+                others = _map_values(schema)
+                if schema.get("properties") or not others:
+                    return "object"
+                texts = dict.fromkeys(self.type_text(part, depth - 1) for part in others)
+                return f"map of {_in_parentheses(' | '.join(texts))}"
             case str(kind):
-                form = _in_one_line(schema.get("format"), 40)
+                form = _in_one_line(schema.get("format"))
                 return _with_bounds(f"{kind} ({form})" if form else kind, kind, schema)
             case list(kinds):
                 few = kinds[:_MAX_BRANCHES]
                 return " | ".join(_with_bounds(str(kind), kind, schema) for kind in few)
-        texts = [self._type_text(branch, depth - 1) for branch in self.alternatives(schema)]
-        return " | ".join(dict.fromkeys(texts)) or ("object" if "properties" in schema else "any")
+        texts = dict.fromkeys(
+            self.type_text(branch, depth - 1) for branch in self.alternatives(schema)
+        )
+        return " | ".join(texts) or ("object" if "properties" in schema else "any")
 
-    def _array_text(self, schema: dict[str, Any], depth: int) -> str:
+    def _array_text(self, schema: Mapping[str, Any], depth: int) -> str:
         tuple_items, items = schema.get("prefixItems"), schema.get("items")
         if isinstance(tuple_items, list) and tuple_items:
-            shown = [self._type_text(item, depth - 1) for item in tuple_items[:_MAX_VALUES]]
-            has_more = len(tuple_items) > len(shown) or isinstance(items, dict)
-            return f"array ({', '.join([*shown, *([REST] if has_more else [])])})"
+            texts = [self.type_text(item, depth - 1) for item in tuple_items[:_MAX_VALUES]]
+            if len(tuple_items) > _MAX_VALUES or isinstance(items, dict):
+                texts.append(REST)
+            return f"array ({', '.join(texts)})"
         text = _with_bounds("array", "array", schema)
         if not isinstance(items, dict):
             return text
-        of = " " if text != "array" else " of "
-        return f"{text}{of}{_in_parentheses(self._type_text(items, depth - 1))}"
-
-    def _object_text(self, schema: dict[str, Any], depth: int) -> str:
-        values = _map_values(schema)
-        if schema.get("properties") or not values:
-            return "object"
-        texts = dict.fromkeys(self._type_text(part, depth - 1) for part in values)
-        return f"map of {_in_parentheses(' | '.join(texts))}"
+        of = "array of" if text == "array" else text
+        return f"{of} {_in_parentheses(self.type_text(items, depth - 1))}"
 
     def alternatives(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the schemas under `$ref`, `allOf`, `anyOf` and `oneOf`."""
-        found = self.all_of(schema)
-        for keyword in ("anyOf", "oneOf"):
-            found += _schemas_in(schema.get(keyword))
-        return found
+        return [*self.all_of(schema), *_held(schema, "anyOf", "oneOf")]
 
     def all_of(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the schemas under `$ref` and `allOf`."""
         found = self.resolve(schema)
-        return [*([] if found is None else [found]), *_schemas_in(schema.get("allOf"))]
+        return [*([] if found is None else [found]), *_held(schema, "allOf")]
 
     def resolve(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the schema that `$ref` points to, if it is within the root."""
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        found: Any = self._root
-        for part in filter(None, unquote(reference[1:_MAX_REFERENCE_CHARS]).split("/")):
-            if not isinstance(found, dict):
-                return None
-            found = found.get(part.replace("~1", "/").replace("~0", "~"))
+        found = target_of(self._root, schema.get("$ref"))
         return found if isinstance(found, dict) else None
 
 
@@ -182,47 +161,38 @@ def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
 
 def _map_values(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the schemas of an object's values that are not in `properties`."""
-    patterns = schema.get("patternProperties")
-    by_pattern = islice(patterns.values(), _MAX_BRANCHES) if isinstance(patterns, dict) else []
-    return _schemas_in([*by_pattern, schema.get("additionalProperties")])
+    return _held(schema, "patternProperties", "additionalProperties")
 
 
-def _schemas_in(several: Sequence[Any] | None) -> list[dict[str, Any]]:
-    if not isinstance(several, list):
-        return []
-    return [part for part in several[:_MAX_BRANCHES] if isinstance(part, dict)]
+def _held(schema: Mapping[str, Any], *keywords: str) -> list[dict[str, Any]]:
+    found = (part for part in held(schema, keywords) if isinstance(part, dict))
+    return [*islice(found, _MAX_BRANCHES)]
 
 
 # Bounds of numbers, texts and arrays
 
 
 def _with_bounds(text: str, kind: object, schema: Mapping[str, Any]) -> str:
-    bounds = _bounds_of(kind, schema)
-    return f"{text} {bounds}" if bounds else text
-
-
-def _bounds_of(kind: object, schema: Mapping[str, Any]) -> str:
-    """Return which values of a JSON type a schema allows; empty if it allows all."""
+    """Return the name of a JSON type, and which of its values a schema allows."""
+    bounds: list[str] = []
     match kind:
         case "integer" | "number":
-            return " ".join(_number_bounds(schema))
+            bounds = [*_number_bounds(schema)]
         case "string":
-            return " ".join(filter(None, (_length_bounds("string", schema), _pattern_of(schema))))
+            bounds = [_length_bounds("string", schema), _in_one_line(schema.get("pattern"))]
         case "array":
-            return _length_bounds("array", schema)
-    return ""
+            bounds = [_length_bounds("array", schema)]
+    return " ".join(filter(None, [text, *bounds]))
 
 
 def _number_bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
     least, most, above, below, step = (_number_text(schema.get(name)) for name in names)
+    bounds = [(">=", least), ("<=", most), (">", above), ("<", below), ("multiple of", step)]
     if least and most:
         yield f"{least}..{most}"
-    else:
-        yield from (f"{sign} {bound}" for sign, bound in ((">=", least), ("<=", most)) if bound)
-    yield from (f"{sign} {bound}" for sign, bound in ((">", above), ("<", below)) if bound)
-    if step:
-        yield f"multiple of {step}"
+        bounds = bounds[2:]
+    yield from (f"{sign} {bound}" for sign, bound in bounds if bound)
 
 
 def _length_bounds(kind: str, schema: Mapping[str, Any]) -> str:
@@ -232,11 +202,6 @@ def _length_bounds(kind: str, schema: Mapping[str, Any]) -> str:
     if not most:
         return f"of at least {least}"
     return f"of {least}" if least == most else f"of {least}..{most}"
-
-
-def _pattern_of(schema: Mapping[str, Any]) -> str:
-    pattern = schema.get("pattern")
-    return _cut(pattern, _MAX_PATTERN_CHARS) if isinstance(pattern, str) else ""
 
 
 # Trees: the fields of a schema, one node each
@@ -287,7 +252,7 @@ class SchemaTree:
         return tuple(self._inside(self._root, (), self._levels))
 
     def _inside(self, schema: Any, path: _Path, levels: int) -> Iterator[SchemaNode]:
-        if not isinstance(schema, dict):
+        if not isinstance(schema, Mapping):
             return
         if not levels:
             if self.is_nested and not _PARTS.isdisjoint(schema):
@@ -303,45 +268,42 @@ class SchemaTree:
         yield from self._items(schema, path, levels)
         yield from self._branches(schema, path, levels)
 
-    def _fields(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
+    def _fields(self, schema: Mapping[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return the fields of an object, and `(others)` for values without a name."""
         properties = schema.get("properties")
-        named = properties if isinstance(properties, dict) else {}
+        others = _map_values(schema)
+        if not isinstance(properties, dict) or not properties:
+            for part in others:
+                yield from self._inside(part, path, levels)
+            return
         required = schema.get("required")
         needed = required[:_MAX_NODES] if isinstance(required, list) else []
-        yield from self._nodes_of(
-            ((name, field, name in needed) for name, field in named.items()), path, levels
-        )
-        others = _map_values(schema)
-        if named:
-            yield from self._nodes_of((("(others)", part, True) for part in others), path, levels)
-            return
-        for part in others:
-            yield from self._inside(part, path, levels)
+        fields = ((name, field, name in needed) for name, field in properties.items())
+        yield from self._nodes_of(fields, path, levels)
+        yield from self._nodes_of((("(others)", part, True) for part in others), path, levels)
 
-    def _items(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
+    def _items(self, schema: Mapping[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return what the items of an array hold; items of a tuple by their index."""
-        items = schema.get("prefixItems")
-        if isinstance(items, list):
-            indexed = ((f"[{i}]", item, True) for i, item in enumerate(items[:_MAX_TUPLE_ITEMS]))
-            nodes = list(self._nodes_of(indexed, path, levels))
-            if any(node.children or node.description for node in nodes):
-                yield from nodes
+        items = enumerate(islice(held(schema, ("prefixItems",)), _MAX_VALUES))
+        nodes = [*self._nodes_of(((f"[{i}]", item, True) for i, item in items), path, levels)]
+        if any(node.children or node.description for node in nodes):
+            yield from nodes
         yield from self._inside(schema.get("items"), path, levels)
 
-    def _branches(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
+    def _branches(
+        self, schema: Mapping[str, Any], path: _Path, levels: int
+    ) -> Iterator[SchemaNode]:
         """Return the branches of `anyOf` and `oneOf`; of a single branch only its content."""
-        one_of = {key: schema.get(key) for key in ("anyOf", "oneOf")}
         branches = [
             (branch, children)
-            for branch in self._reader.alternatives(one_of)
+            for branch in _held(schema, "anyOf", "oneOf")
             if (children := tuple(self._inside(branch, path, levels)))
         ]
         if len(branches) == 1:
             yield from branches[0][1]
             return
         for number, (branch, children) in enumerate(branches):
-            title = _in_one_line((self._reader.resolve(branch) or branch).get("title"), 64)
+            title = _in_one_line((self._reader.resolve(branch) or branch).get("title"))
             text = title or self._reader.type_text(branch)
             yield SchemaNode("or" if number else "either", text, "", children)
 
@@ -354,22 +316,19 @@ class SchemaTree:
                 return
             self._nodes_left -= 1
             schema = part if isinstance(part, dict) else {}
+            text = self._reader.type_text(schema)
+            if "default" in schema:
+                text = f"{text} = {_json_text(schema['default'])}"
+            elif not required:
+                text = f"{text}, optional"
+            target = self._reader.resolve(schema) or {}
+            description = schema.get("description") or target.get("description")
             yield SchemaNode(
-                _in_one_line(name, _MAX_NAME_CHARS),
-                self._type_and_default(schema, required),
-                self._description(schema),
+                _in_one_line(name),
+                text,
+                _in_one_line(description, _MAX_DESCRIPTION_CHARS),
                 tuple(self._inside(schema, path, levels - 1)),
             )
-
-    def _type_and_default(self, schema: dict[str, Any], required: bool) -> str:
-        text = self._reader.type_text(schema)
-        if "default" in schema:
-            return f"{text} = {_json_text(schema['default'])}"
-        return text if required else f"{text}, optional"
-
-    def _description(self, schema: dict[str, Any]) -> str:
-        own = schema.get("description") or (self._reader.resolve(schema) or {}).get("description")
-        return _in_one_line(own, _MAX_DESCRIPTION_CHARS)
 
 
 def node_lines(nodes: Sequence[SchemaNode], indent: str) -> Iterator[str]:
@@ -385,14 +344,14 @@ def node_lines(nodes: Sequence[SchemaNode], indent: str) -> Iterator[str]:
 # Short texts
 
 
-def _in_one_line(text: object, max_chars: int) -> str:
+def _in_one_line(text: object, max_chars: int = _MAX_CHARS) -> str:
     """Return untrusted text in one line, cut; empty if it is not text."""
     if not isinstance(text, str):
         return ""
     return _cut(" ".join(text[: 2 * max_chars].split()), max_chars)
 
 
-def _cut(text: str, max_chars: int) -> str:
+def _cut(text: str, max_chars: int = _MAX_CHARS) -> str:
     return text if len(text) <= max_chars else text[: max_chars - len(REST)] + REST
 
 
@@ -406,11 +365,11 @@ def _json_text(value: Any) -> str:
     try:
         for part in _ENCODER.iterencode(value):
             text += part
-            if len(text) > _MAX_JSON_CHARS:
+            if len(text) > _MAX_CHARS:
                 break
     except (ValueError, TypeError, RecursionError):
         return REST
-    return _cut(text, _MAX_JSON_CHARS)
+    return _cut(text)
 
 
 def _number_text(value: object) -> str:
@@ -420,6 +379,42 @@ def _number_text(value: object) -> str:
     try:
         if not isfinite(value):
             return ""
-        return _cut(str(int(value) if value == int(value) else value), _MAX_NUMBER_CHARS)
+        return _cut(str(int(value) if value == int(value) else value))
     except (OverflowError, ValueError):  # too many digits
         return REST
+
+
+# Descriptions that are cut
+
+
+_VALUES = frozenset({"const", "default", "enum", "example", "examples"})
+"""Keywords whose values are data, in which `description` is not a description."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a text of at most some characters, which ends after a sentence or a word."""
+    if len(text) <= limit:
+        return text
+    start = text[: limit - 1]
+    end = start.rfind(". ") + 1
+    if end < limit // 2:
+        end = max(start.rfind(" "), start.rfind("\n"))
+    return f"{start[: end if end >= limit // 2 else limit - 1].rstrip()}…"
+
+
+def with_short_texts(schema: Any, limit: int) -> Any:
+    """Return a JSON Schema whose descriptions have at most some characters."""
+    change = partial(with_short_texts, limit=limit)
+    if isinstance(schema, list):
+        return [change(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    written: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword == "description" and isinstance(value, str):
+            written[keyword] = shortened(value, limit)
+        elif keyword in HELD:
+            written[keyword] = rewritten(keyword, value, change)
+        else:
+            written[keyword] = value if keyword in _VALUES else change(value)
+    return written

@@ -19,7 +19,7 @@ Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
 
 
-def held(part: dict[str, Any], keywords: Iterable[str] = HELD) -> Iterator[Any]:
+def held(part: Mapping[str, Any], keywords: Iterable[str] = HELD) -> Iterator[Any]:
     """Yield the subschemas that a part holds under some keywords."""
     for keyword in keywords:
         if keyword in part:
@@ -60,7 +60,7 @@ def rewritten(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def target_of(root: dict[str, Any], reference: Any) -> Schema | None:
+def target_of(root: Mapping[str, Any], reference: Any) -> Schema | None:
     """Return where a reference leads; None if it is not a JSON pointer to a part of this schema."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
@@ -68,7 +68,7 @@ def target_of(root: dict[str, Any], reference: Any) -> Schema | None:
     for key in pointer_keys(unquote(reference[1:])):
         if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
             found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
+        elif isinstance(found, Mapping) and key in found:
             found = found[key]
         else:
             return None

@@ -192,7 +192,7 @@ def test_bounds_and_patterns_follow_the_type(schema: dict[str, Any], text: str) 
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({"type": "string", "pattern": "a" * 10_000}, f"string {'a' * 37}..."),
+        ({"type": "string", "pattern": "a" * 10_000}, f"string {'a' * 190}..."),
         ({"type": "integer", "minimum": 10**5_000}, "integer >= ..."),
         ({"type": "integer", "minimum": True, "maximum": "9"}, "integer"),
         ({"type": "number", "minimum": float("inf"), "maximum": float("nan")}, "number"),

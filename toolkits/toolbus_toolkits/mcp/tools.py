@@ -20,7 +20,7 @@ from toolbus.chunks.chunk_types import fitting
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.rule import Rule
 from toolbus.schemas.foreign import usable_schema
-from toolbus.schemas.short_texts import shortened, with_short_texts
+from toolbus.schemas.text import shortened, with_short_texts
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
 from toolbus.wire import MAX_MANIFEST_BYTES, MAX_MANIFEST_VALUES, BadBody, pack_body

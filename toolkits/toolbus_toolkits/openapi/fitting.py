@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from toolbus import Tool
-from toolbus.schemas.short_texts import with_short_texts
+from toolbus.schemas.text import with_short_texts
 from toolbus.tools.omission import Omission, fit_tools
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOL_BYTES

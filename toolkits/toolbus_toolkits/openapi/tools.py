@@ -18,7 +18,7 @@ from toolbus import (
 )
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
 from toolbus.permissions.rule import Rule
-from toolbus.schemas.short_texts import shortened
+from toolbus.schemas.text import shortened
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.openapi.arguments import Arguments
