@@ -21,6 +21,7 @@ import typer
 
 from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, MixedChunk, TextChunk
+from toolbus.cli.columns import counted
 from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError
@@ -164,7 +165,7 @@ class ValueOutput:
     def report_size(self, size: int) -> None:
         """Print on stderr how much was written to the file."""
         name = one_line(str(self.file))
-        typer.echo(f"wrote {size} {'byte' if size == 1 else 'bytes'} to {name}", err=True)
+        typer.echo(f"wrote {counted(size, 'byte')} to {name}", err=True)
 
     def refuse_terminal(self, what: str, executed: Executed) -> None:
         """Raise UsageError if binary data would be written to a terminal without `--out -`."""

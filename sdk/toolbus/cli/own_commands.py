@@ -65,7 +65,7 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "List the toolkits that you can see, or describe the tools of one toolkit.",
         ),
         "builders": OwnCommand(
-            "toolbus.cli.commands.builders:builders",
+            "toolbus.cli.commands.tools:builders",
             "List the toolkits that a participant builds on request, with their configuration "
             "fields.",
         ),
@@ -90,11 +90,11 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "List the participants of a room, with a line for each connection.",
         ),
         "send": OwnCommand(
-            "toolbus.cli.commands.send:send",
+            "toolbus.cli.commands.messages:send",
             "Send a message, and print how many connections it was written to.",
         ),
         "listen": OwnCommand(
-            "toolbus.cli.commands.listen:listen",
+            "toolbus.cli.commands.messages:listen",
             "Print the messages to this participant and to all until Ctrl-C, one line each.",
         ),
         "watch": OwnCommand(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.chunks.json_values import shown
-from toolbus.cli.columns import show_columns
+from toolbus.cli.columns import counted, show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import NotFound
@@ -77,7 +77,9 @@ def _kick(
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
     if not done["closed"]:
         raise NoSuchParticipant(f"no participant {shown(participant)} is in room {name}")
-    _print(options, done, f"closed {_connections(done)} of {one_line(participant)}")
+    _print(
+        options, done, f"closed {counted(done['closed'], 'connection')} of {one_line(participant)}"
+    )
 
 
 @admin.command("revoke")
@@ -106,15 +108,11 @@ def _revoke(
     if done.get("unknown_issuer"):
         raise NoSuchIssuer(
             f"no key of the server has the issuer {shown(issuer)}: the revocation is stored, and "
-            f"closed {_connections(done)}",
+            f"closed {counted(done['closed'], 'connection')}",
             executed="yes",
             details=done,
         )
-    _print(options, done, f"revoked; closed {_connections(done)}")
-
-
-def _connections(done: dict[str, Any]) -> str:
-    return f"{done['closed']} connection{'' if done['closed'] == 1 else 's'}"
+    _print(options, done, f"revoked; closed {counted(done['closed'], 'connection')}")
 
 
 def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from toolbus.cli.columns import show_columns
+from toolbus.cli.columns import age_text, show_columns
 from toolbus.cli.commands.token import read_duration_s
 from toolbus.cli.completion import complete_caller, complete_outcome, complete_recorded_tool
-from toolbus.cli.definition_text import age_text
 from toolbus.cli.error_report import reporting
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.records.call_record import CallFilter, CallRecord

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.auth.participant_names import means
+from toolbus.cli.columns import counted
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
@@ -73,10 +74,6 @@ def _echo(line: str) -> None:
     typer.echo(one_line(line))
 
 
-def _counted(toolkits: int) -> str:
-    return f"{toolkits} toolkit" if toolkits == 1 else f"{toolkits} toolkits"
-
-
 @joins_a_room
 def lock(
     options: RoomOptions,
@@ -108,12 +105,12 @@ def lock(
     if check:
         changes = in_room(options, lambda room: _check(room, old, chosen), locked=False)
         count = len([entry for entry in old.toolkits if chosen.covers(entry)])
-        summary = f"{path}: {_counted(count)} in the file, {len(changes)} different"
+        summary = f"{path}: {counted(count, 'toolkit')} in the file, {len(changes)} different"
     else:
         new, changes = in_room(options, lambda room: _updated(room, old, chosen), locked=False)
         _save(new)
         summary = (
-            f"{path}: {_counted(len(new.toolkits))}; {len(changes.added)} added, "
+            f"{path}: {counted(len(new.toolkits), 'toolkit')}; {len(changes.added)} added, "
             f"{len(changes.changed)} changed, {len(changes.removed)} removed"
         )
     if options.as_json:

@@ -1,4 +1,4 @@
-"""`toolbus tools`: lists toolkits, and describes tools and their parameters.
+"""`toolbus tools` lists toolkits and describes their tools; `toolbus builders` lists what is built.
 
 It prints a table on a terminal, plain columns into a pipe, and JSON with `--json`. Descriptions are
 untrusted text: control characters are escaped.
@@ -18,22 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from toolbus.auth.participant_names import means
-from toolbus.chunks.json_values import shown
-from toolbus.cli.columns import show_columns
+from toolbus.chunks.json_values import cut, shown
+from toolbus.cli.columns import reserve_lines, show_columns
 from toolbus.cli.completion import complete_name, complete_owner
-from toolbus.cli.definition_text import reserve_lines
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import suggest_name, suggest_tool
-from toolbus.diagnostics.exit_codes import CallTarget, UsageError
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, grant_command
 from toolbus.errors import NotFound
+from toolbus.room.participants import BuilderInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.schemas.text import MAX_STEPS, SchemaTree, node_lines
 from toolbus.tools.omission import entries_in
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["tools"]
+__all__ = ["builders", "tools"]
 
 _COLUMNS = ("toolkit", "tools", "owner", "hosts", "visible to", "description")
 _LEFT_OUT_COLUMNS = ("state", "tool", "reason")
@@ -322,3 +322,74 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
 def _own_title(toolkit: ToolkitInfo | ToolkitManifest) -> str:
     """Return the title of a toolkit, or nothing if it is just its name."""
     return "" if toolkit.title == toolkit.name else toolkit.title
+
+
+# What a participant builds
+
+
+_GRANT_STEP = (
+    "`toolbus doctor` with the same options shows the grants of the token; "
+    f"`{grant_command('agents.builders=*')}` creates one for all builders"
+)
+
+
+class NoSuchBuilders(NotFound):
+    """The participant is absent, or offers no builders that the token covers."""
+
+    next_step: str = f"check the name; {_GRANT_STEP}"
+
+
+@joins_a_room
+def builders(
+    options: RoomOptions,
+    participant: Annotated[
+        str, typer.Argument(help="Name of the participant that offers the builders.")
+    ],
+) -> None:
+    """List the toolkits that a participant builds on request, with their configuration fields."""
+    found = in_room(options, lambda room: _builders(room, participant))
+    if options.as_json:
+        typer.echo(json_text([info.to_wire() for info in found]))
+    elif not found:
+        text = (
+            f"{one_line(cut(participant))} has no builders that your grant agents.builders "
+            f"covers\n  next: {_GRANT_STEP}"
+        )
+        typer.echo(text, err=True)
+    else:
+        _show_lines(_builder_lines(found))
+
+
+async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
+    """Return the builders; none only for a participant that the grant `presence` shows.
+
+    Raises:
+        NoSuchBuilders: There are none, and this participant may be absent.
+    """
+    found = await room.list_builders(participant)
+    if found:
+        return found
+    if room.grants.presence:
+        listed = await room.participants()
+        if any(means(participant, info.name, info.alias, room.me.alias) for info in listed):
+            return []
+    raise NoSuchBuilders(
+        f"{shown(participant)} is not in the room, or has no builders that your grant "
+        "agents.builders covers"
+    )
+
+
+def _builder_lines(found: Sequence[BuilderInfo]) -> Iterator[tuple[str, str]]:
+    for offer in found:
+        yield "bold", offer.name
+        yield from _paragraph(offer.description, "  ")
+        for line in node_lines(SchemaTree(_without_name(offer.schema)).nodes(), "    "):
+            yield "", line
+
+
+def _without_name(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Omit the field `name`: every configuration has it."""
+    fields = schema.get("properties")
+    if not isinstance(fields, Mapping):
+        return dict(schema)
+    return {**schema, "properties": {name: fields[name] for name in fields if name != "name"}}

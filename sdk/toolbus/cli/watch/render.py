@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from toolbus.cli.definition_text import definition_text
+from toolbus.cli.columns import definition_text
 from toolbus.cli.watch.rates import RateRow, SeenError
 from toolbus.cli.watch.roster import Superseded
 from toolbus.untrusted_text import one_line
