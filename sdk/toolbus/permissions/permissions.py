@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from toolbus.auth.participant_names import Named, full_name
 from toolbus.permissions.assessment import Assessment
@@ -23,12 +23,10 @@ from toolbus.permissions.rule_index import (
     tool_owner,
     trusts_owner,
 )
-from toolbus.untrusted_text import json_text, one_line, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, shortened
 
 __all__ = ["Permissions"]
 
-_MAX_QUOTED_CHARS = 300  # of what a tool says, in a reason: as much as one reads at a glance
-_MAX_NAMED_RULES = 5
 _NO_QUESTIONS = "denies what it would ask"
 # Why a pattern counts that is not known to match, to follow "as".
 _NOT_JUDGED = "the tool could not judge this input"
@@ -163,13 +161,10 @@ class Permissions:
             assessment: The tool's answer to the patterns of `patterns`. If it names another tool
                 that the call reaches, and this brings further patterns, the answer to those.
         """
-        people = People(call)
-        is_trusted = people.trusts_owner(self._trusted)
-        concerning = self._concerning(call.tool, assessment.reaches, people)
-        is_read_only = is_trusted and assessment.read_only
-        judged = _Judged(call.tool, assessment, is_trusted, concerning)
+        judged = self._judged(call, assessment)
+        is_read_only = judged.is_trusted and assessment.read_only
         at = MODES.index(self.mode)  # the column of the table
-        for finding in self._findings(judged, people):
+        for finding in self._findings(judged):
             outcome = OUTCOMES[finding.step][at]
             if outcome == "ask if read-only":
                 outcome = "ask" if is_read_only else "deny"
@@ -196,12 +191,15 @@ class Permissions:
 
     def settles(self, call: JudgedCall) -> PermissionDecision | None:
         """Return the denial of a call that no assessment can change, so that nothing is asked."""
+        judged = self._judged(call, Assessment("pass"))
+        found = judged.denial()
+        return found and self._decision(found, "deny", judged)
+
+    def _judged(self, call: JudgedCall, assessment: Assessment) -> _Judged:
         people = People(call)
         is_trusted = people.trusts_owner(self._trusted)
-        concerning = self._concerning(call.tool, "", people)
-        judged = _Judged(call.tool, Assessment("pass"), is_trusted, concerning)
-        found = judged.strict_rule("deny")
-        return None if found is None else self._decision(found, "deny", judged)
+        concerning = self._concerning(call.tool, assessment.reaches, people)
+        return _Judged(call.tool, assessment, people, is_trusted, concerning)
 
     def _concerning(self, tool: JudgedTool, reaches: str, people: People) -> _Concerning:
         # A toolkit with an alias in a turn must not escape what was written for its own name.
@@ -212,11 +210,10 @@ class Permissions:
             allow = self._index.of(tool.name, reaches).concerning(people)["allow"]
         return _Concerning(strict["deny"], strict["ask"], allow)
 
-    def _findings(self, judged: _Judged, people: People) -> Iterator[_Finding]:
+    def _findings(self, judged: _Judged) -> Iterator[_Finding]:
         """Return the steps that apply, in the order of the table."""
         tool, assessment = judged.tool, judged.assessment
-        denied = judged.strict_rule("deny")
-        if denied is not None:
+        if denied := judged.denial():
             yield denied
         if assessment.behavior == "deny":
             words = judged.with_message(f"{_name(tool)} denies {judged.call}")
@@ -226,8 +223,7 @@ class Permissions:
                 f"The policy of the host would refuse {judged.call}: {_quoted(assessment.refusal)}"
             )
             yield _Finding("deny", words, "policy")
-        asked = judged.strict_rule("ask")
-        if asked is not None:
+        if asked := judged.question():
             yield asked
         if assessment.behavior == "ask" and assessment.immune:
             words = judged.with_message(
@@ -236,8 +232,7 @@ class Permissions:
             yield _Finding("immune ask", words, "tool")
         if judged.is_trusted:
             yield from self._loosened_by_tool(judged)
-        allowing = judged.allow_rules(self._index, people)
-        if allowing:
+        if allowing := judged.allow_rules(self._index):
             words = f"{_listed(allowing)} {judged.call}"
             yield _Finding("allow rule", words, "rule", allowing[0])
         yield _Finding("undecided", "", "mode")
@@ -313,6 +308,7 @@ class _Judged(NamedTuple):
 
     tool: JudgedTool
     assessment: Assessment
+    people: People
     is_trusted: bool
     concerning: _Concerning
 
@@ -332,13 +328,17 @@ class _Judged(NamedTuple):
         reaches = self.assessment.reaches
         return f", which reaches {one_line(reaches, 140)}" if reaches else ""
 
-    def strict_rule(self, behavior: Literal["deny", "ask"]) -> _Finding | None:
-        """Return the rule that denies or asks; its words say whether it only may cover the call."""
-        groups = self.concerning.deny if behavior == "deny" else self.concerning.ask
+    def denial(self) -> _Finding | None:
+        """Return the rule that denies; its words say whether it only may cover the call."""
+        return self._strict_rule("deny", "denies", self.concerning.deny)
+
+    def question(self) -> _Finding | None:
+        """Return the rule that asks, as `denial` does."""
+        return self._strict_rule("ask rule", "asks about", self.concerning.ask)
+
+    def _strict_rule(self, step: Step, verb: str, groups: Sequence[RuleGroup]) -> _Finding | None:
         if not groups:
             return None
-        step: Step = "deny" if behavior == "deny" else "ask rule"
-        verb = "denies" if behavior == "deny" else "asks about"
         wholes = [group.whole for group in groups if group.whole is not None]
         whole = min(wholes, key=rule_order, default=None)
         if whole is not None:
@@ -380,7 +380,7 @@ class _Judged(NamedTuple):
             unknown += islice(rules, 1)
         return min(unknown, key=rule_order, default=None), doubt
 
-    def allow_rules(self, index: RuleIndex, people: People) -> tuple[Rule, ...]:
+    def allow_rules(self, index: RuleIndex) -> tuple[Rule, ...]:
         """Return the rules that allow the call, or what it reaches; empty if it is not allowed.
 
         A tool that forwards decides what it reaches. From an owner that is not trusted both its
@@ -389,10 +389,10 @@ class _Judged(NamedTuple):
         tool, reaches = self.tool.name, self.assessment.reaches
         if not reaches:
             return self._allowing(self.concerning.allow)
-        found = self._allowing(index.of(reaches).concerning(people)["allow"])
+        found = self._allowing(index.of(reaches).concerning(self.people)["allow"])
         if not found or self.is_trusted:
             return found
-        return found if self._allowing(index.of(tool).concerning(people)["allow"]) else ()
+        return found if self._allowing(index.of(tool).concerning(self.people)["allow"]) else ()
 
     def _allowing(self, groups: Sequence[RuleGroup]) -> tuple[Rule, ...]:
         wholes = [group.whole for group in groups if group.whole is not None]
@@ -465,9 +465,9 @@ def _listed(allowing: Sequence[Rule]) -> str:
     """Return the rules that allow a call, one for each of its parts, at the start of a clause."""
     if len(allowing) == 1:
         return f"The rule {allowing[0]} allows"
-    named = [str(rule) for rule in allowing[:_MAX_NAMED_RULES]]
-    if len(allowing) > _MAX_NAMED_RULES:
-        named.append(f"{len(allowing) - _MAX_NAMED_RULES} more")
+    named = [str(rule) for rule in allowing[:5]]
+    if len(allowing) > 5:
+        named.append(f"{len(allowing) - 5} more")
     return f"The rules {', '.join(named[:-1])} and {named[-1]} together allow"
 
 
@@ -481,7 +481,7 @@ def _owner(tool: JudgedTool) -> str:
 
 def _quoted(text: str) -> str:
     # As JSON, so that no text can end its quotes.
-    return json_text(shortened(one_line(text), _MAX_QUOTED_CHARS))
+    return json_text(shortened(one_line(text), SHOWN_CHARS))
 
 
 def _list(label: str, values: Iterable[object]) -> Iterable[Any]:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.auth.participant_names import reference_fault
-from toolbus.untrusted_text import json_text, one_line, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, shortened
 
 __all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior", "name_fault_in_rules"]
 
@@ -15,7 +15,6 @@ RuleBehavior: TypeAlias = Literal["allow", "ask", "deny"]
 """What a rule does. Deny counts before ask, and ask before allow."""
 MAX_MATCH_CHARS = 4_096
 """The longest `match` of a rule; a longer text is no pattern that a person can judge."""
-_MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class Rule:
 
     def __str__(self) -> str:
         """Return the rule in one line for a person: `deny shell.run "rm:*" (rules.toml:4)`."""
-        return self.shown(_MAX_SHOWN_CHARS)
+        return self.shown(SHOWN_CHARS)
 
     def shown(self, max_chars: int | None = None) -> str:
         """Return the rule in one line, with the middle of a pattern or path cut out that is longer.

@@ -28,16 +28,13 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["RuleFileError", "read_rule_file", "rule_file_schema"]
 
-_MAX_PATH_CHARS = 4_096  # as in Linux
-_MAX_NAMES = 1_000  # more are not a list of a person
-
 
 class RuleFileError(TomlFileError):
     """A rule file cannot be used; the text names the file, the line, and what to write."""
 
 
 def _checked_folder(text: str) -> str:
-    if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
+    if not text or "\0" in text:
         raise ValueError(f"workdirs: {one_line(repr(text), 64)} is no path")
     try:
         return str(expanded(text, strict=True))
@@ -65,7 +62,7 @@ _NAME = _schema(
 # The grammar of `toolbus.auth.grants`: `*` is the only wildcard, never two in a row.
 _TOOL = _schema(pattern=r"^(?!.*\*\*)[a-z*][a-z0-9_*-]{0,63}(\.[A-Za-z0-9_*-]{1,64})?$")
 _MATCH = _schema(minLength=1, maxLength=MAX_MATCH_CHARS)
-_PATH = _schema(minLength=1, maxLength=_MAX_PATH_CHARS, pattern=r"^[^\u0000]+$")
+_PATH = _schema(minLength=1, pattern=r"^[^\u0000]+$")
 
 
 class RuleKeys(TomlTable):
@@ -99,13 +96,9 @@ class RuleFileKeys(TomlTable):
     mode: Mode = "default"
     """What happens to calls that no rule decides: default and accept_edits ask, explore and
     dont_ask deny, bypass allows. Without it: default."""
-    workdirs: list[Annotated[str, AfterValidator(_checked_folder), _PATH]] = Field(
-        [], max_length=_MAX_NAMES
-    )
+    workdirs: list[Annotated[str, AfterValidator(_checked_folder), _PATH]] = Field([])
     """The working directories, relative to this file."""
-    trusted_owners: list[Annotated[str, AfterValidator(_checked_owner), _NAME]] = Field(
-        [], max_length=_MAX_NAMES
-    )
+    trusted_owners: list[Annotated[str, AfterValidator(_checked_owner), _NAME]] = Field([])
     """Owners of toolkits whose word may loosen: names, or alias/name."""
     rule: list[RuleKeys] = Field([], max_length=10_000)
     """The rules, each after a line [[rule]]."""
