@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from support.processes.command_line import CommandLine
-from toolbus.cli.stubs.annotations import Names
-from toolbus.cli.stubs.module_text import stub_module
+from toolbus.cli.stub_text import Names, stub_module
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.wire import ToolkitManifest, ToolManifest
 

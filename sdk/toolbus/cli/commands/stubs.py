@@ -11,7 +11,7 @@ from toolbus.atomic_file import write_atomically
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
-from toolbus.cli.stubs.module_text import stub_module
+from toolbus.cli.stub_text import stub_module
 from toolbus.cli.suggestions import suggest_name
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound

@@ -1,0 +1,439 @@
+"""Writes the stub module of a toolkit: a class with one typed method for each tool.
+
+The class is a `TypedToolkitProxy`, so that `words: Words = await room.toolkit("words")` is typed.
+Equal definitions of one owner give equal text. Objects with fields become TypedDicts.
+
+Manifests are untrusted: their schemas may refer to themselves, and be deep or wide without limit.
+What exceeds a limit, and what has no equivalent in Python's types, is `Any`. No text can end the
+literal, docstring or comment that it is in: quotes, backslashes and all characters that are not
+printable are escaped.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import shlex
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, TypeGuard
+
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.schemas.text import SchemaReader, values_of
+from toolbus.untrusted_text import one_line
+from toolbus.wire import ToolkitManifest, ToolManifest
+
+__all__ = ["Names", "stub_module"]
+
+_MAX_DEPTH = 32
+_MAX_CHARS = 1_000
+"""Of one annotation."""
+_MAX_VALUES = 200
+_MAX_VALUE_CHARS = 200
+_MAX_TEXT_CHARS = 4_000
+_MAX_NAME_CHARS = 64
+_MAX_LINE = 100
+_MAX_DEFAULT_CHARS = 80
+_PROXY_NAMES = frozenset(dir(ToolkitProxy))
+_TAKES = {"attachment": "an attachment", "input": "an input"}
+_SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
+_SOURCES = {
+    "Any": "typing",
+    "ChunkStream": "toolbus",
+    "Literal": "typing",
+    "NotRequired": "typing",
+    "TypedToolkitProxy": "toolbus",
+    "TypedDict": "typing",
+    **dict.fromkeys(("bool", "dict", "float", "int", "list", "str"), "builtins"),
+}
+"""Where the names that annotations use come from."""
+_ANY = frozenset({"Any", "_Any"})
+
+
+def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
+    """Return the source of a `.pyi` file for the toolkit of a proxy."""
+    tools = sorted(manifest.tools, key=lambda tool: tool.name)
+    methods = [tool for tool in tools if not _unusable(tool.name)]
+    names = Names({tool.name for tool in methods})
+    class_name = names.add_class(_camel_case(info.name))
+    variable = info.name.replace("-", "_")
+    lines = [f"class {class_name}({names.use('TypedToolkitProxy')}):"]
+    lines += _docstring(manifest.description, "    ") or ([] if methods else ["    ..."])
+    for tool in tools:
+        if reason := _unusable(tool.name):
+            call = f'await {variable}.call("{tool.name}", {{...}})'
+            lines += [f"    # {tool.name} {reason}: {call}"]
+    for tool in methods:
+        lines += [*([""] if len(lines) > 1 else []), *_method(tool, class_name, names)]
+    for typed_dict in names.typed_dicts:
+        lines += ["", *typed_dict.lines(names)]
+    head = _header(info, class_name, variable)
+    imports = names.import_lines("\n".join(lines))
+    return "\n".join([*head, "", *imports, "", *lines, ""])
+
+
+def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
+    owner = f"{info.full_owner} (issuer {info.issuer})"
+    command = f"toolbus stubs {info.name}"
+    if not info.public:
+        command += f" --participant {shlex.quote(info.full_owner)}"
+    owned = "" if info.public else f", participant={_literal(info.full_owner)}"
+    kind = "public" if info.public else "private"
+    texts = [
+        f"The tools of the {kind} toolkit {info.name} for type checkers, written by `{command}`.",
+        f"Owner: {owner}",
+        f"Version: {info.version or '-'}",
+        f"Digest: {info.digest}",
+        "",
+        f'{variable}: {class_name} = await room.toolkit("{info.name}"{owned})',
+    ]
+    return [f"# {one_line(text)}".rstrip() for text in texts]
+
+
+def _unusable(tool: str) -> str:
+    """Return why a tool is not a method of the class; empty if it is one."""
+    if not _is_name(tool):
+        return "is not a name of Python"
+    if tool in _PROXY_NAMES:
+        return "is a name of every proxy"
+    return "is a private name of Python" if tool.startswith("_") else ""
+
+
+def _method(tool: ToolManifest, class_name: str, names: Names) -> list[str]:
+    prefix = f"{class_name} {tool.name}"
+    parameters = list(_parameters(tool.input_schema, Annotations(tool.input_schema, names, prefix)))
+    if tool.streaming:
+        start, returns = "def", names.use("ChunkStream")
+    else:
+        start, returns = "async def", names.use("Any")
+        if tool.output_schema is not None:
+            annotations = Annotations(tool.output_schema, names, prefix)
+            returns = annotations.of(tool.output_schema, "result")
+    description = _docstring(_description(tool), "        ")
+    end = ":" if description else ": ..."
+    line = f"    {start} {tool.name}({', '.join(['self', *parameters])}) -> {returns}{end}"
+    if len(line) <= _MAX_LINE:
+        return [line, *description]
+    inner = [f"        {parameter}," for parameter in ("self", *parameters)]
+    return [f"    {start} {tool.name}(", *inner, f"    ) -> {returns}{end}", *description]
+
+
+def _parameters(schema: dict[str, Any], annotations: Annotations) -> Iterator[str]:
+    """Yield the parameters after `self`: keywords, or one mapping if a name is not possible."""
+    fields = _sorted_fields(schema)
+    if not all(_is_name(name) and name != "self" for name, _, _ in fields):
+        default = "" if any(is_required for _, _, is_required in fields) else " = ..."
+        yield f"arguments: {annotations.typed_dict(schema, 'arguments')}{default}"
+        yield "/"
+        return
+    if fields:
+        yield "*"
+    for name, part, is_required in fields:
+        text = annotations.of(part, name)
+        yield f"{name}: {text}" if is_required else f"{name}: {text} = {_default(part, text)}"
+    others = schema.get("additionalProperties")
+    if others is True or isinstance(others, dict) or (not fields and _is_open(schema)):
+        rest = "others"
+        while rest in {name for name, _, _ in fields}:
+            rest += "_"
+        yield f"**{rest}: {annotations.of(others, rest)}"
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema without fields of its own takes fields in another way, as by `$ref`."""
+    return not {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}.isdisjoint(schema)
+
+
+def _default(schema: Any, annotation: str) -> str:
+    """Return a parameter's default if its type is plain, else `...`."""
+    if not isinstance(schema, dict) or "default" not in schema or "[" in annotation:
+        return "..."
+    value = schema["default"]
+    kind = "None" if value is None else type(value).__name__
+    text = _literal(value) or ""
+    is_shown = 0 < len(text) <= _MAX_DEFAULT_CHARS and kind in annotation.split(" | ")
+    return text if is_shown else "..."
+
+
+def _description(tool: ToolManifest) -> str:
+    """Return description, parameters, and what a call sends in addition."""
+    parts = [tool.description.strip()] if tool.description.strip() else []
+    if tool.takes in _TAKES:
+        verb = "Requires" if tool.takes_required else "Accepts"
+        parts.append(f"{verb} {_TAKES[tool.takes]}, by `with_options({tool.takes}=...)`.")
+    described = [
+        f"    {name}: {' '.join(text.split())}"
+        for name, part, _ in _sorted_fields(tool.input_schema)
+        if isinstance(part, dict) and isinstance(text := part.get("description"), str) and text
+    ]
+    return "\n\n".join([*parts, *(["\n".join(["Args:", *described])] if described else [])])
+
+
+# Annotations
+
+
+def _sorted_fields(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
+    """Return name, schema and "is required" of an object's fields, required ones first, by name.
+
+    The order in the schema does not count: it is not part of a toolkit's digest.
+    """
+    properties, required = schema.get("properties"), schema.get("required")
+    names = {name for name in required if isinstance(name, str)} if _is_list(required) else set()
+    fields = properties.items() if isinstance(properties, Mapping) else ()
+    found = [(name, part, name in names) for name, part in fields]
+    return sorted(found, key=lambda entry: (not entry[2], entry[0]))
+
+
+@dataclass(slots=True)
+class TypedDictClass:
+    """A TypedDict; a field is its name, its annotation, and whether it is required."""
+
+    name: str
+    description: str
+    fields: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    def lines(self, names: Names) -> list[str]:
+        """Return its source: a class, or a call if a field's name is not possible in a class."""
+        shown = [
+            (key, text if is_required else f"{names.use('NotRequired')}[{text}]")
+            for key, text, is_required in self.fields
+        ]
+        base = names.use("TypedDict")
+        if all(_is_name(key) and not names.is_type(key) for key, _ in shown):
+            fields = [f"    {key}: {text}" for key, text in shown]
+            return [f"class {self.name}({base}):", *_docstring(self.description, "    "), *fields]
+        fields = [f"        {_literal(key)}: {text}," for key, text in shown]
+        return [f"{self.name} = {base}(", f'    "{self.name}",', "    {", *fields, "    },", ")"]
+
+
+class Names:
+    """The names of one stub module: imports, classes, and TypedDicts in the order of first use.
+
+    Args:
+        methods: The names of the methods of its class. In there they hide types of these names, so
+            such types are imported under another name.
+    """
+
+    def __init__(self, methods: Collection[str]) -> None:
+        self._methods = frozenset(methods)
+        self._classes: set[str] = set()
+        self._last_numbers: dict[str, int] = {}
+        """The number behind the last name that was made of a text; 1 for none."""
+        self.typed_dicts: list[TypedDictClass] = []
+
+    def use(self, name: str) -> str:
+        """Return how annotations write an imported or built-in type."""
+        return f"_{name}" if name in self._methods else name
+
+    def add_class(self, wanted: str) -> str:
+        """Return a free name for a class, and take it."""
+        base = _camel_case(wanted)
+        number = self._last_numbers.get(base, 1)
+        name = base if number == 1 else f"{base}{number}"
+        while name in self._methods or self.is_type(name) or keyword.iskeyword(name):
+            number += 1
+            name = f"{base}{number}"
+        self._classes.add(name)
+        self._last_numbers[base] = number
+        return name
+
+    def is_type(self, name: str) -> bool:
+        """Whether annotations may use this name."""
+        return name.removeprefix("_") in _SOURCES or name in self._classes
+
+    def import_lines(self, source: str) -> list[str]:
+        """Return the import statements that source with these names needs."""
+        used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+        by_module: dict[str, list[str]] = {}
+        for name, module in sorted(_SOURCES.items()):
+            written = self.use(name)
+            if written in used and (module != "builtins" or written != name):
+                alias = name if written == name else f"{name} as {written}"
+                by_module.setdefault(module, []).append(alias)
+        lines = [
+            f"from {module} import {', '.join(by_module[module])}" for module in sorted(by_module)
+        ]
+        own = [line for line in lines if line.startswith("from toolbus ")]
+        others = [line for line in lines if line not in own]
+        return [*others, *([""] if own and others else []), *own]
+
+
+class Annotations:
+    """Makes the annotations of one schema and of its parts.
+
+    Args:
+        root: The whole schema; references are relative to it.
+        names: The names of the module.
+        prefix: The beginning of the names of its TypedDicts.
+    """
+
+    def __init__(self, root: Mapping[str, Any], names: Names, prefix: str) -> None:
+        self._reader = SchemaReader(root)
+        self._names = names
+        self._prefix = prefix
+        self._references: dict[str, str] = {}
+        """The annotations of `$ref`s; Any while one is being made. "" is for none."""
+
+    def of(self, schema: Any, hint: str = "", depth: int = 0) -> str:
+        """Return the annotation of a part.
+
+        Args:
+            schema: The part.
+            hint: The end of its name if it becomes a TypedDict.
+            depth: How many parts it is in.
+        """
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or not self._reader.step():
+            return self._any
+        text = self._unbounded(schema, hint, depth)
+        return text if len(text) <= _MAX_CHARS else self._any
+
+    @property
+    def _any(self) -> str:
+        return self._names.use("Any")
+
+    def _unbounded(self, schema: dict[str, Any], hint: str, depth: int) -> str:
+        if (values := values_of(schema)) is not None:
+            return self._of_values(values)
+        if "$ref" in schema:
+            return self._of_reference(schema, depth)
+        for keyword_ in ("anyOf", "oneOf"):
+            if _is_list(parts := schema.get(keyword_)):
+                return self._union(self.of(part, hint, depth + 1) for part in parts)
+        if _is_list(parts := schema.get("allOf")) and len(parts) == 1:
+            return self.of(parts[0], hint, depth + 1)
+        kinds = schema.get("type", "object" if "properties" in schema else None)
+        kinds = kinds if _is_list(kinds) else [kinds]
+        return self._union(self._of_kind(kind, schema, hint, depth) for kind in kinds)
+
+    def _of_kind(self, kind: object, schema: dict[str, Any], hint: str, depth: int) -> str:
+        match kind:
+            case "null":
+                return "None"
+            case "array":
+                return f"{self._names.use('list')}[{self._of_items(schema, hint, depth)}]"
+            case "object":
+                return self._of_object(schema, hint, depth)
+            case str() if kind in _SCALARS:
+                return self._names.use(_SCALARS[kind])
+        return self._any
+
+    def _of_items(self, schema: dict[str, Any], hint: str, depth: int) -> str:
+        first, rest = schema.get("prefixItems"), schema.get("items")
+        parts = [*first, *([] if rest is False else [rest])] if _is_list(first) else [rest]
+        return self._union(self.of(part, f"{hint} item", depth + 1) for part in parts)
+
+    def _of_object(self, schema: dict[str, Any], hint: str, depth: int) -> str:
+        if _sorted_fields(schema):
+            return self.typed_dict(schema, hint, depth)
+        values = self.of(schema.get("additionalProperties"), f"{hint} value", depth + 1)
+        return f"{self._names.use('dict')}[{self._names.use('str')}, {values}]"
+
+    def _of_reference(self, schema: dict[str, Any], depth: int) -> str:
+        target = self._reader.resolve(schema)
+        if target is None:
+            return self._any
+        reference = str(schema["$ref"])
+        if reference not in self._references:
+            self._references[reference] = self._any
+            name = reference.rpartition("/")[2]
+            is_object = values_of(target) is None and target.get("type", "object") == "object"
+            if is_object and _sorted_fields(target):
+                self.typed_dict(target, name, depth, reference)
+            else:
+                self._references[reference] = self.of(target, name, depth + 1)
+        return self._references[reference]
+
+    def typed_dict(
+        self, schema: Mapping[str, Any], hint: str, depth: int = 0, reference: str = ""
+    ) -> str:
+        """Make a TypedDict of an object's fields and return its name.
+
+        Args:
+            schema: The object.
+            hint: The end of its name.
+            depth: How many parts it is in.
+            reference: What refers to it, perhaps in its own fields.
+        """
+        name = self._names.add_class(f"{self._prefix} {hint}")
+        self._references[reference] = name
+        description = schema.get("description")
+        made = TypedDictClass(name, description if isinstance(description, str) else "")
+        self._names.typed_dicts.append(made)
+        for key, part, is_required in _sorted_fields(schema):
+            text = self.of(part, f"{hint} {key}", depth + 1)
+            made.fields.append((key, text, is_required))
+        return name
+
+    def _of_values(self, values: list[Any]) -> str:
+        if not values or len(values) > _MAX_VALUES or not all(map(_is_literal, values)):
+            return self._any
+        shown = dict.fromkeys(_literal(value) or "" for value in values if value is not None)
+        parts = ["None"] if None in values else []
+        if shown:
+            parts.append(f"{self._names.use('Literal')}[{', '.join(shown)}]")
+        return self._union(parts)
+
+    def _union(self, texts: Iterable[str]) -> str:
+        parts = list(dict.fromkeys(texts))
+        if not parts or not _ANY.isdisjoint(parts):
+            return self._any
+        return " | ".join(sorted(parts, key=lambda part: part == "None"))
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_literal(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MAX_VALUE_CHARS
+    return value is None or isinstance(value, bool | int)
+
+
+# Source
+
+
+def _literal(value: object) -> str | None:
+    """Return a text, number, boolean or None as source; None for any other value."""
+    if isinstance(value, str):
+        text = repr(value)
+        return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    return repr(value) if isinstance(value, float) and isfinite(value) else None
+
+
+def _docstring(text: str, indent: str) -> list[str]:
+    """Return the lines of a docstring; none for empty text. Long text is cut."""
+    text = text.strip()
+    if len(text) > _MAX_TEXT_CHARS:
+        text = f"{text[:_MAX_TEXT_CHARS].rstrip()} ..."
+    text = re.sub(r'"(?="|\Z)', r"\"", text.replace("\\", "\\\\"))
+    lines = [one_line(line).rstrip() for line in text.split("\n")]
+    if not text:
+        return []
+    if len(lines) > 1:
+        inner = [f"{indent}{line}".rstrip() for line in lines[1:]]
+        return [f'{indent}"""{lines[0]}', *inner, f'{indent}"""']
+    return [f'{indent}"""{lines[0]}"""']
+
+
+def _is_name(text: str) -> bool:
+    """Whether text can be a parameter or a field: an identifier that Python leaves unchanged."""
+    return (
+        text.isidentifier()
+        and len(text) <= _MAX_NAME_CHARS
+        and not keyword.iskeyword(text)
+        and not text.startswith("__")  # a class changes such names
+        and unicodedata.normalize("NFKC", text) == text
+    )
+
+
+def _camel_case(text: str) -> str:
+    """Return text as the name of a class: ASCII letters and digits, at most 64."""
+    words = re.findall(r"[A-Za-z0-9]+", text)
+    name = "".join(f"{word[0].upper()}{word[1:]}" for word in words)[:_MAX_NAME_CHARS]
+    return name if name and not name[0].isdigit() else f"T{name}"

@@ -1,1 +1,0 @@
-"""Type stubs of toolkits: Python source made from manifests, which are untrusted."""
