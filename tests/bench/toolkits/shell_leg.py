@@ -19,7 +19,7 @@ from bench.role import Facts, keep_calling, run_role, serve_orders
 from toolbus import JsonChunk, ToolContext, Toolkit
 from toolbus_toolkits.shell import Shell
 from toolbus_toolkits.shell.assessing import assess_line
-from toolbus_toolkits.shell.environment import shell_environment
+from toolbus_toolkits.shell.config import shell_environment
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 PATTERNS = ("git commit:*", "git push:*", "npm run:*", "pytest:*", "rm:*", "sudo:*", "make")

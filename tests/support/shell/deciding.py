@@ -11,7 +11,7 @@ from toolbus import Assessment, Permissions, Rule
 from toolbus.permissions.decision import JudgedCall
 from toolbus.permissions.rule import RuleBehavior
 from toolbus_toolkits.shell.assessing import assess_line
-from toolbus_toolkits.shell.environment import shell_environment
+from toolbus_toolkits.shell.config import shell_environment
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 
 __all__ = ["TOOL", "Judge"]

@@ -13,7 +13,7 @@ import pytest
 from toolbus_toolkits.shell.assessing import assess_line
 from toolbus_toolkits.shell.commands import Effect, effect_of
 from toolbus_toolkits.shell.commands.git_repository import config_programs
-from toolbus_toolkits.shell.environment import shell_environment
+from toolbus_toolkits.shell.config import shell_environment
 from toolbus_toolkits.shell.reading import read_line
 from toolbus_toolkits.workspace import Roots, SensitivePaths
 

@@ -1,9 +1,10 @@
-"""The config of the toolkit `shell`."""
+"""The config of the toolkit `shell`, and the environment variables that commands start with."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,82 @@ from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly
 from toolbus.settings import expanded
-from toolbus_toolkits.launcher import ProgramLimits
-from toolbus_toolkits.shell.environment import READING
+from toolbus_toolkits.launcher import ProgramLimits, program_environment
 
-__all__ = ["ShellConfig"]
+__all__ = ["READING", "ShellConfig", "is_harmless", "shell_environment"]
+
+READING = frozenset({"BASHOPTS", "BASH_COMPAT", "BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS"})
+"""What changes how bash reads a line, or lets it run a file before; no command starts with them."""
+
+_HARMLESS = frozenset(
+    "CI CLICOLOR COLUMNS FORCE_COLOR LANG LANGUAGE LINES NO_COLOR PYTHONUNBUFFERED RUST_BACKTRACE"
+    " TZ".split()
+)
+
+_WITHOUT_A_PERSON = {
+    # Of git and others: the text that they would open in an editor stays as it is.
+    **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR"), "true"),
+    **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"), "cat"),
+    "GIT_TERMINAL_PROMPT": "0",
+    "TERM": "dumb",
+}
+"""What keeps programs from waiting for a person, who could not type anything."""
+
+_GIT_CONFIG = {
+    # The hook of a hostile repository runs with `git status`, as soon as its config names one.
+    "core.fsmonitor": "false",
+    # `git diff` writes the index in spite of GIT_OPTIONAL_LOCKS, and runs a hook when it has.
+    "diff.autoRefreshIndex": "false",
+    # A folder that looks like a bare repository may come with any other: with its own config.
+    "safe.bareRepository": "explicit",
+}
+"""What git reads as if it stood on its command line, so that no file of a repository overrides it;
+see "GIT_CONFIG_COUNT" in git-config(1)."""
+
+
+def shell_environment(
+    added: Mapping[str, str] | None = None,
+    inherited: Iterable[str] = (),
+    host: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Return the variables that a command starts with.
+
+    They are those of every started program, what the operator adds, and what keeps git from writing
+    the index, and git and pip from running programs that a folder names while they only read.
+
+    Args:
+        added: What the operator sets; it wins over what is inherited.
+        inherited: Names of further variables of this process, such as `SSH_AUTH_SOCK`.
+        host: The variables of this process.
+    """
+    further = {name: host[name] for name in inherited if name in host}
+    variables = program_environment({**further, **(added or {})}, host)
+    # A relative folder of PATH is one of the directory that a command starts in, where anybody may
+    # have put an `ls`; an empty entry is that directory itself.
+    folders = variables.get("PATH", os.defpath).split(os.pathsep)
+    variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
+    variables["GIT_OPTIONAL_LOCKS"] = "0"
+    given = further.keys() | (added or {}).keys()
+    variables |= {name: _WITHOUT_A_PERSON[name] for name in _WITHOUT_A_PERSON.keys() - given}
+    # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
+    variables.setdefault("npm_config_logs_max", "0")
+    variables.setdefault("npm_config_update_notifier", "false")
+    variables.setdefault("CHECKPOINT_DISABLE", "1")  # `terraform version` would do the same
+    # To ask for its new version `pip list` starts `rustc`, whose toolchain a folder may name.
+    variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    count = variables.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
+    for number, (key, value) in enumerate(_GIT_CONFIG.items(), first):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value
+    variables["GIT_CONFIG_COUNT"] = str(first + len(_GIT_CONFIG))
+    return variables
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a variable changes at most how a command writes what it writes."""
+    return name in _HARMLESS or name.startswith("LC_")
+
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MIB = 1024 * 1024

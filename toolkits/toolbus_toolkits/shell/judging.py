@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.commands.git_repository import config_programs
-from toolbus_toolkits.shell.environment import is_harmless
+from toolbus_toolkits.shell.config import is_harmless
 from toolbus_toolkits.shell.path_resolver import PathResolver, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
 from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from toolbus import ToolFailed
 from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed
-from toolbus_toolkits.shell.environment import READING
+from toolbus_toolkits.shell.config import READING
 
 __all__ = ["ShellSessions", "ShellState", "StateDump"]
 

@@ -18,8 +18,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
-from toolbus_toolkits.shell.config import ShellConfig
-from toolbus_toolkits.shell.environment import is_harmless, shell_environment
+from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
 from toolbus_toolkits.shell.jobs import Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.output import MAX_CHARS
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState

@@ -15,14 +15,14 @@ from toolbus_toolkits.shell.reading.evaluating import (
     evaluation_fault,
     is_plain_condition,
     is_special_name,
+    without_calls,
 )
-from toolbus_toolkits.shell.reading.functions import without_calls
-from toolbus_toolkits.shell.reading.heredocs import (
+from toolbus_toolkits.shell.reading.masks import (
     HereDocument,
     find_here_documents,
+    with_plain_words,
     without_here_documents,
 )
-from toolbus_toolkits.shell.reading.masks import with_plain_words
 from toolbus_toolkits.shell.reading.parts import (
     Assignment,
     Reading,
