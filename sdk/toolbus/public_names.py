@@ -7,9 +7,10 @@ it those of its own modules. What type checkers read stands in the `__init__` of
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["PublicNames"]
+__all__ = ["RENAMED_PARTS", "PublicNames", "missing"]
 
 _MODULES = {
     "toolbus.turns.agent_state": "AgentState",
@@ -101,6 +102,31 @@ _RENAMED = {
     "builder_infos": "turns.builders.builder_infos",
 }
 """Names of before 0.1, and what they are now; an import of one says so until 0.2."""
+RENAMED_PARTS = {
+    "Agent(ask=)": "approve=",
+    "Agent.answer": "run_stream_events",
+    "Agent.ask": "run, whose result has the text",
+    "ApprovalRequest.permit": "decision",
+    "Turn(ask=)": "approve=",
+    "toolbus_toolkits.shell.RunResult": "CommandResult",
+}
+"""The same for options, attributes, and names of other packages."""
+
+
+def missing(owner: object, name: str, new: str | None = None) -> Exception:
+    """Return the error for a name that an object or a module lacks; of an old one it says the new.
+
+    `new` is what it is now, unless `RENAMED_PARTS` knows.
+    """
+    kind: type[AttributeError | ImportError] = AttributeError
+    place = type(owner).__name__
+    if isinstance(owner, ModuleType):
+        kind = ImportError  # `from` imports drop the text of other errors
+        place = owner.__name__
+    new = new or RENAMED_PARTS.get(f"{place}.{name}")
+    if new is None:
+        return AttributeError(f"{place} has no attribute {name!r}", name=name, obj=owner)
+    return kind(f"{place} has no {name!r}; it is now {new}", name=name)
 
 
 class PublicNames:
@@ -133,9 +159,7 @@ class PublicNames:
         """
         home = self._homes.get(name)
         if home is None:
-            if new := self._new_name(name):
-                raise ImportError(f"{self._package}.{name} is now {new}", name=self._package)
-            raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+            raise missing(sys.modules[self._package], name, self._new_name(name))
         value = getattr(import_module(home), name)
         setattr(sys.modules[self._package], name, value)
         return value

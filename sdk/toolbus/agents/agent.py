@@ -38,6 +38,7 @@ from toolbus.errors import InvalidArguments, TooLarge, Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.models.token_usage import TokenUsage
+from toolbus.public_names import missing
 from toolbus.room.call_form import keyword_options, refuse_unknown
 from toolbus.room.room_client import RoomClient
 from toolbus.tool_search.tool_search import ToolBudget
@@ -60,7 +61,6 @@ from toolbus.turns.tool_groups import ToolGroup, checked_groups
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_options import (
-    RENAMED_OPTIONS,
     checked_builders,
     checked_permissions,
     checked_timeout,
@@ -74,7 +74,7 @@ from toolbus.turns.turn_toolkits import (
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions
-    from toolbus.records.records import Records
+from toolbus.records.records import Records
 
 __all__ = ["Agent", "RunResult"]
 
@@ -178,7 +178,7 @@ class Agent:
         **unknown: Never,
     ) -> None:
         if unknown:
-            refuse_unknown("Agent", unknown, keyword_options(Agent), RENAMED_OPTIONS)
+            refuse_unknown("Agent", unknown, keyword_options(Agent))
         self.name: str = name
         self.model: Model = _checked_model(model)
         self.instructions: str = _checked("instructions", instructions, str, "text")
@@ -240,11 +240,7 @@ class Agent:
     if not TYPE_CHECKING:  # for checkers it has no such attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Say what a method of before 0.1 is now; until 0.2."""
-            new = {"answer": "run_stream_events", "ask": "run, whose result has the text"}.get(name)
-            if new is None:
-                return object.__getattribute__(self, name)  # raises the error of before
-            raise AttributeError(f"Agent has no {name!r}; it is now {new}")
+            raise missing(self, name)
 
     async def __aenter__(self) -> Self:
         """Wait for required toolkits, start the local ones, and host the agent's own.

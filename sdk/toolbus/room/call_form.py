@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import InvalidArguments
+from toolbus.public_names import RENAMED_PARTS
 from toolbus.tools.call_room import InvokeOptions
 
 __all__ = [
@@ -155,7 +155,6 @@ def refuse_unknown(
     method: str,
     names: Collection[str],
     options: Collection[str],
-    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Raise TypeError, with the nearest option, for a keyword that is not an option of a method.
 
@@ -163,13 +162,13 @@ def refuse_unknown(
         method: The method or class.
         names: The keywords.
         options: The names of its options.
-        renamed: New names of options by the old one.
     """
     for name in names:
         if name not in options:
             near = get_close_matches(name, options, n=1)
             hint = f"; did you mean {near[0]}=?" if near else ""
-            hint = f"; it is now {renamed[name]}=" if name in renamed else hint
+            if new := RENAMED_PARTS.get(f"{method}({name}=)"):
+                hint = f"; it is now {new}"
             raise TypeError(f"{method} has no option {cut(name)!r}{hint}")
 
 

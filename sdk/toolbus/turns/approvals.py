@@ -10,6 +10,7 @@ from toolbus.errors import RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.rule import Rule
+from toolbus.public_names import missing
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.granted_rules import GrantedRule
 from toolbus.turns.tool_use import ToolUse
@@ -48,10 +49,7 @@ class ApprovalRequest:
     if not TYPE_CHECKING:  # for checkers it has no such attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Say what a field of before 0.1 is now; until 0.2."""
-            if name != "permit":
-                return object.__getattribute__(self, name)  # raises the error of before
-            raise AttributeError("ApprovalRequest has no 'permit'; it is now decision")
+            raise missing(self, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,6 @@ from toolbus.turns.turn_calls import TurnFacts
 from toolbus.turns.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
 from toolbus.turns.turn_options import (
     NOT_GIVEN,
-    RENAMED_OPTIONS,
     TurnOptions,
     checked_builders,
     checked_context,
@@ -190,7 +189,7 @@ class Turn:
         **unknown: Never,
     ) -> None:
         if unknown:
-            refuse_unknown("Turn", unknown, keyword_options(Turn), RENAMED_OPTIONS)
+            refuse_unknown("Turn", unknown, keyword_options(Turn))
         inside = checked_context(context)
         checked = checked_state(state)
         self._options = options = TurnOptions(

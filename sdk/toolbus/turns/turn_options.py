@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # most programs record nothing
 
 __all__ = [
     "NOT_GIVEN",
-    "RENAMED_OPTIONS",
     "Requests",
     "TurnOptions",
     "checked_builders",
@@ -43,8 +42,6 @@ __all__ = [
 
 NOT_GIVEN: Any = ...
 """The room of a turn for which none was named; None says that there is none."""
-RENAMED_OPTIONS = {"ask": "approve"}
-"""Options of `Turn` and `Agent` that had another name before 0.1; known until 0.2."""
 Requests: TypeAlias = Sequence[Mapping[str, Any] | ToolkitConfig] | None
 """The configs of toolkits to be built, as `read_configs` takes them."""
 

@@ -10,6 +10,7 @@ Reading a command is no sandbox: what runs may do whatever its user may.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
+from toolbus.public_names import missing
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.workspace import Roots
 
@@ -47,10 +49,7 @@ _logger = bounded_logger(__name__)
 if not TYPE_CHECKING:  # for checkers it has no such name
 
     def __getattr__(name: str) -> Any:
-        """Say what a name of before 0.1 is now; until 0.2."""
-        if name == "RunResult":
-            raise ImportError("toolbus_toolkits.shell.RunResult is now CommandResult")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing(sys.modules[__name__], name)
 
 
 class Shell(Toolkit):
