@@ -14,7 +14,6 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
-from toolbus.diagnostics.invalid_values import further_values
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
 
@@ -27,6 +26,7 @@ __all__ = [
     "certificate_step",
     "exit_code",
     "failure_lines",
+    "further_values",
     "grant_command",
 ]
 
@@ -349,6 +349,22 @@ def _next_step(error: RoomException, target: CallTarget) -> str:
         return f"retry in {math.ceil(error.retry_after_s)} s"
     named = _NAMED_STEPS.get(error.code)
     return _NEXT_STEPS.get(error.code, "") if named is None else named(error, target)
+
+
+def further_values(error: RoomException) -> list[str]:
+    """Return the invalid values of an error but the first, which its message names.
+
+    Its details come from another participant: what is not as ERR-6 says is left out.
+    """
+    named = error.details.get("all")
+    if not isinstance(error, InvalidArguments) or not isinstance(named, list):
+        return []
+    lines: list[str] = []
+    for entry in named[1:32]:
+        match entry:
+            case {"path": str(path), "message": str(message)}:
+                lines.append(one_line(f"{path}: {message}" if path else message, 450))
+    return lines
 
 
 def failure_lines(

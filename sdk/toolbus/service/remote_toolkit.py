@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
@@ -22,18 +23,18 @@ from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient, settings_of
 from toolbus.room.waiting_start import keep_trying
 from toolbus.service.graceful_shutdown import GracefulShutdown
-from toolbus.service.stack_dump import stack_dump
 from toolbus.telemetry import configure
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
+from toolbus.transport.websocket import PING_TIMEOUT_S
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
-__all__ = ["RemoteToolkit", "flushing", "serve_toolkits"]
+__all__ = ["RemoteToolkit", "flushing", "serve_toolkits", "stack_dump"]
 
 _Flush: TypeAlias = Callable[[], None] | None
 _STORE_S = 2.0
@@ -335,3 +336,38 @@ async def _wait_for_stop(end: GracefulShutdown, room: RoomClient) -> None:
             task.cancel()
     for task in done:
         task.result()
+
+
+@contextmanager
+def stack_dump(*, limit_s: float = PING_TIMEOUT_S, stacks: TextIO | None = None) -> Iterator[None]:
+    """Print the stacks of all threads once the loop was blocked for a time, while the block runs.
+
+    The log names what blocks the loop after a second (`toolbus.hosting.loop_watchdog`). That needs
+    the interpreter, and code that holds its lock for ever, such as a regular expression, lets
+    nothing be logged. By default the time is that after which the connection is lost. There is one
+    per process at a time.
+
+    Args:
+        limit_s: Seconds that the loop may be blocked.
+        stacks: Where stacks are printed, a file of the operating system; stderr by default.
+    """
+    stacks = stacks or sys.__stderr__
+    if stacks is None:  # there is no stderr, for instance in a Windows service
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    timer: asyncio.TimerHandle | None = None
+
+    def postpone() -> None:
+        nonlocal timer
+        faulthandler.dump_traceback_later(limit_s, file=stacks)
+        timer = loop.call_later(limit_s / 4, postpone)
+
+    postpone()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        faulthandler.cancel_dump_traceback_later()

@@ -5,7 +5,6 @@ loop of its own thread.
 """
 
 from toolbus.sync.results import Chunk, FileChunk, Stream
-from toolbus.sync.room_client import RoomClient
-from toolbus.sync.toolkit_proxy import ToolkitProxy
+from toolbus.sync.room_client import RoomClient, ToolkitProxy
 
 __all__ = ["Chunk", "FileChunk", "RoomClient", "Stream", "ToolkitProxy"]

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
 from toolbus.chunks.json_values import cut, packed_json
-from toolbus.diagnostics.invalid_values import further_values
+from toolbus.diagnostics.exit_codes import further_values
 from toolbus.errors import (
     ApprovalDenied,
     ApprovalExpired,

@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from toolbus import CallReport, EndedCall, RoomEvent
-from toolbus.cli.watch.rates import MAX_DURATIONS, MAX_ROWS, WINDOW_S, CallRates
-from toolbus.cli.watch.render import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
-from toolbus.cli.watch.roster import Roster
+from toolbus.cli.watch_display import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
+from toolbus.cli.watched_room import MAX_DURATIONS, MAX_ROWS, WINDOW_S, CallRates, Roster
 from toolbus.room.participants import ParticipantInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.wire import pack_body

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.rooms.events import until
-from toolbus.service.stack_dump import stack_dump
+from toolbus.service.remote_toolkit import stack_dump
 
 
 async def test_stack_of_what_blocks_is_printed(tmp_path: Path) -> None:

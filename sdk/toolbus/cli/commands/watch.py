@@ -23,8 +23,7 @@ from rich.live import Live
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
-from toolbus.cli.watch.rates import CallRates
-from toolbus.cli.watch.render import (
+from toolbus.cli.watch_display import (
     RoomSnapshot,
     as_json,
     as_lines,
@@ -32,7 +31,7 @@ from toolbus.cli.watch.render import (
     roster_lines,
     superseded_lines,
 )
-from toolbus.cli.watch.roster import Roster
+from toolbus.cli.watched_room import CallRates, Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.log_output import LOG_FORMAT

@@ -1,4 +1,4 @@
-"""Aggregates call events into table rows: rates, percentiles and the last errors.
+"""What `toolbus watch` shows: rates, percentiles and errors of calls; who and what is in the room.
 
 Pure: it uses no room, terminal or clock; the caller passes the time. Memory is bounded even if
 names are untrusted: `MAX_ROWS` rows with `MAX_DURATIONS` durations each.
@@ -6,14 +6,27 @@ names are untrusted: `MAX_ROWS` rows with `MAX_DURATIONS` durations each.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
+from typing import NamedTuple
 
 from toolbus.room.calls import CallReport, EndedCall
+from toolbus.room.events import RoomEvent
+from toolbus.room.participants import ParticipantInfo
+from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 
-__all__ = ["MAX_DURATIONS", "MAX_ROWS", "WINDOW_S", "CallRates", "RateRow", "SeenError"]
+__all__ = [
+    "MAX_DURATIONS",
+    "MAX_ROWS",
+    "WINDOW_S",
+    "CallRates",
+    "RateRow",
+    "Roster",
+    "SeenError",
+    "Superseded",
+]
 
 WINDOW_S = 10.0
 """Length in seconds of the sliding window for rates and percentiles."""
@@ -198,3 +211,72 @@ class CallRates:
 def _percentile(ordered: list[float], share: float) -> float | None:
     """Return the percentile by nearest rank."""
     return ordered[ceil(share * len(ordered)) - 1] if ordered else None
+
+
+# The room: kept current from one list and the events after it
+
+
+class Superseded(NamedTuple):
+    """A definition that took over from another one."""
+
+    toolkit: ToolkitInfo
+    before: DefinitionInfo
+
+
+class Roster:
+    """Participants and toolkits, as far as the token permits to see them."""
+
+    def __init__(self) -> None:
+        self._participants: dict[str, str] | None = None
+        """Names by connection id; None without permission."""
+        self._toolkits: dict[tuple[str, str, bool], int] | None = None
+        """Number of hosts by name, owner and visibility; None without permission."""
+        self._superseded: list[Superseded] = []
+
+    def set_participants(self, listed: Iterable[ParticipantInfo] | None) -> None:
+        """Replace all participants; None without permission."""
+        self._participants = (
+            None if listed is None else {info.id: info.full_name for info in listed}
+        )
+
+    def set_toolkits(self, listed: Iterable[ToolkitInfo] | None) -> None:
+        """Replace all toolkits; None without permission."""
+        self._toolkits = None if listed is None else {_key(info): info.hosts for info in listed}
+
+    def apply(self, event: RoomEvent) -> None:
+        """Apply an event: a participant or toolkit was added, changed or removed."""
+        participant, toolkit = event.participant, event.toolkit
+        if participant is not None and self._participants is not None:
+            if event.name == "participant_left":
+                self._participants.pop(participant.id, None)
+            else:
+                self._participants[participant.id] = participant.full_name
+        if toolkit is not None and event.superseded is not None:
+            if len(self._superseded) < 100:
+                self._superseded.append(Superseded(toolkit, event.superseded))
+        if toolkit is not None and self._toolkits is not None:
+            if event.name == "toolkit_removed":
+                self._toolkits.pop(_key(toolkit), None)
+            else:
+                self._toolkits[_key(toolkit)] = toolkit.hosts
+
+    def take_superseded(self) -> list[Superseded]:
+        """Return the definitions that took over since the last time."""
+        taken, self._superseded = self._superseded, []
+        return taken
+
+    def participants(self) -> list[tuple[str, int]] | None:
+        """Return names with the number of their connections; None without permission."""
+        if self._participants is None:
+            return None
+        return sorted(Counter(self._participants.values()).items())
+
+    def toolkits(self) -> list[tuple[str, str, int]] | None:
+        """Return toolkits with owner and number of hosts; None without permission."""
+        if self._toolkits is None:
+            return None
+        return sorted((name, owner, hosts) for (name, owner, _), hosts in self._toolkits.items())
+
+
+def _key(toolkit: ToolkitInfo) -> tuple[str, str, bool]:
+    return toolkit.name, toolkit.full_owner, toolkit.public

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolbus.cli.columns import definition_text
-from toolbus.cli.watch.rates import RateRow, SeenError
-from toolbus.cli.watch.roster import Superseded
+from toolbus.cli.watched_room import RateRow, SeenError, Superseded
 from toolbus.untrusted_text import one_line
 
 __all__ = [

@@ -1,1 +1,0 @@
-"""The display of `toolbus watch`."""
