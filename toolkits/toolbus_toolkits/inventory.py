@@ -122,17 +122,12 @@ def write_inventory(path: str | Path, packages: Iterable[Package]) -> int:
     for package in packages:
         first.setdefault((package.name, package.source), package)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _database(first.values()))
-    return len(first)
-
-
-def _database(packages: Iterable[Package]) -> bytes:
-    """Return the bytes of a SQLite file with these packages."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_SCHEMA)
         with connection:
-            _insert(connection, packages)
-        return connection.serialize()
+            _insert(connection, first.values())
+        write_atomically(path, connection.serialize())
+    return len(first)
 
 
 def python_packages(installed: Iterable[Distribution], *, time_s: float = 5.0) -> Iterator[Package]:
@@ -224,13 +219,10 @@ def _licence(distribution: Distribution) -> str | None:
     ]
     stated = (_header(distribution, "License-Expression"), _header(distribution, "License"))
     for licence in (*stated, " AND ".join(classifiers)):
-        if licence and licence.upper() != "UNKNOWN" and _is_one_line(licence):
-            return licence
+        if licence and licence.upper() != "UNKNOWN":
+            if len(licence) <= _LONGEST_LICENCE and "\n" not in licence:
+                return licence
     return None
-
-
-def _is_one_line(licence: str) -> bool:
-    return len(licence) <= _LONGEST_LICENCE and "\n" not in licence
 
 
 def _measured(distribution: Distribution, ends_at: float) -> tuple[int | None, int | None]:

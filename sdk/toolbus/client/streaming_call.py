@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Self
 
 from toolbus.chunks.chunk_sequences import ChunkReader
@@ -224,12 +223,7 @@ class ChunkStream:
         self._call, self._chunks = call, ChunkReader(call, unreadable_result)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._has_ended = True
         if self._call is not None:
             self._call.cancel()

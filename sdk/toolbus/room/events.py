@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from toolbus.auth.grants import TOPIC_GRANTS
@@ -157,12 +156,7 @@ class EventStream(AsyncIterator[T]):
         await self._subscribed()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def __anext__(self) -> T:

@@ -26,12 +26,10 @@ from toolbus.wire import ToolkitManifest
 
 __all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "has_same_slot"]
 
-_MAX_LISTED = 20
+_LISTED = 20
 _MAX_DETAILS = 200
 _MAX_DEPTH = 64
-_MAX_CHARS = 120
-_CONTEXT_CHARS = 30
-_DIGEST_CHARS = 12
+_SHOWN_CHARS = 120
 
 
 class InvalidLockFile(ValueError):
@@ -97,7 +95,7 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
 
     def with_alias(self, alias: str) -> LockedToolkit:
         """Return this entry with the alias that the issuer has now."""
-        return self if alias == self.alias else self.model_copy(update={"alias": alias})
+        return self.model_copy(update={"alias": alias})
 
     def matches(self, current: LockedToolkit | ToolkitInfo) -> bool:
         """Whether a toolkit has the locked owner and definition."""
@@ -120,7 +118,7 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
             )
         if self.digest == current.digest:
             return
-        yield f"digest: {self.digest[:_DIGEST_CHARS]} -> {current.digest[:_DIGEST_CHARS]}"
+        yield f"digest: {self.digest[:12]} -> {current.digest[:12]}"
         if self.version != current.version:
             yield f"version: {_text(self.version)} -> {_text(current.version)}"
         yield from _changes("", self.definition, current.definition)
@@ -177,7 +175,11 @@ class LockFile:
 
     def to_text(self) -> str:
         """Return the content of the file: JSON; invisible characters are escaped."""
-        content = {"lock": 1, "toolkits": [_fields_of(toolkit) for toolkit in self.toolkits]}
+        toolkits = [toolkit.model_dump() for toolkit in self.toolkits]
+        for fields in toolkits:
+            if not fields["alias"]:
+                del fields["alias"]
+        content = {"lock": 1, "toolkits": toolkits}
         return json_text(content, indent=2, sort_keys=True) + "\n"
 
     def updated(
@@ -209,27 +211,19 @@ class LockFile:
         current = LockedToolkit.of(info, manifest)
         entry = self.entry_for(current)
         if entry is None:
+            kind = "public" if current.public else "private"
             raise LockRefused(
-                f"{'public' if current.public else 'private'} toolkit {current.label} (issuer"
-                f" {current.issuer}) is not in {self.path}",
+                f"{kind} toolkit {current.label} (issuer {current.issuer}) is not in {self.path}",
                 details={"toolkit": current.name},
             )
         lines = entry.differences(current)
-        if lines:
-            raise self._refusal(current, lines)
-        return entry
-
-    def _refusal(self, current: LockedToolkit, lines: list[str]) -> LockRefused:
-        listed = lines[:_MAX_LISTED]
-        if len(lines) > len(listed):
-            listed.append(f"... {len(lines) - len(listed)} more: `toolbus lock --check` shows all")
-        text = "\n".join([f"toolkit {current.name} differs from {self.path}:", *listed])
-        details = {"toolkit": current.name, "digest": current.digest}
-        return LockRefused(text, details={**details, "difference": lines[:_MAX_DETAILS]})
-
-
-def _fields_of(toolkit: LockedToolkit) -> dict[str, Any]:
-    return toolkit.model_dump(exclude=None if toolkit.alias else {"alias"})
+        if not lines:
+            return entry
+        listed = [f"toolkit {current.name} differs from {self.path}:", *lines[:_LISTED]]
+        if len(lines) > _LISTED:
+            listed.append(f"... {len(lines) - _LISTED} more: `toolbus lock --check` shows all")
+        details = {"digest": current.digest, "difference": lines[:_MAX_DETAILS]}
+        raise LockRefused("\n".join(listed), details={"toolkit": current.name, **details})
 
 
 def _slot(toolkit: LockedToolkit | ToolkitInfo) -> tuple[str, ...]:
@@ -271,17 +265,13 @@ def _changes(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[str]:
         return
     before, after = _text(old), _text(new)
     if before != after:
-        start = max(0, _common_prefix(before, after) - _CONTEXT_CHARS)
+        pairs = enumerate(zip_longest(before, after))
+        start = max(0, next(at for at, (one, other) in pairs if one != other) - 30)
         yield f"{path}: {_cut(before, start)} -> {_cut(after, start)}"
 
 
-def _common_prefix(first: str, second: str) -> int:
-    pairs = enumerate(zip_longest(first, second))
-    return next((index for index, (one, other) in pairs if one != other), len(first))
-
-
 def _cut(text: str, start: int = 0) -> str:
-    end = start + _MAX_CHARS
+    end = start + _SHOWN_CHARS
     return f"{'...' if start else ''}{text[start:end]}{'...' if len(text) > end else ''}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toolbus.auth.grants import ApiScope
@@ -155,7 +154,7 @@ class RoomClient(Room):
         Raises:
             Unavailable: The client was connected in another event loop, which still runs.
         """
-        await self.__aexit__(None, None, None)
+        await self.__aexit__()
 
     async def _enter(self) -> None:
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
@@ -175,12 +174,7 @@ class RoomClient(Room):
         self._connection = connection
         self._caller = connection.caller
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         connection = self._open_connection
         if connection is not None:
             if connection.loop.is_closed():  # and the connection with it

@@ -51,12 +51,6 @@ class SqlConfig(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"there is no such file: {str(path)!r}")
         return path
 
-    def limits(self) -> ReadLimits:
-        """Return the limits as the reader takes them."""
-        return ReadLimits(
-            time_s=self.time_s, max_rows=self.max_rows, max_cell_bytes=self.max_cell_bytes
-        )
-
 
 class SqlTools:
     """The tools of the toolkit `sql`, over one reader."""
@@ -109,7 +103,8 @@ def sql(config: SqlConfig) -> Toolkit:
     Args:
         config: The file, and the limits of one call.
     """
-    tools = SqlTools(SqliteReader(config.database, config.limits()))
+    limits = ReadLimits(config.time_s, config.max_rows, config.max_cell_bytes)
+    tools = SqlTools(SqliteReader(config.database, limits))
     return Toolkit(
         name="sql",
         title="SQL",

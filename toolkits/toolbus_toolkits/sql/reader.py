@@ -270,8 +270,11 @@ class _Page:
         match value:
             case None | int():
                 return value
+            case float() if not math.isfinite(value):
+                # NaN has no name: SQLite converts it to NULL.
+                return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value)
             case float():
-                return value if math.isfinite(value) else _infinity(value)
+                return value
             case bytes():
                 return {"blob_bytes": len(value)}
             case _:
@@ -284,12 +287,6 @@ class _Page:
             return text
         self._cut_cells += 1
         return raw[:limit].decode(errors="ignore") + "…"
-
-
-def _infinity(value: float) -> str | None:
-    if math.isnan(value):  # SQLite converts it to NULL; checked so that no JSON contains it
-        return None
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _size_bytes(cells: Sequence[Cell]) -> int:
