@@ -19,11 +19,11 @@ from toolbus_server.testing import room_of
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import AddressPolicy
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError
-from toolbus_toolkits.openapi.loading import load_file
+from toolbus_toolkits.openapi.arguments import tool_names
+from toolbus_toolkits.openapi.descriptions import read_api
+from toolbus_toolkits.openapi.documents import load_file
 from toolbus_toolkits.openapi.model import Api, Operation
-from toolbus_toolkits.openapi.naming import tool_names
 from toolbus_toolkits.openapi.requests import split_template
-from toolbus_toolkits.openapi.versions import read_api
 
 __all__ = ["Findings", "examine", "table"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.web.scripted_server import Answer, web_server
 from toolbus import InvalidArguments
-from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError, loading
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError, documents
 
 SERVERS = [{"url": "https://{region}.example.org/v1", "variables": {"region": {"default": "eu"}}}]
 
@@ -423,7 +423,7 @@ def test_a_reference_that_may_not_be_read_leaves_its_operation_out(
 def test_slow_documents_have_a_limit_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "_TOTAL_S", -1.0)
+    monkeypatch.setattr(documents, "_TOTAL_S", -1.0)
     _file(tmp_path, {"A": {"type": "integer"}}, "a.json")
     with pytest.raises(SpecError, match="took more than"):
         OpenApiToolkit.from_file(_file(tmp_path, _posted({"$ref": "a.json#/A"})))

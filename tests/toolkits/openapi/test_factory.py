@@ -88,8 +88,8 @@ def test_an_invalid_config_is_refused(config: dict[str, Any], words: str) -> Non
 def test_ctrl_c_ends_the_wait_for_a_description() -> None:
     program = """
 import sys
-from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, loading
-loading._TIMEOUT_S = 3_600
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, documents
+documents._TIMEOUT_S = 3_600
 OpenApiToolkit.from_url(sys.argv[1], options=ApiOptions(allow_private=True))
 """
     with socket.create_server(("127.0.0.1", 0)) as silent, heard_interrupts():

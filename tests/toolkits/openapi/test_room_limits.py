@@ -14,7 +14,7 @@ from toolbus import InvalidArguments, ToolContext
 from toolbus.schemas.foreign import UsableSchema, usable_schema
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOL_BYTES
 from toolbus_server.testing import room_of
-from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError, usable_schemas
+from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, SpecError, fitting
 
 GOOD: dict[str, Any] = {"/good": {"get": {"operationId": "good", "tags": ["fine"]}}}
 
@@ -129,7 +129,7 @@ def test_definitions_of_many_tools_are_checked_in_few_sets(
         count += 1
         return usable_schema(schema)
 
-    monkeypatch.setattr(usable_schemas, "usable_schema", counted)
+    monkeypatch.setattr(fitting, "usable_schema", counted)
     schemas: dict[str, Any] = {
         f"S{number}": {
             "properties": {

@@ -1,34 +1,111 @@
-"""The arguments of an operation's tool: their names and schema, and where each one goes. Pure."""
+"""The arguments of an operation's tool: names, schema, and where each one goes. Pure.
+
+Names, also those of tools, are deterministic and without collisions.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from toolbus_toolkits.openapi.body_fields import (
+    JSON_PATCH,
     BodyFields,
+    BodyKind,
+    Candidate,
     body_fields,
+    candidates,
     file_shape,
     is_plain_object,
     json_types,
     without_files,
 )
-from toolbus_toolkits.openapi.media_types import (
-    JSON_PATCH,
-    BodyKind,
-    Candidate,
-    candidates,
-)
+from toolbus_toolkits.openapi.documents import Place, SpecError
 from toolbus_toolkits.openapi.model import Body, Location, MediaType, Operation, Parameter
-from toolbus_toolkits.openapi.naming import ArgumentNames
-from toolbus_toolkits.openapi.parsing import SpecError
-from toolbus_toolkits.openapi.references import Place
 from toolbus_toolkits.openapi.schemas import SchemaWriter, is_hidden
 
-__all__ = ["Arguments", "BodyForm", "BodyPlan", "FileField", "plan_arguments"]
+__all__ = [
+    "ArgumentNames",
+    "Arguments",
+    "BodyForm",
+    "BodyPlan",
+    "FileField",
+    "plan_arguments",
+    "tool_names",
+    "toolkit_name",
+]
+
+_MAX_NAME = 64
+_DIGEST_CHARS = 8
+
+
+def tool_names(operations: Iterable[Operation]) -> dict[tuple[str, str], str]:
+    """Return the name of the tool of each operation, by its method and path.
+
+    It is the `operationId`, or the method and the path, in `A-Z a-z 0-9 _ -`. One that is too long
+    or that several operations share ends with a digest of the method and path. So the name of an
+    operation depends neither on the order of the description nor on which operations are chosen.
+    """
+    plain = {operation.key: _plain(operation) for operation in operations}
+    count = Counter(plain.values())
+    return {
+        key: name if count[name] == 1 and len(name) <= _MAX_NAME else _with_digest(name, key)
+        for key, name in plain.items()
+    }
+
+
+def toolkit_name(title: str) -> str:
+    """Return a name for the toolkit of an API, from its title."""
+    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:_MAX_NAME].rstrip("-")
+    return name if re.match("[a-z]", name) else "openapi"
+
+
+class ArgumentNames:
+    """Gives the arguments of one tool their names.
+
+    Args:
+        reserved: Names that no argument has.
+        wire_names: The names of all parameters and fields. An argument with the name of one that it
+            is not would send a value to the wrong place, such as that of `filter` to `$filter`.
+    """
+
+    def __init__(self, reserved: Iterable[str], wire_names: Iterable[str]) -> None:
+        self._taken = set(reserved)
+        self._wire_names = frozenset(wire_names)
+
+    def name(self, wire_name: str, location: str) -> str:
+        """Return the name for a parameter or field.
+
+        With its place as a suffix if it is taken, or is exactly that of another one.
+        """
+        base = _sanitised(wire_name, r"[^A-Za-z0-9_.-]+")[:_MAX_NAME] or location
+        name, number = base, 1
+        while name in self._taken or (name != wire_name and name in self._wire_names):
+            suffix = f"_{location}" if number == 1 else f"_{location}_{number}"
+            name = f"{base[: _MAX_NAME - len(suffix)]}{suffix}"
+            number += 1
+        self._taken.add(name)
+        return name
+
+
+def _plain(operation: Operation) -> str:
+    name = _sanitised(operation.id, r"[^A-Za-z0-9_-]+")
+    return name or _sanitised(f"{operation.method.lower()}{operation.path}", r"[^A-Za-z0-9-]+")
+
+
+def _sanitised(text: str, pattern: str) -> str:
+    return re.sub(pattern, "_", text).strip("_")
+
+
+def _with_digest(name: str, key: tuple[str, str]) -> str:
+    digest = hashlib.sha256(" ".join(key).encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: _MAX_NAME - _DIGEST_CHARS - 1]}_{digest}"
+
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ATTACHMENT = "attachment"
@@ -66,9 +143,9 @@ class BodyForm:
         name = self.media_type.name
         if self.kind == "multipart":
             return "multipart/form-data"
-        if self.kind == "json" and "*" in name:
-            return "application/json"
-        return "text/plain" if self.kind == "text" and "*" in name else name
+        if "*" in name:
+            return {"json": "application/json", "text": "text/plain"}.get(self.kind, name)
+        return name
 
     @property
     def arguments(self) -> set[str]:
@@ -121,22 +198,23 @@ class Arguments:
     @property
     def takes_files(self) -> Literal["", "one", "many"]:
         """Whether a call sends no file, one, or several."""
-        found = {form.takes_files for form in self.body.forms} if self.body is not None else set()
-        if "many" in found:
-            return "many"
-        return "one" if "one" in found else ""
+        if self.body is None:
+            return ""
+        return max((form.takes_files for form in self.body.forms), key=("", "one", "many").index)
 
 
 def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
     """Plan the arguments of an operation. Raises `SpecError`."""
     drafts = _drafts_of(operation.body)
-    fields = [name for draft in drafts if draft.fields is not None for name in draft.fields.places]
+    fields = [name for draft in drafts for name in draft.fields.places]
     wire_names = [*(parameter.name for parameter in operation.parameters), *fields]
     names = ArgumentNames([_ATTACHMENT], wire_names)
     properties: dict[str, Any] = {}
     required: list[str] = []
     parameters: list[tuple[str, Parameter]] = []
-    for parameter in sorted(operation.parameters, key=_precedence):
+    for parameter in sorted(
+        operation.parameters, key=lambda found: (_ORDER.index(found.location), found.name)
+    ):
         if parameter.location == "header" and not _HEADER_NAME.fullmatch(parameter.name):
             raise SpecError(f"{parameter.name[:100]!r} is not the name of a header")
         argument = names.name(parameter.name, parameter.location)
@@ -162,17 +240,15 @@ def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
     return Arguments(schema, frozenset(writer.used), tuple(parameters), body)
 
 
-def _precedence(parameter: Parameter) -> tuple[int, str]:
-    return _ORDER.index(parameter.location), parameter.name
-
-
 @dataclass(slots=True)
 class _FormDraft:
     """A media type whose fields are known, but not yet their arguments."""
 
     candidate: Candidate
-    fields: BodyFields | None
-    """The fields that are arguments; None if one argument is the whole body."""
+    fields: BodyFields = field(default_factory=BodyFields)
+    """The fields that are arguments."""
+    is_whole: bool = False
+    """Whether one argument is the whole body."""
     files: dict[str, bool] = field(default_factory=dict)
     """Whether each field that takes files takes several."""
     files_required: bool = False
@@ -220,15 +296,14 @@ class _BodyPlanner:
         """Make an argument of each field of any media type; return them by the fields' names."""
         places: dict[str, list[Place]] = {}
         for draft in drafts:
-            for name, found in draft.fields.places.items() if draft.fields is not None else ():
+            for name, found in draft.fields.places.items():
                 places.setdefault(name, []).extend(found)
         arguments: dict[str, str] = {}
         for name, found in places.items():
             arguments[name] = self._names.name(name, "body")
             different = {id(place.value): place for place in found}.values()
             self.properties[arguments[name]] = _any_of(map(self._writer.write, different))
-        whole = [draft for draft in drafts if draft.fields is None]
-        written = [self._whole(draft) for draft in whole if draft.candidate.kind != "binary"]
+        written = [self._whole(draft) for draft in drafts if draft.is_whole]
         if written:
             arguments[""] = self._names.name("body", "body")
             schema = _any_of(written)
@@ -248,14 +323,12 @@ class _BodyPlanner:
 
     def _form(self, draft: _FormDraft, arguments: dict[str, str]) -> BodyForm:
         candidate = draft.candidate
-        fields = draft.fields
-        is_whole = fields is None and candidate.kind != "binary"
         types = {"array"} if _is_json_patch(candidate) else json_types(candidate.place)
         return BodyForm(
             candidate.kind,
             candidate.media_type,
-            {arguments[name]: name for name in fields.places} if fields is not None else {},
-            argument=arguments[""] if is_whole else "",
+            {arguments[name]: name for name in draft.fields.places},
+            argument=arguments[""] if draft.is_whole else "",
             types=frozenset(types),
             files=tuple(FileField(name, is_list) for name, is_list in draft.files.items()),
             files_required=draft.files_required,
@@ -281,7 +354,7 @@ def _drafts_of(body: Body | None) -> list[_FormDraft]:
     drafts: list[_FormDraft] = []
     for candidate in found:
         if candidate.kind == "binary":
-            drafts.append(_FormDraft(candidate, None, files_required=body.required))
+            drafts.append(_FormDraft(candidate, files_required=body.required))
             continue
         draft = _draft(candidate, of_forms.get(id(candidate), {}), file_names)
         if draft is not None:
@@ -301,7 +374,7 @@ def _draft(candidate: Candidate, files: dict[str, bool], file_names: set[str]) -
     is_object = candidate.kind != "text" and is_plain_object(candidate.place)
     fields = body_fields(candidate.place) if is_object or file_names else BodyFields()
     if candidate.kind == "text" or not (is_object or fields.places):
-        return _FormDraft(candidate, None)
+        return _FormDraft(candidate, is_whole=True)
     only_files = {
         name
         for name in file_names.intersection(fields.places)
@@ -317,7 +390,9 @@ def _draft(candidate: Candidate, files: dict[str, bool], file_names: set[str]) -
     }
     required = fields.required - set(files) - hidden
     is_missing = bool(only_files & fields.required)
-    return _FormDraft(candidate, BodyFields(remaining, required), files, files_required=is_missing)
+    return _FormDraft(
+        candidate, BodyFields(remaining, required), files=files, files_required=is_missing
+    )
 
 
 def _is_only_file(place: Place) -> bool:
@@ -340,13 +415,11 @@ def _adds(draft: _FormDraft, first: _FormDraft) -> bool:
     """Whether a further media type does not only describe the same in other arguments."""
     if draft.candidate.kind in ("json", "binary") or draft.files:
         return True
-    return (draft.fields is None) == (first.fields is None)
+    return draft.is_whole == first.is_whole
 
 
 def _required(draft: _FormDraft, arguments: dict[str, str]) -> set[str]:
-    if draft.candidate.kind == "binary":
-        return set()
-    if draft.fields is None:
+    if draft.is_whole:
         return {arguments[""]}
     return {arguments[name] for name in draft.fields.places if name in draft.fields.required}
 

@@ -1,16 +1,26 @@
-"""The fields of a body, and which of them are files, however its schema says so. Pure."""
+"""What the body of an operation may be: its media types, its fields, and which are files. Pure.
+
+Of media types JSON comes first, then forms, text and bytes. Of those that say the same, such as
+`application/json` and `text/json`, one is enough.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from toolbus_toolkits.openapi.parsing import SpecError
-from toolbus_toolkits.openapi.references import Place, follow
+from toolbus_toolkits.openapi.documents import Place, SpecError, follow
+from toolbus_toolkits.openapi.model import Body, MediaType, is_json_type
 
 __all__ = [
+    "JSON_PATCH",
     "BodyFields",
+    "BodyKind",
+    "Candidate",
     "FileShape",
     "body_fields",
+    "candidates",
     "file_shape",
     "is_plain_object",
     "json_types",
@@ -110,9 +120,9 @@ def _body_fields(place: Place, known: dict[int, BodyFields], levels: int) -> Bod
     if id(value) in known:
         return known[id(value)]
     fields = known[id(value)] = BodyFields()
-    properties = value.get("properties")
-    for name, schema in properties.items() if isinstance(properties, dict) else ():
-        fields.places[name] = [Place(schema, place.resolver)]
+    properties = place.get("properties")
+    for name, schema in properties.members.items():
+        fields.places[name] = [Place(schema, properties.resolver)]
     fields.required.update(_required(value))
     for part in place.get("allOf").elements():
         _merge(fields, _body_fields(part, known, levels - 1))
@@ -139,8 +149,7 @@ def _merge(fields: BodyFields, further: BodyFields) -> None:
 
 def json_types(place: Place) -> set[str]:
     """Return the types that a schema names; none of one that says nothing."""
-    value = place.value if isinstance(place.value, dict) else {}
-    kind = value.get("type", "object" if "properties" in value else None)
+    kind = place.members.get("type", "object" if "properties" in place.members else None)
     listed = kind if isinstance(kind, list) else [kind]
     return {name for name in listed if isinstance(name, str)}
 
@@ -163,3 +172,102 @@ def _required(value: dict[str, object]) -> list[str]:
     if not all(isinstance(name, str) for name in listed):
         raise SpecError("`required` of the body is not a list of names")
     return listed
+
+
+BodyKind: TypeAlias = Literal["json", "multipart", "form", "text", "binary"]
+JSON_PATCH = "application/json-patch+json"
+_KINDS: tuple[BodyKind, ...] = get_args(BodyKind)
+_PLAIN_JSON = ("application/json", "text/json", "application/x-json")
+_ANY = ("*/*", "application/*", "application/*+json")
+_TEXTS = ("/xml", "+xml", "/graphql", "/x-ndjson", "/ndjson", "/jsonl", "/json-seq", "/csv", "/sql")
+_YAML = ("/yaml", "/x-yaml", "+yaml")
+_PACKED = ("octet-stream", "pdf", "zip", "tar", "protobuf", "cbor", "msgpack", "x-binary")
+"""Ends of types that are bytes, also where the description calls their values strings."""
+_MAX_CANDIDATES = 20
+"""Media types of one body: the caller chooses among them by name, in an enum."""
+_RANKS = {
+    **{name: rank for rank, name in enumerate(_PLAIN_JSON)},
+    **dict.fromkeys(_ANY, 3),
+    # Before merge-patch: it knows the lists of the server, and is kubectl's choice.
+    "application/strategic-merge-patch+json": 4,
+    JSON_PATCH: 6,
+}
+"""Of media types of JSON; most others have 5."""
+
+
+class Candidate(NamedTuple):
+    """A media type in which a body can be written."""
+
+    kind: BodyKind
+    media_type: MediaType
+    place: Place
+    """Its schema, after its `$ref`."""
+
+
+def candidates(body: Body) -> list[Candidate]:
+    """Return the media types of a body that are of use, the best first. Raises `SpecError`."""
+    found: dict[str, Candidate] = {}
+    for media_type in body.media_types:
+        name = _name(media_type)
+        place = follow(media_type.schema)
+        candidate = Candidate(_kind(name, place), media_type, place)
+        same = "json" if candidate.kind == "json" and name in _PLAIN_JSON + _ANY else name
+        if same not in found or _rank(candidate) < _rank(found[same]):
+            found[same] = candidate
+    ranked = sorted(found.values(), key=_rank)
+    if ranked and ranked[0].kind in ("json", "multipart", "form"):
+        # The caller writes texts itself: where the values can be arguments, no text is asked for.
+        ranked = [
+            candidate
+            for candidate in ranked
+            if candidate.kind != "text" and not _repeats(candidate, ranked)
+        ]
+    return ranked[:_MAX_CANDIDATES]
+
+
+def _name(media_type: MediaType) -> str:
+    return media_type.name.partition(";")[0].strip()
+
+
+def _kind(name: str, place: Place) -> BodyKind:
+    if name in ("multipart/form-data", "multipart/*"):
+        return "multipart"
+    if name == "application/x-www-form-urlencoded":
+        return "form"
+    if is_json_type(name):
+        return "json"
+    if file_shape(place).is_file:
+        return "binary"
+    if name in _ANY:
+        return "json"
+    types = json_types(place)
+    if name.endswith(_YAML):
+        return "text" if types <= {"string"} else "json"  # JSON is YAML
+    if name.startswith("text/") or name.endswith(_TEXTS):
+        return "text"
+    is_text = name.startswith("application/") and not name.endswith(_PACKED)
+    return "text" if is_text and types == {"string"} else "binary"
+
+
+def _rank(candidate: Candidate) -> tuple[int, int]:
+    name = _name(candidate.media_type)
+    order = _RANKS.get(name, 7 if name.endswith(_YAML) else 5)
+    return _KINDS.index(candidate.kind), order
+
+
+def _repeats(candidate: Candidate, others: Iterable[Candidate]) -> bool:
+    """Whether a media type is of no use beside the others.
+
+    A patch of JSON is a list of changes. Some frameworks name its media type for every object, and
+    some clients name bytes for what is also described as an object.
+    """
+    structured = [
+        candidate for candidate in others if candidate.kind in ("json", "multipart", "form")
+    ]
+    if candidate.kind == "binary":
+        return bool(json_types(candidate.place) - {"string"}) or bool(
+            body_fields(candidate.place).places
+        )
+    if _name(candidate.media_type) == JSON_PATCH:
+        return len(structured) > 1 and bool(body_fields(candidate.place).places)
+    return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolbus.tools.omission import Omission
-from toolbus_toolkits.openapi.references import Place
+from toolbus_toolkits.openapi.documents import Place
 
 __all__ = [
     "PROTOCOL_HEADERS",
@@ -37,21 +37,8 @@ Style: TypeAlias = Literal[
 
 
 PROTOCOL_HEADERS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
+    "accept-encoding connection content-encoding content-length expect host keep-alive "
+    "proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
 """Headers of HTTP itself, in lower case: no parameter sets them. `Host` would lead a credential
 elsewhere, and a length would end the request early."""

@@ -1,26 +1,42 @@
-"""An HTTP request from the arguments of a call. Pure: nothing is sent, no credential is known."""
+"""An HTTP request from the arguments and files of a call. Pure: no credential is known.
+
+Values become text in URLs, headers and forms by style and explode (RFC 6570). A null is sent
+nowhere: no style has a text for it, and an empty one would be a value.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from toolbus_toolkits.openapi.arguments import Arguments
-from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile, write_body
-from toolbus_toolkits.openapi.model import Operation, Parameter
-from toolbus_toolkits.openapi.parsing import SpecError
-from toolbus_toolkits.openapi.serialization import header_text, path_text, query_pairs
+import httpx2
+
+from toolbus import ToolFailed
+from toolbus_toolkits.openapi.arguments import Arguments, BodyForm, BodyPlan
+from toolbus_toolkits.openapi.documents import SpecError
+from toolbus_toolkits.openapi.model import Encoding, Operation, Parameter, is_json_type
 
 __all__ = [
+    "ArgumentRefused",
     "PreparedRequest",
+    "ReadFile",
+    "WrittenBody",
     "check_path",
+    "document_text",
+    "field_pairs",
+    "header_text",
     "overrides_method",
+    "path_text",
+    "plain_text",
     "prepare",
+    "query_pairs",
     "server_of",
     "split_template",
+    "write_body",
 ]
 
 _METHOD_PARAMETERS = frozenset(
@@ -60,7 +76,7 @@ def server_of(operation: Operation, base: str) -> str:
 
     Raises `SpecError` if the address is not absolute, or has a part that is not a base path.
     """
-    url = urljoin(base, operation.servers[0]) if base else operation.servers[0]
+    url = urljoin(base, operation.servers[0])
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -184,3 +200,317 @@ def _filled_part(part: re.Match[str], texts: dict[str, str]) -> str:
     if name not in texts:
         raise ArgumentRefused("", f"the path needs the parameter {name[:100]!r}")
     return texts[name]
+
+
+_RESERVED = ":/?@!$'()*,;"
+"""What `allowReserved` leaves as it is; the rest would end the value or begin another one."""
+_DELIMITERS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+
+
+def plain_text(value: Any) -> str:
+    """Return a value as text: JSON for what is nested, and for true, false and numbers."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def document_text(value: Any, media_type: str) -> str:
+    """Return a value as a document of its own; a text is quoted only as JSON."""
+    if is_json_type(media_type):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return plain_text(value)
+
+
+def path_text(name: str, value: Any, encoding: Encoding) -> str:
+    """Return the text of a path parameter, which never begins another segment."""
+    escape = _escape(encoding)
+    if encoding.media_type:
+        return escape(document_text(value, encoding.media_type))
+    prefix, joiner = {"label": (".", "."), "matrix": (";", ";")}.get(encoding.style, ("", ","))
+    items = _items(value, escape, explode=encoding.explode)
+    if encoding.style == "matrix":
+        return _matrix(escape(name), value, items, explode=encoding.explode)
+    if not encoding.explode:
+        joiner = ","
+    return prefix + joiner.join(items)
+
+
+def header_text(value: Any, encoding: Encoding) -> str:
+    """Return the text of a header, in style simple. Raises `ValueError` for a control character."""
+    if encoding.media_type:
+        text = document_text(value, encoding.media_type)
+    else:
+        text = ",".join(_items(value, str, explode=encoding.explode))
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError("a header must not contain line breaks or other control characters")
+    return text
+
+
+def query_pairs(name: str, value: Any, encoding: Encoding) -> list[str]:
+    """Return the parts of a query, a cookie or a form, such as `a=1`, escaped."""
+    escape = _escape(encoding)
+    return [
+        f"{quote(key, safe='')}={text}" for key, text in field_pairs(name, value, encoding, escape)
+    ]
+
+
+def field_pairs(
+    name: str, value: Any, encoding: Encoding, escape: Callable[[str], str] = str
+) -> Iterator[tuple[str, str]]:
+    """Give the names of fields and their texts, of which the texts alone are escaped."""
+    if value is None:
+        return
+    if encoding.media_type:
+        yield name, escape(document_text(value, encoding.media_type))
+    elif encoding.style == "deepObject" and isinstance(value, dict | list):
+        yield from _deep(name, value, escape)
+    elif isinstance(value, dict) and encoding.explode:
+        for key, item in value.items():
+            if item is not None:
+                yield key, escape(plain_text(item))
+    elif isinstance(value, list) and encoding.explode:
+        for item in value:
+            yield name, escape(plain_text(item))
+    else:
+        # A comma separates the items as it is; the other delimiters are no characters of a URL.
+        delimiter = _DELIMITERS.get(encoding.style, ",")
+        joiner = delimiter if delimiter == "," else escape(delimiter)
+        yield name, joiner.join(_items(value, escape, explode=False))
+
+
+def _escape(encoding: Encoding) -> Callable[[str], str]:
+    safe = _RESERVED if encoding.allow_reserved else ""
+    return lambda text: quote(text, safe=safe)
+
+
+def _items(value: Any, escape: Callable[[str], str], *, explode: bool) -> list[str]:
+    """Return the parts of a value: one of a scalar, those of a list, and keys with their values."""
+    if isinstance(value, list):
+        return [escape(plain_text(item)) for item in value]
+    if not isinstance(value, dict):
+        return [escape(plain_text(value))]
+    pairs = [(escape(key), escape(plain_text(item))) for key, item in value.items()]
+    if explode:
+        return [f"{key}={item}" for key, item in pairs]
+    return [part for pair in pairs for part in pair]
+
+
+def _matrix(name: str, value: Any, items: list[str], *, explode: bool) -> str:
+    if explode and isinstance(value, list):
+        return "".join(f";{name}={item}" for item in items)
+    if explode and isinstance(value, dict):
+        return "".join(f";{item}" for item in items)
+    return f";{name}={','.join(items)}"
+
+
+def _deep(name: str, value: Any, escape: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    """Give the leaves of a nested value.
+
+    The elements of arrays are numbered, `a[0][b]`: OpenAPI leaves it open, but only so do the
+    members of one element stay together. Stripe's clients and `qs` write the same.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _deep(f"{name}[{key}]", item, escape)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _deep(f"{name}[{index}]", item, escape)
+    elif value is not None:
+        yield name, escape(plain_text(value))
+
+
+class ArgumentRefused(ToolFailed):
+    """An argument or a file that cannot be sent, though it fits the schema.
+
+    Args:
+        argument: The argument, as its tool names it; empty for several.
+        message: What is wrong with it, without the value.
+    """
+
+    def __init__(self, argument: str, message: str) -> None:
+        path = argument and "/" + argument.replace("~", "~0").replace("/", "~1")
+        super().__init__(
+            f"{path}: {message}".removeprefix(": "),
+            executed="no",
+            retryable=False,
+            details={"path": path, "message": message},
+        )
+
+
+class ReadFile(NamedTuple):
+    """A file of a call, in memory."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+class WrittenBody(NamedTuple):
+    """The bytes of a body, and its `Content-Type`."""
+
+    content: bytes
+    media_type: str
+
+
+def write_body(
+    plan: BodyPlan, arguments: dict[str, Any], files: list[ReadFile]
+) -> WrittenBody | None:
+    """Write a body; None if no part of an optional one is given.
+
+    Raises `ArgumentRefused` for files that do not fit the fields of the body, and for arguments
+    that no media type takes together.
+    """
+    given = {name for name in plan.arguments if name in arguments}
+    if not given and not files and not plan.required:
+        return None
+    form = _chosen(plan, arguments, given, files)
+    if form.kind == "binary" and files:
+        if len(files) > 1:
+            raise ArgumentRefused("attachment", "the operation takes one file")
+        return WrittenBody(files[0].data, _type_of_file(form.name, files[0]))
+    if form.kind == "binary" or (form.argument and form.argument not in arguments):
+        return None
+    value: Any = {field: arguments[name] for name, field in form.fields.items() if name in given}
+    if form.argument:
+        value = arguments[form.argument]
+    match form.kind:
+        case "json":
+            return WrittenBody(json.dumps(value, ensure_ascii=False).encode(), form.name)
+        case "text":
+            kind = form.name
+            if kind.startswith("text/") and "charset" not in kind:
+                kind += "; charset=utf-8"
+            return WrittenBody(str(value).encode(), kind)
+        case "form":
+            return WrittenBody(_urlencoded(form, value), form.name)
+    return _multipart(form, value, files)
+
+
+def _chosen(
+    plan: BodyPlan, arguments: dict[str, Any], given: set[str], files: list[ReadFile]
+) -> BodyForm:
+    """Return the form that is asked for, else the first one that takes what is given."""
+    wanted = arguments.get(plan.choice)
+    problems: list[ArgumentRefused] = []
+    usable: list[BodyForm] = []
+    for form in plan.forms:
+        if wanted in (None, form.name):
+            problem = _problem(form, arguments, given, files)
+            if problem is not None:
+                problems.append(problem)
+            elif form.kind != "binary" or not files or _allows(form.name, files[0].media_type):
+                return form
+            else:  # its bytes are said to be of another type
+                usable.append(form)
+    if not usable:
+        raise problems[0]
+    return usable[0]
+
+
+def _problem(
+    form: BodyForm, arguments: dict[str, Any], given: set[str], files: list[ReadFile]
+) -> ArgumentRefused | None:
+    """Return why a form does not take what is given; None if it does."""
+    if further := sorted(given - form.arguments):
+        return ArgumentRefused(further[0], f"a body of the type {form.name} has no such field")
+    if files and not form.takes_files:
+        return ArgumentRefused("attachment", f"a body of the type {form.name} takes no file")
+    if form.files_required and not files:
+        names = ", ".join(file.name for file in form.files) or "body"
+        return ArgumentRefused("attachment", f"a file is required: {names}")
+    value = arguments.get(form.argument)
+    kind = "array" if isinstance(value, list) else "object"
+    if isinstance(value, list | dict) and form.types and kind not in form.types:
+        return ArgumentRefused(form.argument, f"a body of the type {form.name} is no {kind}")
+    return None
+
+
+def _type_of_file(described: str, file: ReadFile) -> str:
+    """Return the media type of a file: its own if the description allows it, else the described.
+
+    Args:
+        described: Media types and ranges such as `image/*`, with commas between them.
+        file: The file.
+    """
+    allowed = [name.strip() for name in described.split(",") if name.strip()]
+    exact = [name for name in allowed if "*" not in name]
+    if exact and not any(_allows(name, file.media_type) for name in allowed):
+        return exact[0]
+    return file.media_type or "application/octet-stream"
+
+
+def _allows(described: str, media_type: str) -> bool:
+    """Whether a media type is a described one, or in a described range."""
+    described = described.partition(";")[0].strip().lower()
+    name = media_type.partition(";")[0].strip().lower()
+    is_range = described.endswith("/*") and name.startswith(described[:-1])
+    return bool(name) and (described in (name, "*/*") or is_range)
+
+
+def _urlencoded(form: BodyForm, value: Any) -> bytes:
+    pairs: list[str] = []
+    for name, member in _object(value).items():
+        # An object is written as JSON, if the description does not say how.
+        default = Encoding(media_type="application/json" if isinstance(member, dict) else "")
+        pairs += query_pairs(name, member, form.media_type.encodings.get(name, default))
+    return "&".join(pairs).encode()
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ArgumentRefused("body", "a form is an object of its fields")
+    return value
+
+
+_Part: TypeAlias = tuple[str, tuple[str | None, bytes, str | None]]
+
+
+def _multipart(form: BodyForm, value: Any, files: list[ReadFile]) -> WrittenBody:
+    parts: list[_Part] = []
+    for name, member in _object(value).items():
+        parts.extend(_parts(name, member, form.media_type.encodings.get(name)))
+    for name, file in _assigned(form, set(_object(value)), files):
+        described = form.media_type.encodings.get(name, Encoding()).media_type or "*/*"
+        parts.append((name, (file.name or "file", file.data, _type_of_file(described, file))))
+    # A boundary, quoting of names and the order of parts: as httpx2 writes them.
+    try:
+        request = httpx2.Request("POST", "http://multipart.invalid/", files=parts)
+    except ValueError as error:  # a control character in a described media type
+        raise ArgumentRefused("", f"a form cannot be written: {error}") from error
+    return WrittenBody(request.read(), request.headers["content-type"])
+
+
+def _parts(name: str, value: Any, encoding: Encoding | None) -> Iterator[_Part]:
+    """Give the parts of a field: one for each item of a list, but one for a document of JSON."""
+    if encoding is not None and not encoding.media_type:
+        for key, text in field_pairs(name, value, encoding):
+            yield key, (None, text.encode(), None)
+        return
+    kind = "" if encoding is None else encoding.media_type.partition(",")[0].strip()
+    if "*" in kind:
+        kind = ""
+    items = value if isinstance(value, list) and not is_json_type(kind) else [value]
+    for item in items:
+        if item is not None:
+            default = "application/json" if isinstance(item, dict | list) else ""
+            text = document_text(item, kind or default)
+            yield name, (None, text.encode(), kind or default or None)
+
+
+def _assigned(form: BodyForm, given: set[str], files: list[ReadFile]) -> list[tuple[str, ReadFile]]:
+    """Give each file its field: by order, the last list takes the rest.
+
+    A field that an argument has filled is passed over.
+    """
+    found: list[tuple[str, ReadFile]] = []
+    fields = [file for file in form.files if file.name not in given]
+    for file in files:
+        if not fields:
+            names = ", ".join(file.name for file in form.files)
+            raise ArgumentRefused("attachment", f"more files than the fields take: {names}")
+        found.append((fields[0].name, file))
+        if not fields[0].is_list:
+            del fields[0]
+    return found

@@ -10,52 +10,28 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from toolbus_toolkits.openapi.references import Place, follow
+from toolbus_toolkits.openapi.documents import Place, follow
 
-__all__ = ["MAPS", "Definitions", "SchemaWriter", "is_hidden"]
+__all__ = ["MAPS", "MAX_TEXT", "Definitions", "SchemaWriter", "is_hidden"]
 
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _COPIED = frozenset(
-    {
-        "const",
-        "default",
-        "dependentRequired",
-        "deprecated",
-        "format",
-        "maxContains",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "multipleOf",
-        "title",
-        "uniqueItems",
-    }
+    "const default dependentRequired deprecated format maxContains maxItems maxLength "
+    "maxProperties minContains minItems minLength minProperties multipleOf title "
+    "uniqueItems".split()
 )
 _NUMBERS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
 _SCHEMAS = frozenset(
-    {
-        "additionalProperties",
-        "contains",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
+    "additionalProperties contains else if items not propertyNames then unevaluatedItems "
+    "unevaluatedProperties".split()
 )
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NOT_BESIDE_NULL = _LISTS | {"$ref", "const"}
 """Keywords that may refuse null, whatever the type beside them is."""
 MAPS = frozenset({"dependentSchemas", "patternProperties", "properties"})
 """Keywords whose values are objects of schemas."""
-_MAX_TEXT = 4_000
+MAX_TEXT = 4_000
+"""Characters of one description, of which a room takes 1 MiB for all tools."""
 
 
 class Definitions:
@@ -163,10 +139,11 @@ class SchemaWriter:
 
     def _member(self, key: str, value: Any, place: Place) -> Any:
         """Return the value of a keyword; None if it is left out."""
-        if key in _COPIED:
-            return None if key == "default" and not _is_sendable(value) else value
-        if key in _NUMBERS:
-            return value if _is_number(value) else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key == "default" and isinstance(value, int) and not -(2**63) <= value < 2**64:
+            return None  # no manifest carries it
+        if key in _COPIED or (key in _NUMBERS and is_number):
+            return value
         if key in _SCHEMAS:
             return self._subschema(value, place)
         if key in _LISTS and isinstance(value, list):
@@ -184,7 +161,7 @@ class SchemaWriter:
             case "required" | "enum", list():
                 return value or None
             case "description", str():
-                return value[:_MAX_TEXT]
+                return value[:MAX_TEXT]
             case "pattern", str():
                 return value
         return None
@@ -232,12 +209,3 @@ def _use_exclusive_numbers(written: dict[str, Any], value: dict[str, Any]) -> No
     for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if value.get(exclusive) is True and limit in written:
             written[exclusive] = written.pop(limit)
-
-
-def _is_sendable(value: Any) -> bool:
-    """Whether a default is no integer that a manifest cannot carry."""
-    return not isinstance(value, int) or -(2**63) <= value < 2**64
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

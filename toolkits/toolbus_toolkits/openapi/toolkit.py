@@ -1,4 +1,4 @@
-"""The toolkit of an API: chosen operations, each as a tool, and its config as a factory."""
+"""The toolkit of an API: chosen operations, each as a tool, and the factory `openapi`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from toolbus import Toolkit
+from pydantic import BaseModel, Field, field_validator
+
+from toolbus import OperatorOnly, Toolkit
+from toolbus.bounded_logging import bounded_logger
 from toolbus.tools.omission import Omission
 from toolbus.wire.manifest import MAX_TOOLS
-from toolbus_toolkits.credentials.references import CredentialSource, RedactingFilter
+from toolbus_toolkits.credentials import CredentialStore
+from toolbus_toolkits.credentials.references import (
+    CredentialResolver,
+    CredentialSource,
+    RedactingFilter,
+)
 from toolbus_toolkits.network import (
     MAX_RESPONSE_BYTES,
     AddressPolicy,
     AddressRefused,
     host_and_port,
 )
-from toolbus_toolkits.openapi.arguments import plan_arguments
-from toolbus_toolkits.openapi.calls import ApiClient
-from toolbus_toolkits.openapi.fitting import Draft, Fitted, choice_of_tags, fit
-from toolbus_toolkits.openapi.loading import load_file, load_url
+from toolbus_toolkits.openapi.arguments import plan_arguments, tool_names, toolkit_name
+from toolbus_toolkits.openapi.calls import ApiClient, Credentials
+from toolbus_toolkits.openapi.descriptions import read_api
+from toolbus_toolkits.openapi.documents import Place, SpecError, load_file, load_url
+from toolbus_toolkits.openapi.fitting import Draft, Fitted, choice_of_tags, fit, usable_schemas
 from toolbus_toolkits.openapi.model import Api, Operation
-from toolbus_toolkits.openapi.naming import tool_names, toolkit_name
-from toolbus_toolkits.openapi.pages import PageRule
-from toolbus_toolkits.openapi.parsing import SpecError
-from toolbus_toolkits.openapi.references import Place
 from toolbus_toolkits.openapi.requests import check_path, overrides_method, server_of
-from toolbus_toolkits.openapi.schemas import Definitions
-from toolbus_toolkits.openapi.security import Credentials
+from toolbus_toolkits.openapi.responses import PageRule
+from toolbus_toolkits.openapi.schemas import MAX_TEXT, Definitions
 from toolbus_toolkits.openapi.tools import SAFE_METHODS, OperationCall, make_tool
-from toolbus_toolkits.openapi.usable_schemas import usable_schemas
-from toolbus_toolkits.openapi.versions import read_api
 
-__all__ = ["ApiOptions", "OpenApiToolkit"]
-
-_MAX_DESCRIPTION = 4_000
+__all__ = ["ApiOptions", "OpenApiConfig", "OpenApiToolkit", "openapi"]
 
 
 def _listed(texts: Iterable[str], what: str) -> tuple[str, ...]:
@@ -169,7 +170,7 @@ class OpenApiToolkit(Toolkit):
             maker.toolkit,
             fitted.tools,
             title=api.title[:200] or None,
-            description=api.description[:_MAX_DESCRIPTION],
+            description=api.description[:MAX_TEXT],
             version=api.version[:128],
             left_out=maker.left_out,
             unchecked=maker.unchecked,
@@ -255,9 +256,9 @@ class _ToolMaker:
         for operation in operations:
             if operation.key in servers:
                 try:
-                    _check_server(policy, servers[operation.key])
+                    policy.check_url(servers[operation.key])
                     calls.append(self._call(operation, servers[operation.key], client))
-                except ValueError as error:
+                except (AddressRefused, ValueError) as error:
                     self._skip(operation, str(error), choice)
         fitted = self._fitted(calls, choice)
         if not fitted.tools:
@@ -277,9 +278,10 @@ class _ToolMaker:
             )
             for line in usable.dropped:
                 users.setdefault(line, []).append(name)
-        self.unchecked = [
-            Omission(names[0], _for_all(line, names)) for line, names in users.items()
-        ]
+        for line, names in users.items():
+            if len(names) > 1:
+                line = f"{line[:400]} (and of {len(names) - 1} more tools)"
+            self.unchecked.append(Omission(names[0], line))
         fitted = fit(drafts)
         labels = {call.operation.label: call.operation for call in calls}
         for entry in fitted.left_out:
@@ -362,21 +364,8 @@ class _ToolMaker:
         self.left_out.append(entry)
 
 
-def _for_all(line: str, names: Sequence[str]) -> str:
-    """Return a line about a part of a schema, with the number of tools that it is also part of."""
-    return line if len(names) == 1 else f"{line[:400]} (and of {len(names) - 1} more tools)"
-
-
 def _first(left_out: Sequence[Omission]) -> str:
     return f"{left_out[0].name}: {left_out[0].reason}"
-
-
-def _check_server(policy: AddressPolicy, server: str) -> None:
-    """Raise `SpecError` for a server that no call could reach."""
-    try:
-        policy.check_url(server)
-    except AddressRefused as error:
-        raise SpecError(error.message) from error
 
 
 def _hosts_of(servers: Iterable[str]) -> Iterable[str]:
@@ -388,3 +377,121 @@ def _hosts_of(servers: Iterable[str]) -> Iterable[str]:
             yield host_and_port(server)
         except AddressRefused:
             continue
+
+
+_logger = bounded_logger(__name__)
+_MAX_LOGGED = 10
+"""Operations that are named in the log; `toolbus tools NAME --left-out` names a hundred."""
+
+
+class OpenApiConfig(BaseModel, frozen=True, extra="forbid"):
+    """The description of an API, and how it is called; `ValidationError` for an invalid value."""
+
+    spec: Annotated[str, OperatorOnly] = Field(
+        description="The file or the address of the description: OpenAPI 3 or Swagger 2."
+    )
+    name: Annotated[str, OperatorOnly] = Field(
+        "", description="The name of the toolkit; by default from the title of the API."
+    )
+    server: Annotated[str, OperatorOnly] = Field(
+        "", description="The address of the server, in place of those in the description."
+    )
+    operations: list[str] = Field([], description="Ids of the operations to offer; else all.")
+    tags: list[str] = Field([], description="Only operations with one of these tags.")
+    methods: list[str] = Field([], description="Only operations with one of these methods.")
+    allow_hosts: Annotated[list[str], OperatorOnly] = Field(
+        [], description="The hosts that may be reached; by default those of the servers."
+    )
+    allow_private: Annotated[bool, OperatorOnly] = Field(
+        False, description="Whether private and loopback addresses may be reached."
+    )
+    credentials: Annotated[dict[str, str], OperatorOnly] = Field(
+        {}, description="For each security scheme a reference such as ${cred:org/tool/key}."
+    )
+    pages: Annotated[dict[str, PageRule], OperatorOnly] = Field(
+        {}, description="How operations name their next page; their tools return streams."
+    )
+    media_types: Annotated[dict[str, str], OperatorOnly] = Field(
+        {}, description="The only media type of the body of an operation, by id or tool name."
+    )
+    read_only_methods: Annotated[list[str], OperatorOnly] = Field(
+        [], description="A method that changes nothing at this API, such as GET."
+    )
+    timeout_s: Annotated[float, OperatorOnly] = Field(
+        30.0, gt=0, le=600, description="Seconds that one call may take."
+    )
+    max_response_bytes: Annotated[int, OperatorOnly] = Field(
+        MAX_RESPONSE_BYTES, ge=1, description="The most bytes of one response."
+    )
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _must_be_hosts(cls, hosts: list[str]) -> list[str]:
+        AddressPolicy(tuple(hosts))
+        return hosts
+
+    @field_validator("read_only_methods")
+    @classmethod
+    def _must_be_safe(cls, methods: list[str]) -> list[str]:
+        return list(ApiOptions(read_only_methods=methods).read_only_methods)
+
+    @field_validator("credentials")
+    @classmethod
+    def _must_be_references(cls, credentials: dict[str, str]) -> dict[str, str]:
+        for name, text in credentials.items():
+            if "${cred:" not in text:
+                raise ValueError(
+                    f"the credential of {name!r} is not a reference: store it with `toolbus "
+                    "credential set` and write ${cred:org/tool/key}"
+                )
+        return credentials
+
+
+def openapi(config: OpenApiConfig) -> Toolkit:
+    """Make the toolkit of an API, from its OpenAPI or Swagger description.
+
+    It is a factory: `toolbus host openapi --spec FILE` hosts it.
+
+    Args:
+        config: The description, and how it is called.
+    """
+    options = ApiOptions(
+        name=config.name,
+        server=config.server,
+        credentials=config.credentials,
+        resolver=CredentialResolver(CredentialStore.open()) if config.credentials else None,
+        allow_private=config.allow_private,
+        pages=config.pages,
+        media_types=config.media_types,
+        read_only_methods=config.read_only_methods,
+        timeout_s=config.timeout_s,
+        max_response_bytes=config.max_response_bytes,
+    )
+    is_address = config.spec.lower().startswith(("http://", "https://"))
+    make = OpenApiToolkit.from_url if is_address else OpenApiToolkit.from_file
+    made = make(
+        config.spec,
+        operations=config.operations,
+        tags=config.tags,
+        methods=config.methods,
+        allow_hosts=config.allow_hosts,
+        options=options,
+    )
+    _report(made)
+    return made
+
+
+def _report(made: OpenApiToolkit) -> None:
+    """Log what a toolkit lacks."""
+    for entry in made.left_out[:_MAX_LOGGED]:
+        _logger.warning("toolkit %s: %s is left out: %s", made.name, entry.name, entry.reason)
+    if len(made.left_out) > _MAX_LOGGED:
+        _logger.warning("toolkit %s: operations left out: %d", made.name, len(made.left_out))
+    if made.unchecked:
+        first = made.unchecked[0]
+        _logger.info(
+            "toolkit %s: parts of schemas that only the API checks: %d, such as %s of %s",
+            *(made.name, len(made.unchecked), first.reason, first.name),
+        )
+    if made.has_short_texts:
+        _logger.info("toolkit %s: long descriptions are cut, so that it fits a room", made.name)
