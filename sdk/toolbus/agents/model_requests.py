@@ -27,7 +27,7 @@ from toolbus.models.adapter import Adapter, Model, Plain
 from toolbus.models.endings import check_ending
 from toolbus.models.model_error import ModelError
 from toolbus.models.token_usage import TokenUsage, estimated_tokens
-from toolbus.telemetry.model_spans import ModelSpan
+from toolbus.telemetry.turn_spans import ModelSpan
 from toolbus.tools.middleware import checked_generators, middleware_name
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn

@@ -1,12 +1,14 @@
-"""The spans of an agent's turn: one `invoke_agent`, and below it one `execute_tool` for each call.
+"""The spans of an agent's turn: `invoke_agent`, and below it each request to a model and each call.
 
     INTERNAL invoke_agent helper
-      CLIENT chat gpt-5                       a request to a model: `model_spans.py`
+      CLIENT chat gpt-5                       a request to a model
       INTERNAL execute_tool write           a tool in this process
       INTERNAL execute_tool forecast        a tool elsewhere
         CLIENT weather.forecast             its call, as any caller records it
 
-A turn that is not sampled is not sampled as a whole: its calls begin no traces of their own.
+A turn that is not sampled is not sampled as a whole: its calls begin no traces of their own. The
+span of a request has what the GenAI conventions require of a client and the tokens, and nothing of
+what was asked or answered.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextvars import Token
+from pathlib import PurePath
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -22,9 +25,15 @@ from opentelemetry.trace import SpanContext, SpanKind
 
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.attributes import (
+    CHAT,
     ERROR_TYPE,
     EXECUTE_TOOL,
+    GEN_AI_OPERATION_NAME,
+    GEN_AI_PROVIDER_NAME,
+    GEN_AI_REQUEST_MODEL,
     GEN_AI_TOOL_CALL_ID,
+    GEN_AI_USAGE_INPUT_TOKENS,
+    GEN_AI_USAGE_OUTPUT_TOKENS,
     INVOKE_AGENT,
     MAX_NAME_CHARS,
     OTHER,
@@ -38,7 +47,7 @@ from toolbus.telemetry.attributes import (
 from toolbus.telemetry.recorder import SpanRecorder
 from toolbus.telemetry.tracing import Tracing
 
-__all__ = ["TurnCallSpan", "TurnSpan"]
+__all__ = ["ModelSpan", "TurnCallSpan", "TurnSpan"]
 
 
 class TurnCallSpan:
@@ -155,3 +164,62 @@ def _unsampled() -> trace.Span:
     """Return a root that is not recorded, so that nothing below it is."""
     ids = int.from_bytes(secrets.token_bytes(16)) or 1, int.from_bytes(secrets.token_bytes(8)) or 1
     return trace.NonRecordingSpan(SpanContext(*ids, is_remote=False))
+
+
+_PROVIDERS = {
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+    "gemini": "gcp.gemini",
+}
+"""The name of a provider by the conventions, where it is not that of `open_model`."""
+
+
+class ModelSpan:
+    """The span of one request. Made by `begin`."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    @classmethod
+    def begin(cls, turn: TurnSpan, model: str) -> ModelSpan | None:
+        """Start it below the span of a turn; None if that is not recorded.
+
+        Args:
+            turn: The turn whose tools are in the request.
+            model: The name of the model as `open_model` takes it, `PROVIDER:NAME`, or another.
+        """
+        prefix, colon, rest = model.partition(":")
+        if prefix == "scripted":
+            rest = PurePath(rest).name  # the folders of this machine are nobody's business
+        name = sendable(rest if colon else model)
+        attributes = {
+            GEN_AI_OPERATION_NAME: CHAT,
+            GEN_AI_REQUEST_MODEL: name,
+            GEN_AI_PROVIDER_NAME: sendable(_PROVIDERS.get(prefix, prefix)) if colon else OTHER,
+        }
+        span = turn.start_request(f"{CHAT} {name}", attributes)
+        return None if span is None else cls(span)
+
+    def end(
+        self, input_tokens: int, output_tokens: int, error: str | None, *, failed: bool
+    ) -> None:
+        """End it.
+
+        Args:
+            input_tokens: As the provider counts them; 0 is not recorded.
+            output_tokens: The same of the reply.
+            error: What ended the request early: a status, the code of an error, or a class.
+            failed: Whether that is a failure; who cancels a request did not see it fail.
+        """
+        counts = {
+            GEN_AI_USAGE_INPUT_TOKENS: input_tokens,
+            GEN_AI_USAGE_OUTPUT_TOKENS: output_tokens,
+        }
+        self._span.set_attributes({name: count for name, count in counts.items() if count})
+        if error is not None:
+            self._span.set_attribute(ERROR_TYPE, sendable(error))
+        if failed:
+            self._span.set_status(trace.StatusCode.ERROR)
+        self._span.end()

@@ -27,9 +27,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import AnyValue
 
 from support.patience import PATIENCE_S
-from toolbus.telemetry.viewer.otlp_decoder import BadRequest, MediaType, read_spans
-from toolbus.telemetry.viewer.receiver import MissingExtra, ReceiverLimits, SpanReceiver
-from toolbus.telemetry.viewer.span_store import SpanStore, StoreLimits
+from toolbus.telemetry.viewer.otlp_app import BadRequest, MediaType, read_spans
+from toolbus.telemetry.viewer.receiver import (
+    MissingExtra,
+    ReceiverLimits,
+    SpanReceiver,
+    SpanStore,
+    StoreLimits,
+)
 from toolbus.telemetry.viewer.trace_tree import SpanRecord
 
 JSON: Final = "application/json"
