@@ -19,13 +19,13 @@ from toolbus_toolkits.credentials import (
     StoreUnavailable,
 )
 from toolbus_toolkits.credentials.encrypted_file import create_key_file
-from toolbus_toolkits.credentials.keyring_entries import KeyringEntries
 from toolbus_toolkits.credentials.references import (
     CredentialResolver,
     RedactingFilter,
     has_reference,
     refuse_references,
 )
+from toolbus_toolkits.credentials.store import KeyringEntries
 
 NAME = CredentialName("acme", "mail", "token")
 SECRET = 'top/secret "value" 7'

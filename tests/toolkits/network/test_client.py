@@ -20,8 +20,8 @@ from toolbus_toolkits.network import (
     http_client,
     read_body,
 )
-from toolbus_toolkits.network.redirects import retry_after_s
-from toolbus_toolkits.network.response_headers import bounded_headers
+from toolbus_toolkits.network.client import retry_after_s
+from toolbus_toolkits.network.transport import bounded_headers
 
 LOCAL = AddressPolicy(allow_private=True)
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,6 @@ from toolbus.errors import NotFound
 from toolbus.untrusted_text import json_text
 from toolbus_toolkits.credentials.model import (
     MAX_BYTES,
-    CredentialInfo,
     CredentialName,
     CredentialNotFound,
     StoreUnavailable,
@@ -86,9 +86,18 @@ def _list(json: _JsonFlag = False) -> None:
     with _reporting(as_json=json):
         infos = CredentialStore.open(os.environ).list()
         if json:
-            typer.echo(json_text([_facts(info) for info in infos]))
+            typer.echo(json_text([{**asdict(info), "name": str(info.name)} for info in infos]))
         elif infos:
-            show_columns([_COLUMNS, *map(_row, infos)])
+            rows = [
+                (
+                    str(info.name),
+                    ", ".join(info.hosts) or "-",
+                    ", ".join(info.commands) or "-",
+                    info.set_at,
+                )
+                for info in infos
+            ]
+            show_columns([_COLUMNS, *rows])
         else:
             typer.echo("there are no credentials: `toolbus credential set` stores one", err=True)
 
@@ -140,17 +149,3 @@ def _value(stdin: bool) -> str:
     except UnicodeDecodeError:
         raise UsageError("the value is not valid UTF-8") from None
     return value.removesuffix("\n").removesuffix("\r")
-
-
-def _facts(info: CredentialInfo) -> dict[str, object]:
-    return {
-        "name": str(info.name),
-        "hosts": list(info.hosts),
-        "commands": list(info.commands),
-        "set_at": info.set_at,
-    }
-
-
-def _row(info: CredentialInfo) -> tuple[str, ...]:
-    places = (", ".join(allowed) or "-" for allowed in (info.hosts, info.commands))
-    return (str(info.name), *places, info.set_at)

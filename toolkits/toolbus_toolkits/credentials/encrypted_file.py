@@ -12,7 +12,12 @@ from typing import Any
 
 from toolbus.atomic_file import write_atomically
 from toolbus_toolkits.credentials.model import Credential, CredentialName, StoreUnavailable
-from toolbus_toolkits.credentials.private_files import MAX_FILE_BYTES, locked, read_private
+from toolbus_toolkits.credentials.private_files import (
+    MAX_FILE_BYTES,
+    locked,
+    read_private,
+    write_private,
+)
 
 try:
     from cryptography.fernet import Fernet, InvalidToken
@@ -88,10 +93,7 @@ class EncryptedFile:
             raise StoreUnavailable(
                 f"the credentials would need more than {MAX_FILE_BYTES} bytes: remove some"
             )
-        try:
-            write_atomically(self.path, data, mode=0o600, sync=True)
-        except OSError as error:
-            raise StoreUnavailable(f"cannot write {self.path}: {error.strerror}") from error
+        write_private(self.path, data)
 
     def _fernet(self) -> Fernet:
         key = read_private(self.key_file, "the key of credentials")

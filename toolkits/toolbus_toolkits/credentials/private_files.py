@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from toolbus.atomic_file import write_atomically
 from toolbus_toolkits.credentials.model import StoreUnavailable
 
-__all__ = ["locked", "read_private"]
+__all__ = ["locked", "read_private", "write_private"]
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 
@@ -38,6 +39,14 @@ def read_private(path: Path, what: str) -> bytes | None:
     if len(data) > MAX_FILE_BYTES:
         raise StoreUnavailable(f"{what} {path} is larger than {MAX_FILE_BYTES} bytes")
     return data
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file. Raises `StoreUnavailable`."""
+    try:
+        write_atomically(path, data, mode=0o600, sync=True)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from toolbus_toolkits.mcp.messages import (
 )
 from toolbus_toolkits.mcp.stdio import Streams
 from toolbus_toolkits.network import NOT_SENT, SECRET_QUERY, failure_reason, read_body
-from toolbus_toolkits.network.redirects import retry_after_s
+from toolbus_toolkits.network.client import retry_after_s
 
 __all__ = ["EVENTS", "sse", "streamable_http", "without_query"]
 

@@ -1,7 +1,7 @@
 """The network access of toolkits: which addresses may be reached, and the HTTP client.
 
-`addresses` decides, `transport` connects and bounds bodies, `response_headers` bounds headers,
-`redirects` follows redirects and waits where a server asks for it, `client` puts them together.
+`addresses` decides, `transport` connects and bounds responses, `client` follows redirects and waits
+where a server asks for it.
 """
 
 from toolbus_toolkits.network.addresses import (
@@ -11,14 +11,16 @@ from toolbus_toolkits.network.addresses import (
     host_text,
 )
 from toolbus_toolkits.network.client import (
+    FINAL_URL,
     MAX_RESPONSE_BYTES,
+    NOT_SENT,
+    SECRET_QUERY,
+    WAIT_UNTIL,
     failure_reason,
     http_client,
     read_body,
 )
-from toolbus_toolkits.network.redirects import FINAL_URL, NOT_SENT, SECRET_QUERY, WAIT_UNTIL
-from toolbus_toolkits.network.response_headers import MAX_ADDRESS_CHARS
-from toolbus_toolkits.network.transport import BoundedStream, ResponseTooLarge
+from toolbus_toolkits.network.transport import MAX_ADDRESS_CHARS, BoundedStream, ResponseTooLarge
 
 __all__ = [
     "FINAL_URL",

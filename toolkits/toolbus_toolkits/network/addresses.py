@@ -20,7 +20,6 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _SPECIAL = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("3fff::/20"))
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
-_MAX_SHOWN = 100
 
 
 class AddressRefused(ToolFailed):
@@ -63,7 +62,8 @@ class AddressPolicy:
         and for a host that is not allowed. The message contains the host and nothing else of it.
         """
         host, port = _read_url(url)
-        if not self._is_listed(host, port):
+        patterns = [_read_pattern(pattern) for pattern in self.allow_hosts]
+        if patterns and not any(_matches(pattern, host, port) for pattern in patterns):
             raise AddressRefused(
                 f"the host {host_text(host)} is not allowed: add it to allow_hosts (--allow-hosts)"
             )
@@ -79,26 +79,18 @@ class AddressPolicy:
         name = host_text(host)
         where = f"{name} is" if name == str(found) else f"{name} has the address {found}, which is"
         if found.is_link_local or found.is_multicast or found.is_unspecified:
-            if not (self.allow_private and self._names_address(found)):
+            hosts = (_read_pattern(pattern)[0] for pattern in self.allow_hosts)
+            if not (self.allow_private and any(_ip_address(host) == found for host in hosts)):
                 raise AddressRefused(f"{where} never a public host")
         elif not self.allow_private:
             raise AddressRefused(
                 f"{where} private: its operator can allow it with allow_private (--allow-private)"
             )
 
-    def _is_listed(self, host: str, port: int) -> bool:
-        if not self.allow_hosts:
-            return True
-        return any(_matches(_read_pattern(pattern), host, port) for pattern in self.allow_hosts)
-
-    def _names_address(self, address: IpAddress) -> bool:
-        hosts = (_read_pattern(pattern)[0] for pattern in self.allow_hosts)
-        return any(_ip_address(host) == address for host in hosts)
-
 
 def host_text(host: str) -> str:
     """Return the name of a host for a message: one line of at most 100 characters."""
-    return ascii(host[:_MAX_SHOWN])[1:-1]
+    return ascii(host[:100])[1:-1]
 
 
 def host_and_port(url: str) -> str:

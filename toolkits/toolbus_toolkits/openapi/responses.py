@@ -20,7 +20,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import answer_of
 from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus_toolkits.network import MAX_ADDRESS_CHARS
-from toolbus_toolkits.network.redirects import retry_after_s
+from toolbus_toolkits.network.client import retry_after_s
 from toolbus_toolkits.openapi.model import Operation
 from toolbus_toolkits.openapi.requests import PreparedRequest
 
