@@ -71,6 +71,7 @@ from toolbus.turns.turn_toolkits import (
     checked_required,
     checked_toolkits,
 )
+from toolbus.untrusted_text import SHOWN_CHARS
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions
@@ -82,7 +83,6 @@ MAX_FILE_BYTES = 16 * 2**20
 """Of a file for the model. Some APIs take more in one request, and Gemini's 15 MiB; but a file is
 held in memory, and in the conversation again as Base64."""
 _MAX_TOOLS = 1_000
-_MAX_DESCRIPTION_CHARS = 200
 """Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
 
@@ -332,9 +332,7 @@ class Agent:
 
     def _log_filters(self) -> list[logging.Filter]:
         """Return those of all its toolkits: its process works with the secrets of them all."""
-        toolkits = [
-            local.toolkit if isinstance(local, LocalToolkit) else local for local in self._local
-        ]
+        toolkits = map(_toolkit_of, self._local)
         return [log_filter for toolkit in toolkits for log_filter in toolkit.log_filters]
 
     @property
@@ -487,7 +485,7 @@ class Agent:
                 "name": self.name,
                 "mode": None if turn.permissions is None else turn.permissions.mode,
                 "tools": [
-                    {"name": tool.name, "description": tool.description[:_MAX_DESCRIPTION_CHARS]}
+                    {"name": tool.name, "description": tool.description[:SHOWN_CHARS]}
                     for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
@@ -635,10 +633,14 @@ class Agent:
                 await self._conversations.save(conversation)
 
 
+def _toolkit_of(local: Toolkit | LocalToolkit) -> Toolkit:
+    return local.toolkit if isinstance(local, LocalToolkit) else local
+
+
 @asynccontextmanager
 async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> AsyncIterator[None]:
     """Keep a toolkit started; what a `start` raises has a note with the name of the toolkit."""
-    toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
+    toolkit = _toolkit_of(local)
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(InProcessToolkit.of(toolkit).started(room))

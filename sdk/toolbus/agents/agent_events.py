@@ -33,6 +33,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
+from toolbus.untrusted_text import SHOWN_CHARS
 
 __all__ = [
     "EVENT_TYPES",
@@ -60,8 +61,6 @@ MAX_TEXT_CHARS = 16_384
 """Of each text in an event but the last: it is to be looked at, while the model has all of it."""
 MAX_END_CHARS = 60_000
 """Of the text of the last event: with 4 bytes for each it fits a chunk, which has 256 KiB."""
-_MAX_NAME_CHARS = 200
-"""Of ids and names, which a model makes up, and of the names and types of files."""
 _MAX_FILES = 50
 """Of a result, in its event: all of them follow it, and tell their names too."""
 WAITING_S = 10.0
@@ -135,7 +134,7 @@ def fitted_to_chunk(event: AgentEvent | FileChunk) -> AgentEvent | FileChunk:
 
 
 def _named(use_id: str, tool: str) -> AgentEvent:
-    return {"id": repaired(use_id[:_MAX_NAME_CHARS]), "tool": repaired(tool[:_MAX_NAME_CHARS])}
+    return {"id": repaired(use_id[:SHOWN_CHARS]), "tool": repaired(tool[:SHOWN_CHARS])}
 
 
 def _arguments(use: ToolUse) -> Any:
@@ -154,7 +153,7 @@ def _cut(text: str) -> str:
 def _file_facts(file: FileChunk) -> AgentEvent:
     """Return name, type and size of a file; no size for one that is not in memory."""
     size = len(file.data) if file.is_whole else None
-    name, mime_type = (repaired(text[:_MAX_NAME_CHARS]) for text in (file.name, file.mime_type))
+    name, mime_type = (repaired(text[:SHOWN_CHARS]) for text in (file.name, file.mime_type))
     return {"name": name, "mime_type": mime_type, "size": size}
 
 

@@ -49,8 +49,6 @@ _OFFERING: dict[RoomClient, list[HostedAgent]] = {}
 """The agents with builders that each participant hosts."""
 _END_S = 2.0
 """For taking builders back at the end, which is not worth a longer wait."""
-_MAX_NAMES_CHARS = 1_000
-"""Of the names of builders in a description."""
 _CONVERSATION = {
     "type": "string",
     "maxLength": MAX_NAME_CHARS,
@@ -100,7 +98,7 @@ def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
 
 def _tools(agent: HostedAgent) -> dict[str, Any]:
     """Return the schema of what a question may ask to be built."""
-    names = ", ".join(builder.name for builder in agent.builders)[:_MAX_NAMES_CHARS] or "none"
+    names = ", ".join(builder.name for builder in agent.builders) or "none"
     return {
         "type": "array",
         "items": {"type": "object"},
@@ -300,7 +298,10 @@ async def _answered(call: ToolCall, next: CallNext) -> AsyncGenerator[Chunk, Non
         if reader.unfinished:
             yield TextChunk(reader.unfinished)
         raise
-    if last := reader.unfinished + reader.note:
+    last = reader.unfinished
+    if reader.left_out:
+        last += f"\n[files that are left out: {reader.left_out}]"
+    if last:
         yield TextChunk(last)
 
 
@@ -314,7 +315,8 @@ class _AnswerReader:
     def __init__(self, context: ToolContext) -> None:
         self._context = context
         self._left_bytes = _MAX_FILE_BYTES
-        self._left_out = 0
+        self.left_out: int = 0
+        """How many files are left out."""
         self.unfinished: str = ""
         """What the agent says in its current reply; empty once it has ended."""
 
@@ -353,15 +355,10 @@ class _AnswerReader:
             if len(data) <= self._left_bytes:
                 data += piece
         if len(data) > self._left_bytes:
-            self._left_out += 1
+            self.left_out += 1
             return None
         self._left_bytes -= len(data)
         return FileChunk(bytes(data), file.name, file.mime_type)
-
-    @property
-    def note(self) -> str:
-        """The line about files that are left out; empty if none is."""
-        return f"\n[files that are left out: {self._left_out}]" if self._left_out else ""
 
 
 def _last_words(event: Mapping[str, Any], text: str) -> str:

@@ -25,12 +25,10 @@ from toolbus.concurrency.backoff import backoff_pause_s
 from toolbus.middlewares.outcomes import checked_count, checked_seconds
 from toolbus.models.model_error import ModelError
 from toolbus.models.token_usage import estimated_tokens
-from toolbus.untrusted_text import json_text
+from toolbus.untrusted_text import SHOWN_CHARS, json_text
 
 __all__ = ["ModelBudget", "ModelLog", "ModelRetries"]
 
-_MAX_NAME_CHARS = 100
-_MAX_TEXT_CHARS = 400
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxdict = _SHORT.maxlist = 10
@@ -80,15 +78,18 @@ class ModelLog:
             return
         began_s = time.monotonic()
         before = call.usage.reported
-        label = _label_of(call)
-        asked = f" request={_shortened(dict(call.request))}" if self._contents else ""
+        asker = _quoted(call.turn.asker.full_name)
+        label = f"model={_quoted(call.model_name)} asker={asker} step={call.step}"
+        asked = ""
+        if self._contents:
+            asked = f" request={json_text(_SHORT.repr(dict(call.request)))}"
         self._logger.log(self._level, "request began: %s%s", label, asked)
         text = ""
         raised: BaseException | None = None
         try:
             async with aclosing(next(call)) as events:
                 async for event in events:
-                    if self._contents and len(text) < _MAX_TEXT_CHARS:
+                    if self._contents and len(text) < SHOWN_CHARS:
                         text += call.model.adapter.text_of(event)
                     yield event
         except BaseException as error:
@@ -98,7 +99,7 @@ class ModelLog:
             quote = ""
             if self._contents:
                 words = str(raised) if isinstance(raised, Exception) else text
-                quote = f" text={_quoted(words, _MAX_TEXT_CHARS)}"
+                quote = f" text={_quoted(words)}"
             after = call.usage.reported
             self._logger.log(
                 self._level,
@@ -112,18 +113,9 @@ class ModelLog:
             )
 
 
-def _label_of(call: RequestToModel) -> str:
-    asker = _quoted(call.turn.asker.full_name)
-    return f"model={_quoted(call.model_name)} asker={asker} step={call.step}"
-
-
-def _quoted(text: str, max_chars: int = _MAX_NAME_CHARS) -> str:
+def _quoted(text: str) -> str:
     # Quoted as JSON, so that no name can look like another field of the line.
-    return json_text(text[:max_chars])
-
-
-def _shortened(value: Any) -> str:
-    return json_text(_SHORT.repr(value))
+    return json_text(text[:SHOWN_CHARS])
 
 
 class ModelRetries:

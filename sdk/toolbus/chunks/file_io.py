@@ -7,7 +7,7 @@ elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -111,7 +111,8 @@ class PiecesSource:
                 for piece in cut_in_pieces(_as_bytes(item)):
                     yield piece
         finally:
-            await _close(items)
+            if isinstance(items, AsyncGenerator):
+                await items.aclose()
 
 
 async def write_file(path: str | os.PathLike[str], data: bytes | FileSource) -> None:
@@ -157,8 +158,3 @@ def _as_bytes(item: object) -> bytes:
         return bytes(item)
     message = f"a file holds bytes, not {type(item).__name__}"
     raise NotBytes(message, details={"path": "/data", "message": message})
-
-
-async def _close(items: AsyncIterator[bytes]) -> None:
-    if isinstance(items, AsyncGenerator):
-        await items.aclose()

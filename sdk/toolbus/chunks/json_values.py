@@ -15,6 +15,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus.wire.codec import MAX_DEPTH, MAX_FRAME_BYTES, BadBody, pack_body
 from toolbus.wire.json_check import Location
 
@@ -47,7 +48,6 @@ MAX_POINTERS = 16
 TOO_MANY_VALUES = "the value has more in it than a frame can hold"
 _MIN_INT = -(2**63)
 _END_INT = 2**64
-_MAX_TEXT = 200
 _SLICE = 256
 """How many items of a list are looked at together."""
 _PLAIN = (dict, list, str, int, float, bool, type(None))
@@ -128,9 +128,9 @@ def pointer_keys(pointer: str) -> list[str]:
 
 def cut(text: str) -> str:
     """Shorten a long text to its start and its end."""
-    if len(text) <= _MAX_TEXT:
+    if len(text) <= SHOWN_CHARS:
         return text
-    half = (_MAX_TEXT - 5) // 2
+    half = (SHOWN_CHARS - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"
 
 

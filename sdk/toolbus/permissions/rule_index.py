@@ -31,7 +31,6 @@ __all__ = [
 
 GroupKey: TypeAlias = tuple[str | None, str | None, str | None]
 """By what groups are found: the keys of owner, principal and caller, None for any."""
-_NO_NAMES = (None,)
 
 # What is remembered by names of tools. A turn has hundreds of tools; a caller of a tool that
 # forwards chooses names freely, so that there has to be a limit. At it all is forgotten.
@@ -79,9 +78,9 @@ class People:
     def keys(self, owner: bool, principal: bool, caller: bool) -> Iterator[GroupKey]:
         """Return the keys of all groups that may concern the call, where rules name these."""
         return product(
-            _keys_of(self.owner) if owner else _NO_NAMES,
-            _keys_of(self.principals) if principal else _NO_NAMES,
-            _keys_of(self.callers) if caller else _NO_NAMES,
+            _keys_of(self.owner, are_named=owner),
+            _keys_of(self.principals, are_named=principal),
+            _keys_of(self.callers, are_named=caller),
         )
 
     def fit(self, group: RuleGroup) -> bool:
@@ -143,12 +142,14 @@ def _is_nobody(participant: Named) -> bool:
     return not participant.issuer and participant.name == _LOCAL_NAME
 
 
-def _key(text: str) -> str:
+def _key(text: str | None) -> str | None:
     """Return the same for a participant's name and for every text that may name it."""
-    return text.rpartition("/")[2]
+    return text and text.rpartition("/")[2]
 
 
-def _keys_of(participants: Sequence[Named]) -> tuple[str | None, ...]:
+def _keys_of(participants: Sequence[Named], *, are_named: bool) -> tuple[str | None, ...]:
+    if not are_named:
+        return (None,)
     return (None, *dict.fromkeys(_key(participant.name) for participant in participants))
 
 
@@ -176,10 +177,9 @@ class RuleGroup:
 
 def rule_order(rule: Rule) -> tuple[str, ...]:
     """Return by what rules are ordered, whatever order they were given in."""
-    # No match is shorter than "", so that a rule without one is the first.
-    pattern = ("", "") if rule.match is None else ("match", rule.match)
+    # No match is empty, so that a rule without one is the first.
     names = (rule.owner or "", rule.principal or "", rule.caller or "")
-    return (*pattern, rule.tool, *names, rule.origin)
+    return (rule.match or "", rule.tool, *names, rule.origin)
 
 
 class RuleSet:
@@ -198,7 +198,7 @@ class RuleSet:
         self.size: int = len(rules)
         for group in map(RuleGroup, parted.values()):
             names = (group.owner, group.principal, group.caller)
-            owner, principal, caller = (None if name is None else _key(name) for name in names)
+            owner, principal, caller = map(_key, names)
             self._groups.setdefault((owner, principal, caller), []).append(group)
             for at, name in enumerate(names):
                 self._named[at] |= name is not None

@@ -111,9 +111,12 @@ class Recording:
         if not self._keeps_arguments:
             return
         try:
-            self.arguments = _argument_text(arguments)
+            text = json_text(_cut_value(arguments, [_MAX_ITEMS]))
         except Exception:  # code of the caller's own classes
-            self.arguments = "<not readable>"
+            text = "<not readable>"
+        if len(text) > MAX_ARGUMENT_CHARS:
+            text = text[: MAX_ARGUMENT_CHARS - 1] + "…"
+        self.arguments = text
 
     def reach(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, owner: str = ""
@@ -155,7 +158,8 @@ class Recording:
             return
         self.ended = True
         decision, by = self._decided or decision_of(outcome, executed)
-        caller, principal = self._caller, self._principal
+        caller, issuer = _identity(self._caller)
+        principal, principal_issuer = _identity(self._principal)
         owner, digest = self.owner, self.digest
         if self._reached_owner is not None:
             owner, digest = self._reached_owner, ""
@@ -166,10 +170,10 @@ class Recording:
                 duration_s=time.monotonic() - self._began,
                 outcome=stored(outcome),
                 executed=executed,
-                caller="" if caller is None else stored(caller.full_name),
-                issuer="" if caller is None else stored(caller.issuer),
-                principal="" if principal is None else stored(principal.full_name),
-                principal_issuer="" if principal is None else stored(principal.issuer),
+                caller=caller,
+                issuer=issuer,
+                principal=principal,
+                principal_issuer=principal_issuer,
                 call_id=stored(self.call_id),
                 owner=stored(owner),
                 digest=stored(digest),
@@ -192,10 +196,11 @@ class Recording:
         self.end(error)
 
 
-def _argument_text(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as JSON; the effort is bounded, also for large arguments."""
-    text = json_text(_cut_value(arguments, [_MAX_ITEMS]))
-    return text if len(text) <= MAX_ARGUMENT_CHARS else text[: MAX_ARGUMENT_CHARS - 1] + "…"
+def _identity(who: Identified | None) -> tuple[str, str]:
+    """Return the name and the issuer of a participant; empty for none."""
+    if who is None:
+        return "", ""
+    return stored(who.full_name), stored(who.issuer)
 
 
 def whole_arguments(recorded: str | None) -> dict[str, Any] | None:
@@ -226,7 +231,10 @@ def _is_cut(value: Any) -> bool:
 
 
 def _cut_value(value: Any, left: list[int]) -> Any:
-    """Copy a value; `left` counts the items that may still be copied, which bounds the depth."""
+    """Copy a value; `left` counts the items that may still be copied.
+
+    So the effort and the depth are bounded, whatever the arguments are.
+    """
     if isinstance(value, str):
         return value if len(value) <= _MAX_STRING else value[: _MAX_STRING - 1] + "…"
     if value is None or isinstance(value, bool | float):

@@ -43,7 +43,6 @@ _RETRY_S = 1.0
 _CLOSE_S = 5.0
 _SLICE = 500
 _RETENTION_S = 3_600.0
-_MAX_LIMIT = 2**63 - 1
 _COLUMNS = tuple(column.name for column in fields(CallRecord))
 _KINDS = {"started_at": "REAL", "duration_s": "REAL"}
 _CREATE = (
@@ -110,7 +109,7 @@ def read_calls(path: Path, chosen: CallFilter, limit: int) -> list[CallRecord]:
         "since": chosen.since,
         "outcome": chosen.outcome,
         "who": chosen.who,
-        "limit": min(limit, _MAX_LIMIT),
+        "limit": min(limit, 2**63 - 1),  # an integer of SQLite
     }
     with _reading(path) as connection:
         connection.create_function("covers", 1, lambda tool: chosen.covers(str(tool)))
@@ -319,9 +318,12 @@ class _Losses:
         self._is_failing = True
         if not self._may_warn():
             return
+        reason: object = error
+        if isinstance(error, RoomException):
+            reason = error.details.get("reason") or error
         _logger.warning(
             "calls are not recorded in %s now: %s; %d records are lost, up to %d wait; calls go on",
-            *(self._path, _reason(error), self._take(), MAX_WAITING),
+            *(self._path, reason, self._take(), MAX_WAITING),
         )
 
     def report_success(self) -> None:
@@ -350,8 +352,3 @@ class _Losses:
     def _take(self) -> int:
         count, self.count = self.count, 0
         return count
-
-
-def _reason(error: Exception) -> str:
-    reason = error.details.get("reason") if isinstance(error, RoomException) else None
-    return str(reason or error)

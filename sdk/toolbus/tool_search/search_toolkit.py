@@ -18,18 +18,15 @@ from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.seen_definitions import SeenDefinitions
 from toolbus.turns.shown_definitions import NamingTool, ShownDefinitions
 from toolbus.turns.tool_origins import Trust, quoted, visible_schema
-from toolbus.untrusted_text import one_line, visible
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
 
 __all__ = ["FoundTools", "SearchableTools", "search_toolkit"]
 
 _NAME = "tools"
 _MAX_FOUND = 50
-_MAX_LINE_CHARS = 160
-"""Of a description in the result of a search: enough to choose by."""
 _MAX_DESCRIBED = 20
 _MAX_DESCRIBED_BYTES = 100_000
 """Of the definitions in one result, some 25,000 tokens; but one is always there."""
-_MAX_NAME_CHARS = 200
 _SEARCH_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "query": {
@@ -168,7 +165,7 @@ class _Describe(Tool):
             try:
                 tool = self._tools.find(name)
             except (NotFound, Unavailable) as error:
-                missing.append({"name": name[:_MAX_NAME_CHARS], "reason": error.message})
+                missing.append({"name": name[:SHOWN_CHARS], "reason": error.message})
                 continue
             definition = _definition(tool, shown)
             left -= len(json.dumps(definition))
@@ -232,7 +229,7 @@ def _shown(context: ToolContext) -> TurnDefinitions:
 
 
 def _line(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
-    text = visible(" ".join(tool.description.split()), _MAX_LINE_CHARS)
+    text = visible(" ".join(tool.description.split()), SHOWN_CHARS)
     is_trusted = shown.is_trusted(tool)
     line = {"name": tool.name, "description": text if is_trusted else quoted(text, tool)}
     return line if is_trusted else line | _owner(tool)
@@ -253,4 +250,4 @@ def _definition(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
 
 
 def _owner(tool: ToolInfo) -> dict[str, str]:
-    return {"owner": one_line(full_name(tool.owner, tool.alias), _MAX_NAME_CHARS)}
+    return {"owner": one_line(full_name(tool.owner, tool.alias), SHOWN_CHARS)}

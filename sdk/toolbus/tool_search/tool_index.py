@@ -57,12 +57,9 @@ _MAX_QUERY_CHARS = 1_000
 _MAX_QUERY_WORDS = 8
 """Of a query; what is longer is read so far."""
 _MAX_TEXT_CHARS = 2_000
-"""Of a description that is indexed."""
-_MAX_TITLE_CHARS = 200
+"""Of a description, of titles and of tags that are indexed."""
 _MAX_ABOUT_CHARS = 300
 """Of the description of its toolkit, which each of its tools has in the index."""
-_MAX_TAGS = 32
-_MAX_TAG_CHARS = 50
 _SHORT_WORD_CHARS = 2
 """A word as short as this begins very many others, which are costly to go through."""
 _GRAMMAR = frozenset(
@@ -138,8 +135,8 @@ class ToolIndex:
             rows.append(
                 (
                     f"{names} {' '.join(name_words(tool.tool))}",
-                    _text(f"{tool.title[:_MAX_TITLE_CHARS]} {title[:_MAX_TITLE_CHARS]}"),
-                    _text(" ".join(tag[:_MAX_TAG_CHARS] for tag in tool.tags[:_MAX_TAGS])),
+                    _text(f"{tool.title} {title}"[:_MAX_TEXT_CHARS]),
+                    _text(" ".join(tool.tags)[:_MAX_TEXT_CHARS]),
                     _text(tool.description[:_MAX_TEXT_CHARS]),
                     about,
                 )

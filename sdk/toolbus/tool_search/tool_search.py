@@ -36,7 +36,7 @@ from toolbus.turns.tool_origins import Trust, quoted
 from toolbus.turns.turn_assembly import tool_infos
 from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
 from toolbus.turns.turn_tools import ProviderNames
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["ToolBudget", "ToolSearch", "definition_bytes"]
@@ -48,9 +48,8 @@ _MAX_BYTES = 64 * 1024 * 1024
 """Of all manifests in memory."""
 _MAX_COMPARED = 1_000
 """Names that an unknown one is compared with, 10 us for each."""
-_MAX_NAME_CHARS = 160
-"""Of a name that is looked for: two names of 64, a dot, and what may be around them."""
-_MAX_NEAR = 3
+_NEAR = 3
+"""How many near names a model reads in place of a wrong one."""
 
 
 def definition_bytes(tool: ToolInfo, trust: Trust) -> int:
@@ -218,12 +217,12 @@ class ToolSearch:
         """
         self._check_rights()
         index = self._started()
-        names = self._names.get(name) or self._names.get(as_name(name[:_MAX_NAME_CHARS]))
+        names = self._names.get(name) or self._names.get(as_name(name[:SHOWN_CHARS]))
         found = None if names is None else self._info(*names, is_usable=True)
         if found is None:
             near = self._near(index, name)
             hint = f"near names: {', '.join(near)}" if near else "search for it"
-            asked = one_line(name, _MAX_NAME_CHARS)
+            asked = one_line(name, SHOWN_CHARS)
             raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
         return found
 
@@ -234,15 +233,15 @@ class ToolSearch:
 
     def _near(self, index: ToolIndex, name: str) -> list[str]:
         """Return names that a wrong one may mean: written nearly so, or with the same words."""
-        asked = name[:_MAX_NAME_CHARS].replace("__", ".", 1)
+        asked = name[:SHOWN_CHARS].replace("__", ".", 1)
         toolkit = asked.partition(".")[0]
         names: Iterable[str] = self.tools_of(toolkit) or (
             f"{kit}.{tool}" for kit, known in self._known.items() for tool in known.tools
         )
         names = list(islice(names, _MAX_COMPARED))
-        found = get_close_matches(asked, names, n=_MAX_NEAR, cutoff=0.75)
-        found += (f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _MAX_NEAR))
-        return list(dict.fromkeys(found))[:_MAX_NEAR]
+        found = get_close_matches(asked, names, n=_NEAR, cutoff=0.75)
+        found += (f"{toolkit}.{tool}" for toolkit, tool in index.near(name, _NEAR))
+        return list(dict.fromkeys(found))[:_NEAR]
 
     def _info(self, toolkit: str, tool: str, *, is_usable: bool = False) -> ToolInfo | None:
         """Describe a tool; None if it has gone, or may not be called any more.
