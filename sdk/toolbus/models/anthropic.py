@@ -35,8 +35,11 @@ from toolbus.models.call_arguments import (
 )
 from toolbus.models.endings import Ending, first_cut, is_cut
 from toolbus.models.model_error import ModelError
+from toolbus.models.reply_values import as_object, as_text
 from toolbus.models.results import Takes, media_type, paired, result_parts, user_parts, within
 from toolbus.models.shared_parts import (
+    FILLER,
+    alternating,
     broken_off,
     call_ids,
     checked_conversation,
@@ -48,7 +51,6 @@ from toolbus.models.shared_parts import (
     without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
-from toolbus.models.turn_order import FILLER, alternating
 from toolbus.schemas.forms import ANTHROPIC, strict_within_limits
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.turns.turn import Turn
@@ -226,9 +228,8 @@ def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
     found = [use for _, use in _blocks(reply) if use is not None]
     reason = _stop_reason(reply)
     if reason == "refusal":
-        details = reply.get("stop_details")
-        why = details.get("explanation") if isinstance(details, Mapping) else None
-        raise ModelError(f"the model refused: {reason_text(why or 'it gave no reason')}")
+        why = as_object(reply.get("stop_details")).get("explanation") or "it gave no reason"
+        raise ModelError(f"the model refused: {reason_text(why)}")
     if reason in _CUT and not found and not text(reply).strip():
         raise ModelError(f"the reply ended ({reason}) before the model said anything")
     return found
@@ -403,8 +404,7 @@ def _is_block(block: object) -> bool:
 
 
 def _stop_reason(reply: Mapping[str, Any]) -> str:
-    reason = reply.get("stop_reason")
-    return reason if isinstance(reason, str) else ""
+    return as_text(reply.get("stop_reason"))
 
 
 def _is_refused(block: Plain, stop_reason: str) -> bool:

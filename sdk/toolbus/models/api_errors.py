@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from toolbus.models.model_error import ModelError
+from toolbus.models.reply_values import as_object, as_text
 from toolbus.untrusted_text import one_line
 
 __all__ = ["api_error", "error_in", "error_text"]
@@ -180,14 +181,13 @@ def _words(body: Any) -> str:
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     if not isinstance(body, Mapping):
-        return body if isinstance(body, str) else ""
+        return as_text(body)
     for name in (*_WORDS, "response", "base_resp"):
         value = body.get(name)
         if value and (words := _words(value)):
             # Behind a gateway, those of the server are here.
-            metadata = body.get("metadata")
-            raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
-            return f"{words}: {raw}" if isinstance(raw, str) and raw else words
+            raw = as_text(as_object(body.get("metadata")).get("raw"))
+            return ": ".join(filter(None, (words, raw)))
     match body:
         case {"choices": [{"error": error}, *_]}:
             return _words(error)
@@ -198,10 +198,9 @@ def _words(body: Any) -> str:
 def _pauses(part: Mapping[str, Any]) -> Iterator[float]:
     """Yield the seconds to wait, which Gemini writes as `37s`."""
     for name in _PAUSES:
-        value = part.get(name)
         try:
-            seconds = float(value.removesuffix("s")) if isinstance(value, str) else value
+            seconds = float(str(part.get(name)).removesuffix("s"))
         except ValueError:
             continue
-        if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
-            yield float(seconds)
+        if 0 <= seconds < math.inf:
+            yield seconds

@@ -28,8 +28,11 @@ from toolbus.models.api_errors import api_error
 from toolbus.models.call_arguments import call_use, cut_words, joined_arguments, whole_object
 from toolbus.models.endings import Ending, first_cut
 from toolbus.models.model_error import ModelError
+from toolbus.models.reply_values import as_object, as_text
 from toolbus.models.results import media_type, paired, result_parts, user_parts, within
 from toolbus.models.shared_parts import (
+    FILLER,
+    alternating,
     broken_off,
     call_ids,
     checked_conversation,
@@ -39,7 +42,6 @@ from toolbus.models.shared_parts import (
     system_text,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
-from toolbus.models.turn_order import FILLER, alternating
 from toolbus.schemas.forms import GEMINI
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn import Turn
@@ -294,9 +296,9 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
 
 def _call_key(part: Plain) -> tuple[str, str] | None:
     """Return id and name of a call; None for other parts, and for a call without an id."""
-    call = _field(part, "function_call")
-    call_id = None if call is None else call.get("id")
-    return (call_id, call["name"]) if isinstance(call_id, str) and call_id else None
+    call = as_object(_field(part, "function_call"))
+    call_id = as_text(call.get("id"))
+    return (call_id, call["name"]) if call_id else None
 
 
 def _one_call(earlier: Plain, later: Plain) -> Plain:
@@ -425,13 +427,11 @@ def _field(value: Mapping[str, Any], name: str) -> Any:
 
 
 def _finish_reason(candidate: Plain) -> str:
-    reason = _field(candidate, "finish_reason")
-    return reason if isinstance(reason, str) else ""
+    return as_text(_field(candidate, "finish_reason"))
 
 
 def _block_reason(reply: Mapping[str, Any]) -> Any:
-    feedback = _field(reply, "prompt_feedback")
-    return _field(feedback, "block_reason") if isinstance(feedback, Mapping) else None
+    return _field(as_object(_field(reply, "prompt_feedback")), "block_reason")
 
 
 def _no_reply(reply: Any) -> ModelError:

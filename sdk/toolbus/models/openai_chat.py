@@ -38,25 +38,25 @@ from toolbus.models.call_arguments import (
 )
 from toolbus.models.endings import Ending, first_cut, is_cut
 from toolbus.models.model_error import ModelError
-from toolbus.models.openai_parts import (
-    MAX_FILE_BYTES,
-    checked_reply,
-    file_name,
-    is_picture,
-    sent_arguments,
-)
+from toolbus.models.reply_values import as_list, as_object, as_text
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.shared_parts import (
+    FILLER,
+    MAX_OPENAI_FILE_BYTES,
+    alternating,
     broken_off,
     call_ids,
     checked_conversation,
+    checked_reply,
+    file_name,
     formed_tools,
+    is_picture,
+    sent_arguments,
     sent_name,
     system_text,
     without_repeats,
 )
 from toolbus.models.token_usage import TokenUsage, count_of, counts_in
-from toolbus.models.turn_order import FILLER, alternating
 from toolbus.schemas.forms import OPENAI
 from toolbus.turns.tool_use import ToolResult, ToolUse, file_label
 from toolbus.turns.turn import Turn
@@ -139,9 +139,7 @@ def _sent_messages(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, A
 
 def _has_content(message: Mapping[str, Any]) -> bool:
     """Whether a message of the model has calls, or more than white space and thoughts."""
-    content = message.get("content")
-    listed = content if isinstance(content, list) else []
-    parts = [part for part in listed if isinstance(part, dict)]
+    parts = [part for part in as_list(message.get("content")) if isinstance(part, dict)]
     is_further = any(part.get("type") not in _TEXTS or part.get("refusal") for part in parts)
     further = is_further or message.get("tool_calls") or message.get("audio")
     return bool(further or _text_of_message(message).strip())
@@ -183,21 +181,21 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF and, for models that hear, WAV and
     MP3, of at most 50 MB together. Files of text are part of the text.
     """
-    parts = user_parts(text, files, _takes_of_user, MAX_FILE_BYTES)
+    parts = user_parts(text, files, _takes_of_user, MAX_OPENAI_FILE_BYTES)
     if len(parts) == 1 and isinstance(parts[0], str):
         return {"role": "user", "content": parts[0]}
     return {"role": "user", "content": [_part(part) for part in parts]}
 
 
 def _takes(file: FileChunk) -> bool:
-    is_document = media_type(file) == "application/pdf" and len(file.data) <= MAX_FILE_BYTES
+    is_document = media_type(file) == "application/pdf" and len(file.data) <= MAX_OPENAI_FILE_BYTES
     return is_document or is_picture(file)
 
 
 def _takes_of_user(file: FileChunk) -> bool:
     # Not of a result: a model that does not hear refuses the request, and each further one.
     if media_type(file) in _AUDIO:
-        return 0 < len(file.data) <= MAX_FILE_BYTES
+        return 0 < len(file.data) <= MAX_OPENAI_FILE_BYTES
     return _takes(file)
 
 
@@ -234,9 +232,8 @@ def ending(reply: Mapping[str, Any]) -> Ending:
     """Return how the first choice ended; see `Adapter`. Raises `ModelError` without one."""
     choice = _first_choice(checked_reply(reply, "choices"))
     message = choice["message"]
-    reason = choice.get("finish_reason")
     is_empty = not (_has_content(message) or message.get("images") or uses(reply))
-    return Ending(reason if isinstance(reason, str) else "", is_empty)
+    return Ending(as_text(choice.get("finish_reason")), is_empty)
 
 
 def usage(reported: Mapping[str, Any]) -> TokenUsage:
@@ -252,7 +249,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
     """
     message, asked = _read(reply)
     answers: list[Plain] = [message]
-    takes = within(MAX_FILE_BYTES, _takes)
+    takes = within(MAX_OPENAI_FILE_BYTES, _takes)
     files: list[Plain] = []
     calls: list[Plain] = message.get("tool_calls", [])
     if len(calls) > _MAX_CALLS:
@@ -273,8 +270,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
 
 def _first_choice(reply: Plain) -> Plain:
     """Return the first choice, whose message is an object."""
-    choices = reply.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
+    choice = next(iter(as_list(reply.get("choices"))), None)
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
         raise ModelError("the reply has no choice with a message")
     if error := choice.get("error"):
@@ -298,7 +294,7 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     for call, call_id in zip(calls, ids, strict=True):
         is_custom = isinstance(call.get("custom"), dict) and not call.get("function")
         kind, field = ("custom", "input") if is_custom else ("function", "arguments")
-        called = call[kind] if isinstance(call.get(kind), dict) else {}
+        called = as_object(call.get(kind))
         use = call_use(call_id, called.get("name"), called.get(field), cut)
         asked.append(use)
         back = str(use.arguments or "") if is_custom else sent_arguments(use.arguments)
@@ -402,9 +398,7 @@ def _take_calls_of_others(first: Plain, *others: Plain) -> None:
 
 def _choices_of(event: Mapping[str, Any]) -> list[Plain]:
     """Return the choices that an event adds to; none for the event with the usage."""
-    choices = event.get("choices") if isinstance(event, Mapping) else None
-    if not isinstance(choices, list):
-        return []
+    choices = as_list(as_object(event).get("choices"))
     return [choice for choice in choices if isinstance(choice, dict)]
 
 
@@ -460,8 +454,8 @@ class _Call:
 
     def add(self, piece: Plain) -> None:
         """Add a piece, without its index: that is no part of a whole reply."""
-        name = _text(_function(piece), "name")
-        self.id = self.id or _text(piece, "id")
+        name = as_text(_function(piece).get("name"))
+        self.id = self.id or as_text(piece.get("id"))
         # Else it is repeated, or too long to be that of a tool.
         if name != self.name and len(self.name) < _LONG_NAME_CHARS:
             self.name += name
@@ -478,13 +472,13 @@ class _Call:
 
     def is_ended_by(self, piece: Plain) -> bool:
         """Whether a piece with a name and the same index, or with none, begins another call."""
-        call_id = _text(piece, "id")
+        call_id = as_text(piece.get("id"))
         has_ids = bool(call_id and self.id)
         if has_ids and call_id != self.id:
             return True
         if not self.arguments:
             return False  # the name comes in pieces, or again
-        if _text(_function(piece), "name") != self.name:
+        if as_text(_function(piece).get("name")) != self.name:
             return bool(self.name) or not has_ids
         if has_ids:
             return False
@@ -534,12 +528,12 @@ class _Calls:
         """Add a piece to its call."""
         given = piece.get("index")
         index = given if isinstance(given, int | str) else None
-        if _text(_function(piece), "name"):
-            call = self._latest(index, _text(piece, "id"))
+        if as_text(_function(piece).get("name")):
+            call = self._latest(index, as_text(piece.get("id")))
             if call is not None and call.is_ended_by(piece):
                 call = None
         else:
-            call = self._continued(index, _text(piece, "id"))
+            call = self._continued(index, as_text(piece.get("id")))
         if call is None:
             call = _Call(index)
             self.found.append(call)
@@ -547,7 +541,7 @@ class _Calls:
                 self._by_index[index].following = call
         call.add(piece)
         self._by_index[index] = call
-        if call_id := _text(piece, "id"):
+        if call_id := as_text(piece.get("id")):
             self._by_id.setdefault(call_id, call)
 
     def _latest(self, index: int | str | None, call_id: str) -> _Call | None:
@@ -576,14 +570,8 @@ class _Calls:
         return latest if is_next or len(self.found) == 1 else None
 
 
-def _function(piece: Plain) -> Plain:
-    function = piece.get("function") or piece.get("custom")
-    return function if isinstance(function, dict) else {}
-
-
-def _text(piece: Plain, name: str) -> str:
-    text = piece.get(name)
-    return text if isinstance(text, str) else ""
+def _function(piece: Plain) -> Mapping[str, Any]:
+    return as_object(piece.get("function") or piece.get("custom"))
 
 
 def _joined_objects(pieces: Sequence[Plain]) -> Plain:
@@ -619,7 +607,7 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
 
 
 def _text_part(value: Any) -> Plain:
-    return {"type": "text", "text": value if isinstance(value, str) else ""}
+    return {"type": "text", "text": as_text(value)}
 
 
 def _joined_lists(lists: Sequence[list[Any]]) -> list[Any]:
@@ -632,6 +620,6 @@ def _joined_lists(lists: Sequence[list[Any]]) -> list[Any]:
     joined: dict[tuple[int, str], list[Plain]] = {}
     for item in items:
         index = item["index"]
-        types[index] = _text(item, "type") or types.get(index, "")
+        types[index] = as_text(item.get("type")) or types.get(index, "")
         joined.setdefault((index, types[index]), []).append(item)
     return [_joined_objects(pieces) for pieces in joined.values()]

@@ -40,19 +40,18 @@ from toolbus.models.call_arguments import (
 )
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
-from toolbus.models.openai_parts import (
-    MAX_FILE_BYTES,
-    checked_reply,
-    file_name,
-    is_picture,
-    sent_arguments,
-)
+from toolbus.models.reply_values import as_object, as_text
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.shared_parts import (
+    MAX_OPENAI_FILE_BYTES,
     broken_off,
     call_ids,
     checked_conversation,
+    checked_reply,
+    file_name,
     formed_tools,
+    is_picture,
+    sent_arguments,
     sent_name,
     system_text,
     without_repeats,
@@ -166,7 +165,7 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
     Pictures (PNG, JPEG, WebP, GIF that is not animated), PDF, DOCX, PPTX and XLSX of at most 50 MB
     together. Files of text are part of the text.
     """
-    parts = user_parts(text, files, _takes, MAX_FILE_BYTES)
+    parts = user_parts(text, files, _takes, MAX_OPENAI_FILE_BYTES)
     return {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
 
 
@@ -176,7 +175,7 @@ def _takes(file: FileChunk) -> bool:
         return is_picture(file)
     # The files of office programs are ZIP archives.
     begins = b"%PDF-" if kind == "application/pdf" else b"PK\x03\x04"
-    return file.data.startswith(begins) and len(file.data) <= MAX_FILE_BYTES
+    return file.data.startswith(begins) and len(file.data) <= MAX_OPENAI_FILE_BYTES
 
 
 def _part(part: str | FileChunk) -> Plain:
@@ -210,8 +209,7 @@ def text(reply: Mapping[str, Any]) -> str:
 def ending(reply: Mapping[str, Any]) -> Ending:
     """Return how the reply ended; see `Adapter`. Raises `ModelError` as `text`."""
     checked = _ended_reply(reply)
-    details = checked.get("incomplete_details")
-    why = details.get("reason") if isinstance(details, Mapping) else None
+    why = as_object(checked.get("incomplete_details")).get("reason")
     kinds = {str(item.get("type", "message")) for item in _items(checked)}
     is_empty = kinds <= {"message", "reasoning"} and not text(reply).strip()
     return Ending(str(why or checked.get("status", "completed")), is_empty)
@@ -234,7 +232,7 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
         items.pop()
     calls = [(item, use) for item, use in read if use is not None]
     pairs = paired([use for _, use in calls], results)
-    takes = within(MAX_FILE_BYTES, _takes)
+    takes = within(MAX_OPENAI_FILE_BYTES, _takes)
     for (item, use), result in zip(calls, pairs, strict=True):
         parts = result_parts(result, takes)
         output: Plain = {"type": f"{item['type']}_output", "call_id": use.id, "output": parts.text}
@@ -330,8 +328,8 @@ def _texts_of(item: Plain) -> list[str]:
 
 def text_of(event: Mapping[str, Any]) -> str:
     """Return the text, or refusal, that an event adds to a message; see `Adapter`."""
-    delta = event.get("delta") if isinstance(event, Mapping) else None
-    return delta if isinstance(delta, str) and event.get("type") in _TEXT_EVENTS else ""
+    is_text = as_object(event).get("type") in _TEXT_EVENTS
+    return as_text(event.get("delta")) if is_text else ""
 
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
@@ -345,8 +343,7 @@ def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
         if kind in _ENDED and isinstance(response, Mapping):
             return {**response, "output": streamed.completed(response.get("output"))}
         if kind == "response.failed":
-            failed = response.get("error") if isinstance(response, Mapping) else None
-            raise api_error(failed or "the response failed")
+            raise api_error(as_object(response).get("error") or "the response failed")
         if kind == "error" or event.get("error"):
             raise api_error(event.get("error") or event)
         streamed.add(event)

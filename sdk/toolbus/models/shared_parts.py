@@ -10,13 +10,16 @@ import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import repaired
+from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.models.adapter import Conversation, Plain
+from toolbus.models.api_errors import api_error
 from toolbus.models.model_error import ModelError
+from toolbus.models.results import media_type
 from toolbus.schemas.forms import Dialect, SchemaForm, schema_form
 from toolbus.turns.model_tools import ModelTool
 from toolbus.turns.turn import Turn
@@ -24,12 +27,19 @@ from toolbus.turns.turn_tools import MAX_PROVIDER_NAME_CHARS
 from toolbus.untrusted_text import one_line
 
 __all__ = [
+    "FILLER",
+    "MAX_OPENAI_FILE_BYTES",
+    "alternating",
     "broken_off",
     "call_ids",
     "checked_conversation",
+    "checked_reply",
+    "file_name",
     "formed_tools",
+    "is_picture",
     "reason_text",
     "sendable",
+    "sent_arguments",
     "sent_name",
     "system_text",
     "without_repeats",
@@ -165,3 +175,93 @@ def broken_off() -> ModelError:
 def reason_text(reason: object) -> str:
     """Return the words of a provider about a failure, in one line of at most 500 characters."""
     return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
+
+
+FILLER = "OK."
+"""What the model says where it said nothing between two messages for it. It claims nothing: it
+stands between results and their files as well as between results and the next question."""
+
+
+def alternating(messages: Iterable[Mapping[str, Any]], filler: Plain) -> list[Mapping[str, Any]]:
+    """Return messages in which the model speaks before each message of the user.
+
+    Mistral refuses a message of the user behind a result, and many servers two messages of the
+    user: such an order comes of a question that ended at a limit, or of an empty reply.
+
+    Args:
+        messages: The messages.
+        filler: What is put between, in the words of the API.
+    """
+    made: list[Mapping[str, Any]] = []
+    speaks = filler["role"]
+    for message in messages:
+        if message.get("role") == "user" and made and made[-1].get("role") != speaks:
+            made.append(filler)
+        made.append(message)
+    return made
+
+
+# What the two adapters for OpenAI's APIs share
+#
+# Chat completions are the API of most other servers too (Ollama, vLLM, llama.cpp, the layers of
+# Gemini and Mistral). What these send is repaired where they would refuse it when it goes back.
+
+
+MAX_OPENAI_FILE_BYTES = 50 * 10**6
+"""Of all files of one request together, before Base64:
+developers.openai.com/api/docs/guides/file-inputs."""
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
+_MAX_FILE_NAME_CHARS = 64
+
+
+def is_picture(file: FileChunk) -> bool:
+    """Whether the APIs take a file as a picture: PNG, JPEG, WebP, or GIF that is not animated.
+
+    developers.openai.com/api/docs/guides/images-vision
+    """
+    kind = media_type(file)
+    if kind not in _PICTURES or len(file.data) > MAX_OPENAI_FILE_BYTES:
+        return False
+    return kind != "image/gif" or b"NETSCAPE2.0" not in file.data  # the block that repeats frames
+
+
+def file_name(file: FileChunk, extension: str) -> str:
+    """Return the name that a file is sent with: the API goes by its extension."""
+    name = repaired(file.name).rpartition("/")[2][-_MAX_FILE_NAME_CHARS:] or "file"
+    return name if name.lower().endswith(extension) else f"{name}{extension}"
+
+
+def checked_reply(reply: object, field: str) -> Plain:
+    """Return a reply whose field `field`, which goes back, can be sent as JSON.
+
+    The rest of a reply may be long: responses have the instructions and tools of their request.
+
+    Raises `ModelError` for what is no object, is nested too deeply, or has an error.
+    """
+    if not isinstance(reply, Mapping):
+        return sendable(reply)  # raises, and says what it is
+    if error := reply.get("error"):
+        raise api_error(error)
+    return {**reply, **sendable({field: reply.get(field)})}
+
+
+def sent_arguments(arguments: Any) -> str:
+    """Return the arguments of a call as they go back: the same text if it is one JSON object.
+
+    OpenAI takes any text. vLLM and llama.cpp read it as JSON, and refuse each further request of
+    the conversation if it is broken (vllm-project/vllm#43995, ggml-org/llama.cpp#25510). What is
+    no object is kept as text in one: `{"invalid_json": "..."}`.
+    """
+    if not isinstance(arguments, str):
+        return sent_arguments(json.dumps(arguments, ensure_ascii=False))
+    if arguments.strip() in ("", "null"):
+        return "{}"
+    try:
+        is_object = isinstance(json.loads(arguments, parse_constant=_refuse_constant), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else json.dumps({"invalid_json": arguments}, ensure_ascii=False)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

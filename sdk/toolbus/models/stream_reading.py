@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 
 from toolbus.models.api_errors import error_in
+from toolbus.models.reply_values import as_list, as_object
 
 __all__ = ["MAX_ERROR_BYTES", "ErrorReply", "check_whole", "checked_events"]
 
@@ -206,8 +207,8 @@ def _text(data: bytes) -> str:
 
 def _written(event: Mapping[str, Any], data: bytes, name: str = "") -> bytes:
     kind = name or event.get("type")
-    head = f"event: {kind}\n".encode() if isinstance(kind, str) and kind.isprintable() else b""
-    return head + b"data: " + data.replace(b"\n", b" ") + b"\n\n"
+    head = f"event: {kind}\n" if isinstance(kind, str) and kind.isprintable() else ""
+    return head.encode() + b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
 def _as_events(reply: Any) -> list[dict[str, Any]]:
@@ -248,8 +249,7 @@ def _chat_event(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 def _responses_events(reply: Mapping[str, Any], items: list[Any]) -> Iterator[dict[str, Any]]:
     for index, item in enumerate(items):
-        parts = item.get("content") if isinstance(item, dict) else None
-        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+        for number, part in enumerate(as_list(as_object(item).get("content"))):
             if isinstance(part, dict) and part.get("type") == "output_text":
                 place = {"output_index": index, "content_index": number, "item_id": item.get("id")}
                 text = part.get("text", "")

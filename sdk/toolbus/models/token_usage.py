@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from toolbus.models.reply_values import as_object
+
 __all__ = ["BYTES_PER_TOKEN", "TokenUsage", "count_of", "counts_in", "estimated_tokens"]
 
 BYTES_PER_TOKEN = 4
@@ -40,10 +42,9 @@ def counts_in(reported: Mapping[str, Any], field: str, within: str = "") -> Mapp
         within: The field that has that field, in some events.
     """
     counts = reported.get(field)
-    if counts is None and within:
-        inner = reported.get(within)
-        counts = inner.get(field) if isinstance(inner, Mapping) else None
-    return counts if isinstance(counts, Mapping) else {}
+    if counts is None:
+        counts = as_object(reported.get(within)).get(field)
+    return as_object(counts)
 
 
 def estimated_tokens(value: Any) -> int:
