@@ -52,11 +52,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class IdentityUsage:
-    """What one identity uses.
-
-    Args:
-        now: The clock of the windows, in seconds.
-    """
+    """What one identity uses."""
 
     __slots__ = (
         "__weakref__",
@@ -134,11 +130,7 @@ class IdentityUsage:
 
 
 class IdentityUsages:
-    """The usage of each identity at one server.
-
-    Args:
-        now: The clock of the windows, in seconds.
-    """
+    """The usage of each identity at one server."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -50,11 +50,7 @@ class Limits:
 class RateLimiter:
     """Limits how many events, or how much of anything, one time window may have.
 
-    Has no clock: time is passed in.
-
-    Args:
-        allowed: The maximum within one window.
-        window_s: The length of a window.
+    It has no clock: time is passed in.
     """
 
     __slots__ = ("_allowed", "_count", "_window_ends", "_window_s")

@@ -355,10 +355,6 @@ class RefusedConnections:
     Anyone who reaches the port can cause these lines. So each reason, key id and address has one a
     minute, all together have 20, and what is left out is counted in the first line after that
     minute, or when the server stops.
-
-    Args:
-        now: Returns monotonic seconds.
-        level: The level of its lines.
     """
 
     def __init__(self, now: Callable[[], float], level: int = logging.WARNING) -> None:

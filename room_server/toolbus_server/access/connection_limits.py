@@ -191,9 +191,6 @@ class JoinRateLimiter:
     One join costs the server a millisecond or so. A thousand participants that lost their
     connections reconnect within a moment, and calls would wait that long: so a few join, then other
     work runs, then the next few join. Joins are not distinguished by participant.
-
-    Args:
-        loop: Its timers are used.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -141,13 +141,7 @@ class NodeCallReport(NamedTuple):
 
 
 class _ReportTarget:
-    """Another node that has observers.
-
-    Args:
-        monitor_id: The id of its monitor.
-        counts: The counts at the beginning of the series.
-        send: Sends it a report; returns False if it cannot be reached or its queue is full.
-    """
+    """Another node that has observers."""
 
     def __init__(
         self, monitor_id: int, counts: CallCounts, send: Callable[[NodeCallReport], bool]

@@ -212,9 +212,6 @@ class GradualEnds:
 
     This is not a job of the scheduler of `rooms`: there it would take turns with the events and
     walks of all participants, and a caller would learn only after them that its host is lost.
-
-    Args:
-        loop: Runs the ends that do not fit into one iteration.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -114,13 +114,7 @@ RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext,
 
 
 class Router:
-    """Routes the calls of one server.
-
-    Args:
-        loop: Its clock and its timers are used.
-        limits: What one participant may have in flight.
-        telemetry: Records sampled calls.
-    """
+    """Routes the calls of one server."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, limits: Limits, telemetry: ServerTelemetry

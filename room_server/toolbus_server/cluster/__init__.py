@@ -1,13 +1,13 @@
 """Several nodes that serve one bus, connected by Redis.
 
-- `node`: this server's part; `lease` and `node_name`: membership.
+- `node`: this server's part, and the calls that arrive from other nodes; `lease` and `node_name`:
+  membership; `isolation`: the time without Redis.
 - `replicated_room`, `replicated_rooms`: the state of a room, read from Redis and kept up to date by
-  messages; `published_state` finds what has changed, `replication_codec` is the format in Redis,
-  `room_index` lists the rooms.
-- `peer_link`, `peer`: batches of frames to another node; `inbound_calls` serves the calls that
-  arrive in them, `delivery_failures` ends those that were lost on the way.
-- `remote_participants`, `remote_subscribers`, `remote_admin`: participants, events and
-  administrators of other nodes.
+  messages; `replication_codec` is the format in Redis.
+- `peer_link`, `peer`: batches of frames to another node, and the ends of calls that were lost in
+  them.
+- `remote_participants`, `remote_admin`: participants, subscribers and administrators of other
+  nodes.
 - `redis`: connections to Redis; `scripts`: what runs inside it.
 """
 

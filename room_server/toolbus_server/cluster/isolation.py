@@ -1,4 +1,4 @@
-"""Finds out whether a node is isolated: it has no Redis, and another node has.
+"""The time that a node is without Redis, and whether it is isolated: another node has Redis then.
 
 Without Redis a node asks other nodes directly, over HTTP, at the addresses that it last read from
 Redis. It is isolated once every round of questions for `ISOLATED_AFTER_S` found a node that has
@@ -17,9 +17,38 @@ from urllib.parse import urlsplit
 from toolbus.bounded_logging import bounded_logger
 from toolbus.transport.addresses import open_streams
 
-__all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation"]
+__all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation", "RedisOutage"]
 
 _logger = bounded_logger(__name__)
+
+
+class RedisOutage:
+    """Whether a node is without Redis, and since when."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._began_at: float | None = None
+
+    def failed(self, reason: str) -> None:
+        """Record a lost connection or a failed attempt; the first of an outage is logged."""
+        if self._began_at is None:
+            self._began_at = self._now()
+            _logger.warning("Redis is unavailable: %s", reason)
+        else:
+            _logger.info("Redis is still unavailable: %s", reason)
+
+    def ended(self) -> None:
+        """Record that the node has joined the other nodes."""
+        if self._began_at is not None:
+            _logger.warning("Redis is available again, after %.1f s", self.lasts_s)
+            self._began_at = None
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds since the outage began; 0 without one."""
+        return 0.0 if self._began_at is None else self._now() - self._began_at
+
+
 READY_TEXT = "ready\n"
 """The answer of a node that has Redis."""
 ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"
@@ -49,11 +78,7 @@ _MAX_ANSWER_BYTES = 4096
 
 
 class Isolation:
-    """Watches for isolation while a node has no Redis.
-
-    Args:
-        name: The name of this node.
-    """
+    """Watches for isolation while a node has no Redis."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,23 +1,24 @@
 """The lease of one incarnation of a node: it makes the node a member and allows it to run scripts.
 
 A lease is renewed in time or ends for good. A node that lost its lease starts a new incarnation,
-and state published by the earlier one is void.
+and state published by the earlier one is void. Scripts that Redis refuses are logged here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.cluster.node_name import NameHeld
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
-from toolbus_server.cluster.redis.refusal_log import RefusalLog
 
-__all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
+__all__ = ["LEASES_KEY", "REPEAT_S", "Lease", "LeaseExpired", "RefusalLog", "Renewal"]
 
 _SCRIPTS = {
     "renew_lease": ("renew_lease",),
@@ -195,3 +196,58 @@ class Lease:
 def _decode_id(node: bytes) -> str:
     """Decode the id of a node; invalid bytes of an untrusted writer are replaced."""
     return node.decode(errors="replace")
+
+
+REPEAT_S = 60.0
+"""The shortest time between two lines about one script that is still refused."""
+_MAX_TARGETS = 1_000
+"""Limit of the keys that are remembered for one script."""
+_logger = bounded_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A script that is refused for some keys."""
+
+    targets: dict[Hashable, float] = field(default_factory=dict)
+    """The keys, and when it was last refused for them."""
+    count: int = 0
+    next_line_at: float = float("-inf")
+    is_logged: bool = False
+
+
+class RefusalLog:
+    """The refusals of one node."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._refused: dict[str, _Refused] = {}
+
+    def refused(self, script: str, target: Hashable, reason: str) -> None:
+        """Record that Redis refused a script for some keys."""
+        state, now = self._refused.setdefault(script, _Refused()), self._now()
+        state.count += 1
+        if target in state.targets or len(state.targets) < _MAX_TARGETS:
+            state.targets[target] = now
+        if now < state.next_line_at:
+            return
+        state.next_line_at, state.is_logged = now + REPEAT_S, True
+        if state.count == 1:
+            _logger.error("Redis refuses the script %s: %s", script, reason)
+        else:
+            message = "Redis still refuses the script %s, %d times until now: %s"
+            _logger.error(message, script, state.count, reason)
+
+    def accepted(self, script: str, target: Hashable) -> None:
+        """Record that Redis ran a script; the end of a refusal is logged."""
+        state = self._refused.get(script)
+        if state is None:
+            return
+        state.targets.pop(target, None)
+        since = self._now() - REPEAT_S
+        if any(refused_at > since for refused_at in state.targets.values()):
+            return
+        if state.is_logged:
+            message = "Redis runs the script %s again, after %d refusals"
+            _logger.warning(message, script, state.count)
+        self._refused[script] = _Refused(next_line_at=state.next_line_at)

@@ -10,36 +10,41 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from math import inf
 from typing import Any
 
 import msgspec
 from redis.asyncio.connection import ConnectionPool
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import NoHost, Unavailable
+from toolbus.wire import AssessDispatch, Dispatch, unpack_body
+from toolbus_server.calls.call_state import Connection, RoutedRoom
 from toolbus_server.calls.call_statistics import NodeCallReport
-from toolbus_server.cluster.inbound_calls import InboundCalls
+from toolbus_server.calls.delegation import CallContext
 from toolbus_server.cluster.isolation import (
     ALONE_TEXT,
     ISOLATED_TEXT,
     NODE_HEADER,
     READY_TEXT,
     Isolation,
+    RedisOutage,
 )
-from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired
+from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired, RefusalLog
 from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
 from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
-from toolbus_server.cluster.redis.refusal_log import RefusalLog
-from toolbus_server.cluster.redis_outage import RedisOutage
 from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
-from toolbus_server.cluster.room_index import rooms_elsewhere
+from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
+from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
 from toolbus_server.rooms.hub import Hub
 
 __all__ = ["HEARTBEAT_S", "LEASE_S", "Node"]
+
 
 HEARTBEAT_S = 3.0
 """Seconds between two renewals of the lease."""
@@ -92,7 +97,6 @@ class Node:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._claim = NameClaim(self.name)
         self._loop = asyncio.get_running_loop()
-        self._inbound_calls = InboundCalls(hub)
         self._peers: dict[str, Peer] = {}
         self._ended: dict[str, None] = {}
         """The last nodes whose lease expired; their messages are ignored."""
@@ -236,7 +240,7 @@ class Node:
 
     async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
         """List at most `limit` rooms of all nodes, after a name."""
-        return await rooms_elsewhere(self.lease.script, after, limit)
+        return await self._rooms.elsewhere(after, limit)
 
     def _peer(self, node_id: str) -> Peer:
         peer = self._peers.get(node_id)
@@ -249,8 +253,53 @@ class Node:
         return None if node_id in self._ended else self._peer(node_id)
 
     def relay(self, peer: Peer, call: RelayedCall) -> None:
-        """Accept a call of a remote participant to a host here. Raises an error of the call."""
-        self._inbound_calls.accept(peer, call)
+        """Dispatch a call of a remote participant to its host.
+
+        The caller's node has authorized it; this node checks that the host is still connected.
+
+        Raises:
+            NoHost: The host has left this node, or accepts no more calls; the caller's node may
+                know another one by now.
+            DefinitionChanged: The call is pinned, and the host has replaced its definition.
+            Unavailable: This node does not know the caller or its principal, not yet or no longer.
+            RoomException: The call cannot be sent to the host.
+        """
+        if not self._hub.accepts_remote_calls:
+            raise NoHost("the host's server has left", retry_after_s=0.05)
+        room_name, host_id, caller_id, principal_id, hops, is_named, dispatch = call
+        open_room = self._hub.rooms.get(room_name)
+        host = None if open_room is None else open_room.routed.connections.get(host_id)
+        if (
+            open_room is None
+            or host is None
+            or host.participant.is_draining
+            or host.participant.is_remote
+        ):
+            raise NoHost("the host has moved", retry_after_s=0.05)
+        room = open_room.routed
+        caller = room.connections.get(caller_id)
+        principal = None if principal_id is None else room.connections.get(principal_id)
+        if caller is None or (principal_id is not None and principal is None):
+            raise _unknown_caller_error()
+        header = dict(dispatch.header)
+        forwarded_for = _forwarded_for(room, header)
+        pin = header.pop("pin", None)
+        toolkit = _toolkit_of(host, dispatch, header)
+        if pin is not None:
+            _check_definition(host, toolkit, pin)
+        tool = toolkit.serving.definition.tools[dispatch.tool]
+        acted_for = None if principal is None else principal.participant
+        context = CallContext(acted_for, hops, None, is_named, None, forwarded_for)
+        timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
+        router = self._hub.router
+        opened = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
+        if isinstance(dispatch, AssessDispatch):
+            router.dispatch(opened, dispatch, header, None)
+            return
+        options = {name: header[name] for name in STREAM_OPTION_TYPES.keys() & header.keys()}
+        if options:
+            router.streams.open(opened, options | {"idle_ms": 0}, header)
+        router.dispatch_relayed(room, opened, dispatch, header)
 
     def _send_action(self, node_id: str, action: str, options: dict[str, Any]) -> None:
         if node_id != self.node_id:
@@ -269,7 +318,9 @@ class Node:
     async def on_connected(self) -> None:
         """Acquire or renew the lease, read all rooms, and keep the lease renewed."""
         async with asyncio.timeout(_heartbeat_timeout_s()):
-            await self._join()
+            await self.lease.load_scripts()
+            await self._heartbeat()
+            await self._admin.synchronize()
         self.is_joined.set()
         self._claim.granted()
         self.outage.ended()
@@ -284,11 +335,6 @@ class Node:
             await asyncio.sleep(min(HEARTBEAT_S, self._next_expiry_s + _EXPIRY_MARGIN_S))
             async with asyncio.timeout(_heartbeat_timeout_s()):
                 await self._heartbeat()
-
-    async def _join(self) -> None:
-        await self.lease.load_scripts()
-        await self._heartbeat()
-        await self._admin.synchronize()
 
     def _settled(self) -> None:
         self._hub.router.view_is_partial = False
@@ -404,3 +450,38 @@ def _is_own_address(host: str) -> bool:
 def _heartbeat_timeout_s() -> float:
     """Return the time limit of a heartbeat: a node considers itself cut off before others do."""
     return LEASE_S * 2 / 3 - HEARTBEAT_S
+
+
+def _toolkit_of(
+    host: Connection, dispatch: Dispatch | AssessDispatch, header: dict[str, Any]
+) -> RegisteredToolkit:
+    is_public = header.get("private") is not True
+    for toolkit in host.participant.toolkits:
+        if toolkit.name == dispatch.toolkit and toolkit.public == is_public:
+            if dispatch.tool in toolkit.serving.definition.tools:
+                return toolkit
+    raise NoHost(f"the host of {dispatch.toolkit} has moved", retry_after_s=0.05)
+
+
+def _forwarded_for(room: RoutedRoom, header: dict[str, Any]) -> tuple[Participant, ...]:
+    """Return those that a call was forwarded for: the calls that its host forwards are theirs."""
+    packed = header.get("forwarded_for")
+    if packed is None:
+        return ()
+    ids = [unpack_body(info)[0] for info in unpack_body(packed, binary=True)]
+    known = [room.connections[caller] for caller in ids if caller in room.connections]
+    if len(known) != len(ids):
+        raise _unknown_caller_error()
+    return tuple(connection.participant for connection in known)
+
+
+def _unknown_caller_error() -> Unavailable:
+    message = "the host's server does not know the caller yet"
+    return Unavailable(message, executed="no", retry_after_s=0.05)
+
+
+def _check_definition(host: Connection, toolkit: RegisteredToolkit, pin: str) -> None:
+    """Refuse a call that is pinned to another definition than its host has now."""
+    for generation in toolkit.generations:
+        if host.participant in generation.hosts:
+            check_pin(toolkit, pin, generation)

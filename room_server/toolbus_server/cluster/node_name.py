@@ -49,11 +49,7 @@ def check_node_name(name: str) -> None:
 
 
 class NameClaim:
-    """What this node knows about another node that holds its name.
-
-    Args:
-        name: The name.
-    """
+    """What this node knows about another node that holds its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

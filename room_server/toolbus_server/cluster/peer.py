@@ -8,7 +8,7 @@ router. A frame that is lost ends the call that it belongs to, and no other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -16,31 +16,53 @@ import msgspec
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import RoomException
+from toolbus.errors import Executed, RoomException, StreamBroken, Unavailable
 from toolbus.transport.websocket import NotifyingTicket, Ticket
-from toolbus.wire import AssessDispatch, Dispatch, ParticipantId, decode_from_server, encode, failed
+from toolbus.wire import (
+    AssessDispatch,
+    Cancel,
+    Credit,
+    Dispatch,
+    Failed,
+    Input,
+    ParticipantId,
+    Progress,
+    RequestId,
+    Result,
+    decode_from_server,
+    encode,
+    exception_of,
+    failed,
+)
 from toolbus_server.calls.call_state import Connection, InFlightCall
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.router import FRAME_HANDLERS, Router
-from toolbus_server.cluster.delivery_failures import (
-    ADMIN_ACTION,
-    CALL_REPORT,
-    DISPATCH,
-    FRAME,
-    MESSAGE,
-    RESULT_LOST,
-    DeliveryFailures,
-)
 from toolbus_server.cluster.peer_link import Batch, Entry, PeerLink, SentBatch
-from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
-from toolbus_server.cluster.redis.error_text import safe_message
+from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable, safe_message
 from toolbus_server.registry.models import Identity, Participant
 
-__all__ = ["Peer", "RelayedCall", "RemotePort", "inbox_of"]
+__all__ = [
+    "ADMIN_ACTION",
+    "CALL_REPORT",
+    "DISPATCH",
+    "FRAME",
+    "MESSAGE",
+    "RESULT_LOST",
+    "Peer",
+    "RelayedCall",
+    "RemotePort",
+    "inbox_of",
+]
 
 _logger = bounded_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+DISPATCH, FRAME, MESSAGE, ADMIN_ACTION, RESULT_LOST, CALL_REPORT = 1, 2, 3, 4, 5, 6
+"""The kinds of entries; a dispatch and a frame end with a packed frame.
+
+`RESULT_LOST` has the id of a dispatch whose result was lost, and the result's `executed`. A lost
+`CALL_REPORT` is replaced by the next one.
+"""
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Bytes that may wait for one node; with more, calls to it are `overloaded`."""
 _DISPATCH_BITS = 28
@@ -87,14 +109,7 @@ def inbox_of(node_id: str) -> str:
 
 
 class Peer:
-    """One other node.
-
-    Args:
-        node_id: Its id.
-        redis: The connection to Redis.
-        router: The router of the calls between the two nodes.
-        owner: This node.
-    """
+    """One other node."""
 
     def __init__(self, node_id: str, redis: RedisClient, router: Router, owner: PeerOwner) -> None:
         self.node_id = node_id
@@ -114,7 +129,6 @@ class Peer:
         node = Participant(ParticipantId(node_id), Identity("", node_id), "node", "", 1, ApiScope())
         self._connection = Connection(node, RemotePort(self, "", node_id))
         """Caller of all calls from there, and host of all dispatches to there."""
-        self._failures = DeliveryFailures(router, self._connection, self._put)
 
     def remote_connection(
         self, room: str, participant: Participant, *, reads_chunks: bool
@@ -218,17 +232,14 @@ class Peer:
         error = answer.exception()
         if isinstance(error, RedisUnavailable):
             return  # all that was in flight has ended
-        self._log_error("" if error is None else safe_message(error))
-        if error is not None or answer.result() == 0:
-            self._failures.on_undelivered(self._link.undelivered(sent))
-            self._owner.resend_report(self.node_id)
-        self._pump()
-
-    def _log_error(self, message: str) -> None:
-        """Log why Redis refuses a batch, once for the same reason."""
+        message = "" if error is None else safe_message(error)
         if message and message != self._last_error:
             _logger.error("Redis refused a message to node %s: %s", self.node_id, message)
         self._last_error = message
+        if error is not None or answer.result() == 0:
+            self._on_undelivered(self._link.undelivered(sent))
+            self._owner.resend_report(self.node_id)
+        self._pump()
 
     def probe(self) -> None:
         """Ask for the session of that node, and what it received, if either is in doubt."""
@@ -242,15 +253,17 @@ class Peer:
         """Handle a batch of that node. Raises nothing."""
         received = self._link.receive(batch, size)
         if received.was_reset:
-            self._failures.on_reset(received.lost)
+            for entry in received.lost:  # it had not read them: calls end as if never sent
+                if isinstance(entry.ticket, InFlightCall):
+                    entry.ticket.written = False
             self._end_calls("peer session was reset")
         else:
-            self._failures.on_lost(received.lost)
+            self._on_lost(received.lost)
         if received.was_reset or received.lost:
             self._owner.resend_report(self.node_id)
-        for entry in received.entries:
+        for data in received.entries:
             try:
-                self._on_entry(_decode(entry))
+                self._on_entry(_decode(data))
             except Exception:  # of one entry, which affects no other
                 _logger.exception("a message of node %s failed with a bug", self.node_id)
         self._pump()
@@ -276,7 +289,7 @@ class Peer:
         elif entry[0] == CALL_REPORT:
             self._owner.receive_report(self.node_id, entry[1], NodeCallReport(*entry[2]))
         elif entry[0] == RESULT_LOST:
-            self._failures.on_result_lost(*entry[1:])
+            self._on_result_lost(*entry[1:])
         else:
             self._on_frame(entry)
 
@@ -316,15 +329,67 @@ class Peer:
             self._ack_timer.cancel()
         self._router.end_calls_of(self._connection)
 
+    # Entries that were lost: each ends its call, at once and by phase. Nothing of a call is sent a
+    # second time, except the message that it has to end.
+
+    def _on_lost(self, entries: Iterable[Entry]) -> None:
+        """Handle entries that were lost, while the other node can still be reached."""
+        for entry in entries:
+            kind, *_, last = _decode(entry.data)
+            if kind in (RESULT_LOST, ADMIN_ACTION):
+                self._put(entry)
+            elif kind in (DISPATCH, FRAME):
+                frame: Any = decode_from_server(last)
+                if isinstance(frame, Cancel):
+                    self._put(entry)
+                elif isinstance(frame, Result | Failed):
+                    executed = "yes" if isinstance(frame, Result) else exception_of(frame).executed
+                    self._put(Entry(_encode((RESULT_LOST, frame.id, executed))))
+                else:
+                    self._end_call_of(frame)
+
+    def _on_undelivered(self, entries: Iterable[Entry]) -> None:
+        """Handle entries without a subscriber: the other node has ended, or ends its own calls."""
+        for entry in entries:
+            kind, *_, last = _decode(entry.data)
+            if kind in (DISPATCH, FRAME):
+                frame: Any = decode_from_server(last)
+                if not isinstance(frame, Cancel | Result | Failed):
+                    self._end_call_of(frame)
+
+    def _on_result_lost(self, dispatch_id: int, executed: Executed) -> None:
+        """End a call whose result was lost on the way to this node."""
+        call = self._connection.dispatched.get(dispatch_id)
+        if call is not None:
+            error = Unavailable(
+                "the result was lost between two servers",
+                executed=executed,
+                retryable=executed == "no" or call.tool.idempotent,
+                details={"digest": call.definition.digest},
+            )
+            self._router.answer(self._connection, failed(RequestId(dispatch_id), error))
+
+    def _end_call_of(self, frame: Any) -> None:
+        if isinstance(frame, Progress):
+            return  # only the latest counts, and nothing waits for it
+        is_ours = isinstance(frame, Dispatch | Input) or (
+            isinstance(frame, Credit) and not frame.of_input
+        )
+        calls = self._connection.dispatched if is_ours else self._connection.calls
+        call = calls.get(frame.id)
+        if call is None:
+            return
+        if isinstance(frame, Dispatch):
+            call.written = False
+            error = Unavailable("the host's server could not be reached")
+            self._router.abort(call, error, "lost")
+        else:
+            broken = StreamBroken("a part was lost between two servers")
+            self._router.abort(call, broken, "broken")
+
 
 class RemotePort:
-    """The port of a participant that is connected to another node.
-
-    Args:
-        peer: That node.
-        room: The participant's room.
-        participant: Its id.
-    """
+    """The port of a participant that is connected to another node."""
 
     __slots__ = ("_participant", "_peer", "_room")
 

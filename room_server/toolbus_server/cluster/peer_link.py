@@ -221,7 +221,8 @@ class PeerLink:
             self._ack_due = True
             return ReceivedBatch((), unread, was_reset)
         lost = unread + [entry for run in batch.missing for entry in self._between(*run)]
-        self._acknowledged(batch.received)
+        while self._in_flight and self._in_flight[0].number <= batch.received:
+            self._in_flight_bytes -= self._in_flight.popleft().size
         self._missing = [run for run in self._missing if run[1] > batch.missing_acked]
         entries = self._new_entries(batch, size)
         if batch.missing and batch.missing[-1][1] > self._missing_acked:
@@ -242,10 +243,6 @@ class PeerLink:
         self._received = batch.number
         self._unacked_bytes += size
         return batch.entries
-
-    def _acknowledged(self, received: int) -> None:
-        while self._in_flight and self._in_flight[0].number <= received:
-            self._in_flight_bytes -= self._in_flight.popleft().size
 
     def _between(self, first: int, last: int) -> list[Entry]:
         return [

@@ -8,7 +8,8 @@ in the order of the room's version; after a gap the room is read again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -16,21 +17,26 @@ from typing import Any, Protocol
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.calls.call_state import Offer
+from toolbus_server.calls.call_statistics import RoomCallMonitor
 from toolbus_server.calls.router import Connection
-from toolbus_server.cluster.published_state import PublishedState
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.remote_participants import (
     RemoteParticipants,
+    RemoteSubscribers,
+    SubscriberChannel,
     unregister_named,
     yield_name,
 )
-from toolbus_server.cluster.remote_subscribers import RemoteSubscribers, SubscriberChannel
 from toolbus_server.cluster.replication_codec import (
     PackedChange,
+    PublishedFacts,
     Snapshot,
     name_key,
+    pack_hosted,
     pack_offer,
+    pack_participant,
     slot_held_by,
+    slot_of,
     snapshot_of,
     unpack_reserved,
     up_change,
@@ -41,7 +47,131 @@ from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
 from toolbus_server.rooms.scheduling import Ended, Lane
 
-__all__ = ["ReplicatedRoom", "RoomOwner"]
+__all__ = ["PublishedState", "ReplicatedRoom", "RoomOwner"]
+
+
+class PublishedState:
+    """What other nodes know about this node's participants in a room.
+
+    Args:
+        reads_chunks: Returns whether a participant takes large files in pieces.
+    """
+
+    def __init__(self, reads_chunks: Callable[[Participant], bool]) -> None:
+        self._reads_chunks = reads_chunks
+        self._published: dict[bytes, PublishedFacts] = {}
+        self._claimed: list[tuple[str, bytes]] = []
+        """Names that were requested and are not registered here yet, with the participant."""
+
+    def load(
+        self, published: dict[bytes, PublishedFacts], present: Iterable[Participant]
+    ) -> list[PackedChange]:
+        """Take over the published state; return the changes for participants that have left."""
+        # What Redis has counts, not what this node believes: a publication may have failed after
+        # Redis applied it.
+        self._published = published
+        slots = set(map(slot_held_by, present))
+        left = [slot for slot in published if slot not in slots]
+        return [["out", slot, published.pop(slot).epoch, True] for slot in left]
+
+    def changes_of(self, participant: Participant) -> list[PackedChange]:
+        """Compare a participant with its published state; return the changes as published."""
+        slot = slot_held_by(participant)
+        published = self._published.get(slot)
+        # A newer connection of the instance has the slot: Redis would refuse the change.
+        if published is not None and published.epoch > participant.epoch:
+            return []
+        if not participant.is_present:
+            # One that was never published, or whose slot another connection has, is not withdrawn:
+            # that would remove the other one.
+            if published is None or published.epoch != participant.epoch:
+                return []
+            del self._published[slot]
+            return [["out", slot, participant.epoch, participant.reserves_names]]
+        changes: list[PackedChange] = []
+        if published is None or published.epoch != participant.epoch:
+            published = self._published[slot] = PublishedFacts(participant.epoch)
+        facts = self._pack(participant)
+        if facts != published.facts:
+            published.facts = facts
+            changes.append(["in", slot, participant.epoch, facts])
+        return changes + self._changes_of_toolkits(participant, slot, published)
+
+    def _pack(self, participant: Participant) -> bytes:
+        return pack_participant(participant, reads_chunks=self._reads_chunks(participant))
+
+    def _changes_of_toolkits(
+        self, participant: Participant, slot: bytes, published: PublishedFacts
+    ) -> list[PackedChange]:
+        # It gets no new calls but keeps its names until it leaves: withdrawn now, a name could be
+        # free before its next host has registered.
+        if participant.is_draining:
+            return []
+        changes: list[PackedChange] = []
+        current: dict[bytes, bytes] = {}
+        for toolkit in participant.toolkits:
+            key = name_key(participant.identity, toolkit.name, toolkit.public)
+            generation = next(
+                generation for generation in toolkit.generations if participant in generation.hosts
+            )
+            facts = current[key] = pack_hosted(toolkit, generation)
+            if published.hosted.get(key) != facts:
+                claim = Claim(generation.number, generation.base)
+                digest = generation.definition.digest
+                changes.append(up_change(participant, key, digest, claim, facts))
+        # A name that is being claimed is in Redis before the participant has the toolkit here. A
+        # change published meanwhile must not take it for one that was unregistered.
+        for claimant, key in self._claimed:
+            if claimant == participant.id and key in published.hosted:
+                current.setdefault(key, published.hosted[key])
+        removed = [key for key in published.hosted if key not in current]
+        published.hosted = current
+        return changes + [["down", slot, participant.epoch, key, False] for key in removed]
+
+    @contextmanager
+    def claiming(self, participant: Participant, key: bytes) -> Iterator[None]:
+        """Keep a name published while the block runs, which requests it."""
+        claim = (participant.id, key)
+        self._claimed.append(claim)
+        try:
+            yield
+        finally:
+            self._claimed.remove(claim)
+
+    def mark_claimed(self, participant: Participant, key: bytes, facts: bytes) -> None:
+        """Mark a toolkit as published before it is registered here."""
+        published = self._find(slot_held_by(participant), participant.epoch)
+        if published is not None:
+            published.hosted[key] = facts
+
+    def mark_lost(self, slot: bytes, epoch: int, key: bytes) -> bool:
+        """Mark a name as owned by another; return whether its host is published."""
+        published = self._find(slot, epoch)
+        if published is not None:
+            published.hosted.pop(key, None)
+        return published is not None
+
+    def _find(self, slot: bytes, epoch: int) -> PublishedFacts | None:
+        """Return the published state of the connection that has, or had, a slot."""
+        # By epoch too: the answer to an old connection may arrive after a newer one took the slot.
+        published = self._published.get(slot)
+        return published if published is not None and published.epoch == epoch else None
+
+    def release_slot(self, participant: Participant) -> list[PackedChange]:
+        """Return the change that a participant on a draining node frees its instance's slot."""
+        slot = slot_of(participant.identity, participant.instance)
+        published = self._find(slot, participant.epoch)
+        if published is None:
+            return []
+        own_slot = slot_held_by(participant)
+        self._published[own_slot] = self._published.pop(slot)
+        published.facts = self._pack(participant)
+        return [["aside", slot, participant.epoch, published.facts, own_slot]]
+
+    def mark_unpublished(self, slot: bytes) -> None:
+        """Forget what was published of a slot, so that all of it is published again."""
+        self._published.pop(slot, None)
+
 
 _logger = bounded_logger(__name__)
 
@@ -77,13 +207,7 @@ class RoomOwner(SubscriberChannel, Protocol):
 
 
 class ReplicatedRoom:
-    """One room of this node, replicated to the other nodes that hold it.
-
-    Args:
-        room: The room at this node.
-        hub: The rooms of this node.
-        owner: Publishes to the other nodes.
-    """
+    """One room of this node, replicated to the other nodes that hold it."""
 
     def __init__(self, room: OpenRoom, hub: Hub, owner: RoomOwner) -> None:
         self.name = room.routed.state.name
@@ -114,6 +238,8 @@ class ReplicatedRoom:
         self._remote = RemoteParticipants(room, hub, owner.remote_connection, self._remote_changed)
         self.subscribers: RemoteSubscribers = RemoteSubscribers(room, self._remote.by_slot, owner)
         """Those at other nodes."""
+        self.monitor: RoomCallMonitor = room.feeds.monitor
+        """Counts and records the room's calls."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.loading: asyncio.Task[None] | None = None
         """Reads the room, as long as it takes."""
@@ -121,11 +247,7 @@ class ReplicatedRoom:
     # Publishing
 
     def room_closed(self, beyond: frozenset[Identity]) -> None:
-        """Leave the room: its last participant of this node has left.
-
-        Args:
-            beyond: Owners whose reserved names are free at once if no node holds the room.
-        """
+        """Leave the room, as `Replication` says."""
         self._owner.exit(self.name, beyond)
 
     def participant_changed(self, participant: Participant) -> None:
@@ -322,7 +444,7 @@ class ReplicatedRoom:
         present = [session.connection.participant for session in self._open.sessions.values()]
         self._pending += self._published.load(snapshot.own, present)
         self._version = version
-        self.subscribers.resend_report()
+        self.monitor.resend_report()
         for participant in present:
             self.participant_changed(participant)
         self._start_publishing()
@@ -427,7 +549,7 @@ class ReplicatedRoom:
 
     def _remove_node(self, node: str) -> Steps[None]:
         yield from self._remote.remove_node(node)
-        self.subscribers.remove_node(node)
+        self.monitor.forget_node(node)
 
     def close(self) -> None:
         """Stop: the room has been closed at this node."""

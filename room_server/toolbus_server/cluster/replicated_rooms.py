@@ -19,9 +19,9 @@ from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
 from toolbus_server.cluster.replication_codec import PackedChange, owner_key, unpack_fact
-from toolbus_server.cluster.room_index import ROOMS_KEY
 from toolbus_server.registry import room_state
 from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.rooms.administration import RoomsElsewhere
 from toolbus_server.rooms.hub import Hub
 
 __all__ = ["CHECK_S", "ReplicatedRooms", "rooms_key"]
@@ -30,6 +30,10 @@ _ENTER_S = 2.0
 """Seconds that a participant waits until the room is read."""
 _PARTS = ("version", "nodes", "facts", "names", "kept")
 _RETRY_S = 1.0
+_ROOMS_KEY = "toolbus:rooms"
+"""All rooms that a node holds, sorted by name."""
+_MAX_FACTS = 20_000
+"""Facts that one page of rooms reads, plus those of one room: Redis is busy for about 10 ms."""
 CHECK_S = 5.0
 """Seconds between two checks of the keys of each room."""
 _POLL_S = 0.02
@@ -119,7 +123,7 @@ class ReplicatedRooms:
         lease, room = self._lease(), replica.name
         if not lease.is_held or self._rooms.get(room) is not replica:
             return
-        keys = (LEASES_KEY, *_keys(room), rooms_key(lease.node_id), ROOMS_KEY)
+        keys = (LEASES_KEY, *_keys(room), rooms_key(lease.node_id), _ROOMS_KEY)
         try:
             if room in self._exits:
                 await asyncio.wait([self._exits[room]])
@@ -149,7 +153,7 @@ class ReplicatedRooms:
 
     async def _check(self, replica: ReplicatedRoom) -> None:
         lease = self._lease()
-        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
+        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), _ROOMS_KEY)
         was_missing = await lease.script("check_room", keys, lease.node_id, replica.name)
         if was_missing and self._rooms.get(replica.name) is replica:
             self.reload(replica)
@@ -165,7 +169,7 @@ class ReplicatedRooms:
         return await self._publish_as(node_id, room, msgpack.packb(changes, use_bin_type=False))
 
     async def _publish_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
-        keys = (LEASES_KEY, *_keys(room), rooms_key(writer), ROOMS_KEY)
+        keys = (LEASES_KEY, *_keys(room), rooms_key(writer), _ROOMS_KEY)
         replica = self._rooms.get(room)
         has_entered = int(replica is not None and replica.is_loaded and changes != b"purge")
         more = (self._hub.limits.reservation_ms, changes, room_state.MAX_RESERVED, has_entered)
@@ -195,12 +199,7 @@ class ReplicatedRooms:
         return peer.remote_connection(room, participant, reads_chunks=reads_chunks)
 
     def exit(self, name: str, beyond: Iterable[Identity]) -> None:
-        """Leave a room whose last participant of this node has left.
-
-        Args:
-            name: The room.
-            beyond: Owners whose reserved names are free at once if no node holds the room.
-        """
+        """Leave a room whose last participant of this node has left, as `room_closed` does."""
         replica = self._rooms.pop(name, None)
         if replica is not None:
             replica.close()
@@ -214,7 +213,7 @@ class ReplicatedRooms:
 
     async def _leave(self, replica: ReplicatedRoom, beyond: list[bytes]) -> None:
         lease = self._lease()
-        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
+        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), _ROOMS_KEY)
         if replica.loading is not None:  # which waits for the exit before this one
             await asyncio.wait([replica.loading])
         await replica.wait_until_published()
@@ -228,11 +227,7 @@ class ReplicatedRooms:
                 self._start(self._clean_up_later(lease.node_id))
 
     async def drain(self, limit_s: float) -> None:
-        """Publish that this node is draining, and wait until that is published.
-
-        Args:
-            limit_s: Seconds that this may take at most.
-        """
+        """Publish that this node is draining, and wait until that is published."""
         rooms = list(self._rooms.values())
         for replica in rooms:
             replica.drain()
@@ -242,11 +237,7 @@ class ReplicatedRooms:
                     await replica.wait_until_published()
 
     async def wait_for_exits(self, limit_s: float) -> None:
-        """Wait until Redis has all exits from rooms that this node left.
-
-        Args:
-            limit_s: Seconds that this may take at most.
-        """
+        """Wait until Redis has all exits from rooms that this node left."""
         if self._exits:
             await asyncio.wait(self._exits.values(), timeout=limit_s)
 
@@ -268,12 +259,12 @@ class ReplicatedRooms:
         """Record the calls of another node, for the monitors of a room."""
         replica = self._rooms.get(room)
         if replica is not None:
-            replica.subscribers.receive_report(node, report)
+            replica.monitor.receive_report(node, report)
 
     def resend_report(self, node: str) -> None:
         """Send the reports of calls to another node again, if it has a monitor."""
         for replica in self._rooms.values():
-            replica.subscribers.resend_report(node)
+            replica.monitor.resend_report(node)
 
     def invalidate(self) -> None:
         """Mark all rooms as possibly outdated."""
@@ -284,6 +275,18 @@ class ReplicatedRooms:
         """Remove all participants of a node that has ended."""
         for replica in self._rooms.values():
             replica.remove_node(node)
+
+    async def elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
+        """Read at most `limit` rooms of all nodes after a name; none if Redis is unavailable."""
+        try:
+            script = self._lease().script("rooms", [_ROOMS_KEY], after, limit, _MAX_FACTS)
+            has_more, found = await script
+        except RedisUnavailable:
+            return RoomsElsewhere({}, is_all=True)
+        values = iter(found)
+        rows = zip(values, values, values, strict=True)
+        rooms = {name.decode(): (participants, toolkits) for name, participants, toolkits in rows}
+        return RoomsElsewhere(rooms, not has_more)
 
     # State of ended nodes
 

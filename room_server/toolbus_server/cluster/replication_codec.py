@@ -210,15 +210,11 @@ def pack_offer(owner: Identity, offer: Offer) -> bytes:
 def unpack_offer(packed: bytes) -> Offer:
     """Unpack a toolkit of a host at another node. Raises `ValueError`."""
     fields: list[Any] = unpack_body(packed, binary=True)
-    name, public, shared, digest, manifest = fields[:5]
-    definition = _definition(name, digest, _text(fields[7]), manifest)
-    return Offer(name, public, frozenset(shared), definition)
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
+    name, public, shared, digest, manifest, _, _, version = fields[:8]
+    if type(version) is not str:
         raise TypeError("a version is text")
-    return value
+    definition = _definition(name, digest, version, manifest)
+    return Offer(name, public, frozenset(shared), definition)
 
 
 @_invalid_is_value_error()

@@ -142,12 +142,7 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
 
 
 class KeyFiles:
-    """The files with the trusted keys, and the keys that were read last.
-
-    Args:
-        paths: The files.
-        trusted: The keys that were read from them.
-    """
+    """The files with the trusted keys, and the keys that were read last."""
 
     def __init__(self, paths: Iterable[Path], trusted: KeyRing) -> None:
         self._paths = tuple(paths)
@@ -158,10 +153,7 @@ class KeyFiles:
     def poll(self, *, force: bool = False) -> KeyRing | None:
         """Read the files if they have changed, and return the keys if they differ from the last.
 
-        It blocks while it reads.
-
-        Args:
-            force: Read and return the keys in any case.
+        With `force` both in any case. It blocks while it reads.
         """
         versions = list(map(_version_of, self._paths))
         if versions == self._versions and not force:
@@ -179,12 +171,7 @@ class KeyFiles:
 
 
 class KeyReloader:
-    """Passes on the keys of some files whenever the files have changed.
-
-    Args:
-        files: The files.
-        trust: Called with all keys to trust from now on; in the loop.
-    """
+    """Passes on the keys of some files whenever the files have changed."""
 
     def __init__(self, files: KeyFiles, trust: Callable[[KeyRing], None]) -> None:
         self._files = files

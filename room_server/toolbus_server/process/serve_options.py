@@ -66,10 +66,6 @@ class ServeOptions:
     ) -> ServerSettings:
         """Read keys and certificates, and return the server's settings.
 
-        Args:
-            variables: The environment.
-            warn: Called with each warning for the operator.
-
         Raises:
             UsageError: The options are not valid.
         """
@@ -116,9 +112,6 @@ class ServeOptions:
         """Check the node's name and its Redis, if there is one.
 
         A Redis that cannot be reached is not an error: the node joins when it can.
-
-        Args:
-            warn: Called with each warning for the operator.
 
         Raises:
             UsageError: The name or the URL is not valid, or nodes cannot use this Redis.

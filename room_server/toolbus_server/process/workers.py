@@ -109,11 +109,6 @@ def run_workers(
 ) -> None:
     """Run several servers on one port until SIGTERM or SIGINT, then drain them.
 
-    Args:
-        options: The options of `toolbus serve`.
-        settings: The settings that follow from the options.
-        announce: Called with the common URL once all workers listen.
-
     Raises:
         UsageError: The address is not available.
         NameTaken: At the start another living node has the name of a worker.

@@ -126,12 +126,9 @@ class Issuers:
             return True
         if principal.issuer != own:
             return False
-        is_bare = "/" not in principal.name or self._is_bare(principal.name)
+        first, slash, _ = principal.name.partition("/")
+        is_bare = not slash or (not self.are_several and first not in self._by_alias)
         return covers("*") or (is_bare and covers(principal.name))
-
-    def _is_bare(self, name: str) -> bool:
-        """Whether a name with a slash means the sender's own issuer."""
-        return not self.are_several and name.partition("/")[0] not in self._by_alias
 
     def read_share(self, entry: str, sharer: Identity) -> str:
         """Return an entry of `shared_with` in the form in which it is kept, independent of aliases.

@@ -160,12 +160,7 @@ _utf16 = partial(str.encode, encoding="utf-16-be")  # the order of names in RFC 
 
 
 def write_canonical(value: Any, write: Callable[[bytes], object]) -> Steps[None]:
-    """Write a JSON value, as `unpack_body` returns it, in steps of 2 ms at most.
-
-    Args:
-        value: The value.
-        write: Gets the bytes, in parts, such as the `update` of a hash.
-    """
+    """Write a JSON value, as `unpack_body` returns it, in steps of 2 ms at most."""
     open_containers: list[Iterator[Any]] = [iter((value,))]
     pieces: list[bytes] = []
     while open_containers:

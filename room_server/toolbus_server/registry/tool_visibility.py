@@ -122,15 +122,12 @@ class ToolVisibility:
         if seen.everything:
             return definition.manifest.tools
         chosen = yield from _choose(definition.manifest.tools, seen)
-        self._store(rights, definition, chosen)
-        return chosen
-
-    def _store(self, rights: ToolRights, definition: Definition, tools: Tools) -> None:
-        self._cached_tools += 1 + len(tools)
+        self._cached_tools += 1 + len(chosen)
         if self._cached_tools > MAX_CACHED_TOOLS:
             self._cached.clear()
-            self._cached_tools = 1 + len(tools)
-        self._cached.setdefault(rights, WeakKeyDictionary())[definition] = tools
+            self._cached_tools = 1 + len(chosen)
+        self._cached.setdefault(rights, WeakKeyDictionary())[definition] = chosen
+        return chosen
 
 
 def _choose(tools: Tools, seen: SeenTools) -> Steps[Tools]:

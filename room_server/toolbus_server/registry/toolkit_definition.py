@@ -113,12 +113,6 @@ class LazyDefinition(Definition):
     `name`, `digest`, `version` and `packed`, which would parse the whole manifest at once. A room
     may have thousands of toolkits that are never used at this server. All of these raise
     InvalidArguments if this server cannot read the manifest.
-
-    Args:
-        name: The name of the toolkit.
-        digest: Identifies the definition.
-        version: The author's version.
-        packed: The manifest; empty if it is not kept.
     """
 
     __slots__ = ("_head", "_name", "_packed", "_packed_tools", "_parsed", "_read_tools", "_version")

@@ -50,12 +50,7 @@ class OtherNodes(Protocol):
 
 
 class AdminActions:
-    """The actions of administrators at one node.
-
-    Args:
-        hub: The rooms of this node.
-        revocations: The revoked tokens.
-    """
+    """The actions of administrators at one node."""
 
     def __init__(self, hub: Hub, revocations: Revocations) -> None:
         self._hub = hub
@@ -164,10 +159,7 @@ class Administration:
         page = visible[:count]
         ends_at = page[-1] if len(visible) > count else last
         return {
-            "rooms": [
-                _summary(here[name]) if name in here else _remote_summary(name, *others[name])
-                for name in page
-            ],
+            "rooms": [_summary(name, here.get(name), *others.get(name, (0, 0))) for name in page],
             "cursor": None if ends_at is None else cursor_text((ends_at,)),
         }
 
@@ -237,13 +229,13 @@ def _kick_matcher(options: dict[str, Any]) -> Callable[[str, Participant], bool]
     )
 
 
-def _summary(open_room: OpenRoom) -> dict[str, Any]:
-    return {
-        "name": open_room.routed.state.name,
-        "participants": len(open_room.routed.connections),
-        "toolkits": open_room.routed.state.toolkit_count,
-        "calls": sum(_call_count(session.connection) for session in open_room.sessions.values()),
-    }
+def _summary(name: str, here: OpenRoom | None, participants: int, toolkits: int) -> dict[str, Any]:
+    """Describe a room by its state here, or by what Redis says of one that is elsewhere only."""
+    calls = 0
+    if here is not None:
+        participants, toolkits = len(here.routed.connections), here.routed.state.toolkit_count
+        calls = sum(_call_count(session.connection) for session in here.sessions.values())
+    return {"name": name, "participants": participants, "toolkits": toolkits, "calls": calls}
 
 
 def _call_count(connection: Connection) -> int:
@@ -251,10 +243,6 @@ def _call_count(connection: Connection) -> int:
     dispatched = connection.dispatched.values()
     remote = [call for call in dispatched if call.caller.participant.is_remote]
     return sum(call.patterns is None for call in (*connection.calls.values(), *remote))
-
-
-def _remote_summary(name: str, participants: int, toolkits: int) -> dict[str, Any]:
-    return {"name": name, "participants": participants, "toolkits": toolkits, "calls": 0}
 
 
 def _text(options: dict[str, Any], name: str) -> str:

@@ -124,13 +124,7 @@ class _Shown(NamedTuple):
 
 
 class EventFeed:
-    """The events that one subscriber is still to be sent.
-
-    Args:
-        connection: The subscriber's.
-        state: The room.
-        scheduler: Runs the sending, in turn with the other feeds.
-    """
+    """The events that one subscriber is still to be sent."""
 
     __slots__ = (
         "_batches",
@@ -404,13 +398,7 @@ class EventFeed:
 
 
 class EventFeeds:
-    """The subscribers of one room.
-
-    Args:
-        room: The room, whose calls are monitored while a subscriber observes them.
-        loop: For the clock and the timer of the monitor.
-        scheduler: Keeps the packed events that several subscribers get.
-    """
+    """The subscribers of one room."""
 
     def __init__(
         self, room: RoutedRoom, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler

@@ -72,14 +72,7 @@ class _ReservedName:
 
 
 class Hub:
-    """All rooms of one server.
-
-    Args:
-        loop: Its clock and timers are used.
-        limits: What one participant may use.
-        telemetry: Records sampled calls.
-        random: Draws hosts; pass a seeded one to repeat a run.
-    """
+    """All rooms of one server."""
 
     def __init__(
         self,
@@ -194,10 +187,7 @@ class Hub:
     def leave(self, name: str, session: ConnectedSession, *, reserve: bool = True) -> None:
         """Remove a participant: its calls and toolkits end, and so does an empty room. Idempotent.
 
-        Args:
-            name: The room.
-            session: The session that ends.
-            reserve: Whether names that only it served stay reserved for its identity for a while.
+        With `reserve` names that only it served stay reserved for its identity for a while.
         """
         open_room = self.rooms.get(name)
         connection = session.connection

@@ -86,12 +86,7 @@ class _ParkedRoom:
 
 
 class ParkedRooms:
-    """The rooms of a server that have reserved names and no participants.
-
-    Args:
-        loop: Its clock and timer are used.
-        usages: What each identity uses.
-    """
+    """The rooms of a server that have reserved names and no participants."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, usages: IdentityUsages) -> None:
         self._usages = usages
@@ -109,10 +104,7 @@ class ParkedRooms:
     ) -> frozenset[Identity]:
         """Keep the names that are reserved in a room, as far as their owners' quotas allow.
 
-        Args:
-            room: The room.
-            state: Its state; it may be dropped after this.
-            is_replicated: Whether Redis keeps the names: then they are only counted.
+        If Redis keeps the names they are only counted.
 
         Returns:
             The owners beyond their quota: their names are free at once.
@@ -131,15 +123,12 @@ class ParkedRooms:
         if names:
             counted = {owner: usages[owner] for owner in usages if owner not in beyond}
             parked = _ParkedRoom(room, [] if is_replicated else names, counted)
-            self._add(parked, max(name.ends_at for name in names))
+            self._rooms[room] = parked
+            self._count(parked, 1)
+            self._ends.add(max(name.ends_at for name in names), parked)
+            while self._size > MAX_PARKED_NAMES:
+                self._end(next(iter(self._rooms.values())))
         return frozenset(beyond)
-
-    def _add(self, parked: _ParkedRoom, ends_at: float) -> None:
-        self._rooms[parked.name] = parked
-        self._count(parked, 1)
-        self._ends.add(ends_at, parked)
-        while self._size > MAX_PARKED_NAMES:
-            self._end(next(iter(self._rooms.values())))
 
     def _count(self, parked: _ParkedRoom, sign: int) -> None:
         self._size += sign * parked.size

@@ -59,13 +59,7 @@ _MAX_OFFERS_VALUES = 4_096
 
 
 class ParticipantRequests:
-    """Handles the requests of one room; publishes changes to the room's feeds.
-
-    Args:
-        room: The room.
-        feeds: The room's subscribers.
-        now: The loop's clock.
-    """
+    """Handles the requests of one room; publishes changes to the room's feeds."""
 
     def __init__(self, room: RoutedRoom, feeds: EventFeeds, now: Callable[[], float]) -> None:
         self._room = room

@@ -59,12 +59,7 @@ class ChangeBatch:
 
 
 class RoomChanges:
-    """Numbers the changes of a room, and collects them.
-
-    Args:
-        loop: For the timer.
-        publish: Called with each batch.
-    """
+    """Numbers the changes of a room, and collects them."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, publish: Callable[[ChangeBatch], None]
@@ -131,10 +126,6 @@ class ServingNotices:
     """Notifies the hosts of one room that are connected to this node.
 
     Each gets the state at the moment at which its notice is sent, so that no notice is outdated.
-
-    Args:
-        room: The room.
-        scheduler: Runs the sending, in turn with the events of its subscribers.
     """
 
     def __init__(self, room: RoutedRoom, scheduler: FairScheduler) -> None:
@@ -186,14 +177,7 @@ def _notice(toolkit: RegisteredToolkit, generation: Generation) -> Notice:
 def log_registration(
     room: str, participant: Participant, done: RegistrationResult, *, is_new: bool
 ) -> None:
-    """Log a registration that supersedes another definition, or that joins the reserve.
-
-    Args:
-        room: The room's name.
-        participant: The host that registered.
-        done: What came of it.
-        is_new: Whether it is not the return of a host that had registered before.
-    """
+    """Log a registration that supersedes another definition, or that joins the reserve."""
     toolkit, joined, [change] = done
     who = (participant.full_name, participant.instance)
     if change.serving is not None and change.serving.before.hosts:

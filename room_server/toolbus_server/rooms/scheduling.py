@@ -62,11 +62,7 @@ def pack_once(data: dict[str, Any]) -> Raw:
 
 
 class FairScheduler:
-    """Runs the jobs of all participants of one server in turn.
-
-    Args:
-        loop: Runs the scheduler once in each iteration.
-    """
+    """Runs the jobs of all participants of one server in turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -84,11 +80,8 @@ class FairScheduler:
     def add(self, job: Iterator[None], owner: Hashable = None) -> None:
         """Run a job that sends one event, or does as little, with each step.
 
-        A job that raises is logged and dropped; the others go on.
-
-        Args:
-            job: The job.
-            owner: All jobs of one owner share one turn. None for a turn of its own.
+        A job that raises is logged and dropped; the others go on. All jobs of one owner share one
+        turn; None is for a turn of its own.
         """
         # By owner and not by job: an identity with a thousand connections would otherwise get a
         # thousand turns for each one of another identity.
@@ -231,18 +224,15 @@ class Lane:
         )
 
     def run(self, walk: Walk, done: Callable[[Ended], None], size: int = 0) -> None:
-        """Run a walk.
-
-        Args:
-            walk: The walk. It begins at once if no other has to end before.
-            done: Called with its end; it must not raise.
-            size: The bytes of the request; `accepts` must have been true for it.
-        """
+        """Run a walk for which `accepts` was true; `done` gets its end, and must not raise."""
         # Most walks end here, without a turn of the scheduler. Only if no other waits: the walks of
         # a lane end in the order of their requests.
         if not self._waiting:
-            ended = _run_a_slice(walk)
-            if ended is not None:
+            ends_at = perf_counter() + SLICE_S
+            while (ended := _step(walk)) is None:
+                if perf_counter() >= ends_at:
+                    break
+            else:
                 done(ended)
                 return
         self._waiting.append(_WaitingWalk(walk, done, size))
@@ -306,11 +296,3 @@ def _step(walk: Walk) -> Ended | None:
     except Exception as error:  # its owner answers or logs it
         return Ended(None, error)
     return None
-
-
-def _run_a_slice(walk: Walk) -> Ended | None:
-    ends_at = perf_counter() + SLICE_S
-    while (ended := _step(walk)) is None:
-        if perf_counter() >= ends_at:
-            return None
-    return ended

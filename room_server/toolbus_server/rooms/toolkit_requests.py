@@ -84,14 +84,7 @@ _POSITION = (str, bool, str, str)
 
 
 class ToolkitRequests:
-    """Handles the requests of one room; publishes changes to the room's feeds.
-
-    Args:
-        room: The room.
-        limits: How many toolkits one participant may host, and one room may have.
-        feeds: The room's subscribers.
-        manifests: Counts the manifests.
-    """
+    """Handles the requests of one room; publishes changes to the room's feeds."""
 
     def __init__(
         self,
@@ -443,9 +436,6 @@ class ManifestQuota:
     """Limits how many bytes of manifests the participants and identities keep at a server.
 
     Equal definitions of several hosts in a room are kept once, and count once for their identity.
-
-    Args:
-        usages: What each identity uses.
     """
 
     def __init__(self, usages: IdentityUsages) -> None:
@@ -456,11 +446,6 @@ class ManifestQuota:
         self, participant: Participant, offer: Offer, existing: RegisteredToolkit | None
     ) -> None:
         """Refuse a registration with which the quota would be exceeded.
-
-        Args:
-            participant: The host.
-            offer: What it registers.
-            existing: The toolkit that the registration joins.
 
         Raises:
             QuotaExceeded: The participant or its identity would have too many bytes.

@@ -174,12 +174,7 @@ class AcceptedConnection(ServerTransport):
         self._counted.append(key)
 
     def join(self, usage: IdentityUsage, connections: int) -> None:
-        """Count what waits for it for its identity from now on.
-
-        Args:
-            usage: What the identity uses.
-            connections: How many connections it has.
-        """
+        """Count what waits for it for its identity from now on."""
         self.usage = usage
         self.transport.set_write_buffer_limits(write_limit_of(connections))
 

@@ -28,12 +28,7 @@ connection its outcome would be unknown. And hosts connect elsewhere before they
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
-    """Notify participants, and wait until all have left or no call is in flight.
-
-    Args:
-        hub: The rooms and the calls in flight.
-        drain_s: Longest time to wait; calls that are in flight after it fail.
-    """
+    """Notify participants, and wait until all have left or no call is in flight."""
     hub.router.is_draining = True
     notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
     for connection in _connections(hub):
@@ -97,9 +92,6 @@ class Relocation:
 
     A participant keeps its connection, and its calls go on, until another server has accepted it
     (PROTOCOL.md, LEAVE-11). So nothing is lost where there is no other server to connect to.
-
-    Args:
-        hub: The rooms of this server.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -116,26 +108,18 @@ class Relocation:
 
     async def _ask_repeatedly(self) -> None:
         while True:
-            await self._ask_all()
+            present = [
+                session.connection
+                for room in self._hub.rooms.values()
+                for session in room.sessions.values()
+                if not session.connection.participant.is_draining  # else it has moved
+            ]
+            # Hosts first: the toolkits of a host that has moved can be called from all nodes.
+            present.sort(key=lambda connection: not connection.participant.toolkits)
+            size = min(_MAX_SLICE, ceil(len(present) / _SLICES))
+            while present:
+                asked, present = present[:size], present[size:]
+                for connection in asked:
+                    connection.port.send_message(_MOVE)
+                await asyncio.sleep(_SLICE_S)
             await asyncio.sleep(_AGAIN_S)
-
-    async def _ask_all(self) -> None:
-        """Ask hosts first: the toolkits of a host that has moved can be called from all nodes."""
-        present = sorted(
-            self._present(), key=lambda connection: not connection.participant.toolkits
-        )
-        size = min(_MAX_SLICE, ceil(len(present) / _SLICES))
-        while present:
-            asked, present = present[:size], present[size:]
-            for connection in asked:
-                connection.port.send_message(_MOVE)
-            await asyncio.sleep(_SLICE_S)
-
-    def _present(self) -> list[Connection]:
-        """Return the participants of this node that have not moved."""
-        return [
-            session.connection
-            for room in self._hub.rooms.values()
-            for session in room.sessions.values()
-            if not session.connection.participant.is_draining
-        ]

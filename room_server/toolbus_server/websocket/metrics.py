@@ -30,13 +30,7 @@ _CODES = (*ERRORS, OTHER_CODE)
 
 
 class ServerMetrics(Collector):
-    """The numbers of one server, in a registry of their own.
-
-    Args:
-        hub: The rooms and the calls in flight.
-        admission: Counts refused connections, and those that read too slowly.
-        node: The part in a cluster; None for a single server.
-    """
+    """The numbers of one server, in a registry of their own."""
 
     def __init__(self, hub: Hub, admission: Admission, node: Node | None = None) -> None:
         self._hub = hub

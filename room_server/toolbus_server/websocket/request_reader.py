@@ -51,12 +51,7 @@ class InvalidRequest(Exception):
 
 
 class RequestTooLarge(Exception):
-    """A request is beyond the limits.
-
-    Args:
-        status: The status of the response.
-        text: The text of the response.
-    """
+    """A request is beyond the limits."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

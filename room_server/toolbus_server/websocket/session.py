@@ -76,11 +76,6 @@ class TokenExpiry:
     """Tracks the expiry of one connection's token: notify in time, withdraw the grants, then close.
 
     It keeps one timer and decides when; the session acts.
-
-    Args:
-        holder: The session.
-        loop: Runs the timer.
-        now: Seconds since the epoch.
     """
 
     __slots__ = (
@@ -174,14 +169,7 @@ class SessionServices:
 
 
 class Session:
-    """A participant in a room.
-
-    Args:
-        transport: Its connection, just opened.
-        admitted: Its identity and rights, from its token.
-        hub: The rooms of the server.
-        services: What all sessions share.
-    """
+    """A participant in a room."""
 
     def __init__(
         self,

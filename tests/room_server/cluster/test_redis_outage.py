@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from toolbus_server.cluster.redis_outage import RedisOutage
+from toolbus_server.cluster.isolation import RedisOutage
 
 
 def test_each_outage_is_logged_once_and_lasts_from_its_first_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A lost connection is a failure, as is each attempt to connect again."""
-    caplog.set_level(logging.WARNING, "toolbus_server.cluster.redis_outage")
+    caplog.set_level(logging.WARNING, "toolbus_server.cluster.isolation")
     now_s = 100.0
     outage = RedisOutage(lambda: now_s)
     outage.ended()  # the first connection ends no outage

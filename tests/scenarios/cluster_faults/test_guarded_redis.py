@@ -25,8 +25,7 @@ from toolbus.diagnostics.checks import Finding
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.errors import PermissionDenied
 from toolbus_server.cluster import node
-from toolbus_server.cluster.redis.acl import acl_rule
-from toolbus_server.cluster.redis.health_check import examine_redis
+from toolbus_server.cluster.redis.health_check import acl_rule, examine_redis
 
 TIME_S = 60
 PASSWORD = "one/two@three"

@@ -18,7 +18,7 @@ from support.redis.server import RedisServer, redis_server
 from toolbus import ApiScope, ParticipantToken, RoomClient, Toolkit
 from toolbus.errors import PermissionDenied
 from toolbus_server.cluster import node as node_module
-from toolbus_server.cluster.redis.refusal_log import RefusalLog
+from toolbus_server.cluster.lease import RefusalLog
 from toolbus_server.testing import TestServer
 
 TIME_S = 60

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from toolbus.wire import Frame, UnknownFrame, decode_from_server
-from toolbus_server.cluster.delivery_failures import (
+from toolbus_server.cluster.peer import (
     ADMIN_ACTION,
     CALL_REPORT,
     DISPATCH,

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from random import uniform
 from typing import Any, Protocol, TypeAlias
 
+from hiredis import Reader, pack_command
 from redis.asyncio.connection import Connection, ConnectionPool
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import (
+    InvalidResponse,
     MasterDownError,
     NoScriptError,
     OutOfMemoryError,
@@ -27,11 +29,17 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as AnswerTimeout
 
-from toolbus_server.cluster.redis.error_text import safe_message
-from toolbus_server.cluster.redis.resolver import ResolvingConnection
-from toolbus_server.cluster.redis.resp_connection import RespConnection
+from toolbus_server.cluster.redis.url import ResolvingConnection
 
-__all__ = ["ANSWER_S", "INBOX_WINDOW_BYTES", "RedisClient", "RedisUnavailable", "Subscriber"]
+__all__ = [
+    "ANSWER_S",
+    "INBOX_WINDOW_BYTES",
+    "RedisClient",
+    "RedisUnavailable",
+    "RespConnection",
+    "Subscriber",
+    "safe_message",
+]
 
 ANSWER_S = 2.0
 """Seconds that Redis may send nothing while a command has no answer; at most a quarter more passes.
@@ -55,6 +63,11 @@ _FATAL_ERRORS = (
     ReadOnlyError,
 )
 _PendingAnswers: TypeAlias = "deque[asyncio.Future[Any]]"
+
+
+def safe_message(error: BaseException) -> str:
+    """Return an error's message without the arguments that Redis repeats: they may be secret."""
+    return str(error).partition(", with args beginning with:")[0]
 
 
 class RedisUnavailable(ConnectionError):
@@ -235,3 +248,75 @@ async def _first_to_end(*works: Awaitable[None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+_CLOSED = "Connection closed by server."
+_INCOMPLETE = object()
+
+
+class RespConnection(asyncio.Protocol):
+    """Takes over a connection on which no command was sent since its handshake.
+
+    Args:
+        connection: An open connection; it still closes its socket, and is not used otherwise.
+        on_answer: Called with each answer; an error that Redis answers is passed, not raised. An
+            exception that this raises ends the connection.
+
+    Raises:
+        redis.exceptions.ConnectionError: The connection has ended meanwhile.
+    """
+
+    def __init__(self, connection: Connection, on_answer: Callable[[Any], None]) -> None:
+        reader, writer = connection._reader, connection._writer
+        if reader is None or writer is None or reader.at_eof() or writer.transport.is_closing():
+            raise ConnectionLost(_CLOSED)
+        self._loop = asyncio.get_running_loop()
+        self._on_answer = on_answer
+        self._reader = Reader(
+            protocolError=InvalidResponse,
+            replyError=connection._parser.parse_error,
+            notEnoughData=_INCOMPLETE,
+        )
+        self._out: list[bytes] = []
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection has ended, with the error that ended it."""
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
+
+    @property
+    def local_host(self) -> str:
+        """The address of this end; "" if it is not TCP."""
+        name = self._transport.get_extra_info("sockname")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
+    def send(self, *words: str | bytes | float) -> None:
+        """Write a command, together with all others of this event-loop iteration."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(pack_command(words))  # type: ignore[arg-type]  # any number of words
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if not self.ended.done() and not self._transport.is_closing():
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on each complete answer."""
+        try:
+            self._reader.feed(data)
+            while not self.ended.done():
+                answer = self._reader.gets()
+                if answer is _INCOMPLETE:
+                    return
+                self._on_answer(answer)
+        except Exception as error:
+            self._end(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End: the socket is closed."""
+        self._end(exc or ConnectionLost(_CLOSED))
+
+    def _end(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # retrieved: a waiter is optional

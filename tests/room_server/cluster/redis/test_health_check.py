@@ -19,7 +19,7 @@ from support.redis.server import RedisServer, free_port, redis_program
 from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.checks import Finding
 from toolbus.diagnostics.exit_codes import ExitCode
-from toolbus_server.cluster.redis import error_text, health_check
+from toolbus_server.cluster.redis import health_check
 from toolbus_server.cluster.redis.health_check import check_before_start, examine_redis
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
@@ -105,7 +105,7 @@ async def test_refused_connection_is_reported_as_away() -> None:
 
 async def test_silent_server_is_reported_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_check, "_ANSWER_S", 0.2)
-    monkeypatch.setattr(error_text, "_PROBE_S", 0.2)
+    monkeypatch.setattr(health_check, "_PROBE_S", 0.2)
     async with answering(b"") as url:
         reach = (await check(url))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.UNAVAILABLE)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from support.parts.manual_clock import ManualClock
-from toolbus_server.cluster.redis.refusal_log import REPEAT_S, RefusalLog
+from toolbus_server.cluster.lease import REPEAT_S, RefusalLog
 
 
 def test_refusal_is_logged_when_it_begins_and_ends_and_once_a_minute_with_a_count(

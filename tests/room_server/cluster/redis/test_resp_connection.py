@@ -17,8 +17,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Resp
 
 from support.clients.certificates import make_pki
 from support.redis.server import RedisServer
-from toolbus_server.cluster.redis.client import RedisClient
-from toolbus_server.cluster.redis.resp_connection import RespConnection
+from toolbus_server.cluster.redis.client import RedisClient, RespConnection
 from toolbus_server.cluster.redis.url import pool_of
 
 TIME_S = 60
