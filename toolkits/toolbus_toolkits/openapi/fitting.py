@@ -12,22 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from toolbus import Tool
-<<<<<<< HEAD
+from toolbus.schemas.foreign import UsableSchema, usable_schema
+from toolbus.schemas.keywords import IN_PLACE
 from toolbus.schemas.text import with_short_texts
-=======
-from toolbus.tools.foreign_schemas import UsableSchema, usable_schema
->>>>>>> f706555d (OpenAPI: one reader for all versions of descriptions, thirteen modules in place of twenty-five)
 from toolbus.tools.omission import Omission, fit_tools
-from toolbus.tools.schema_parts import IN_PLACE
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOL_BYTES
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.model import Operation
-<<<<<<< HEAD
-=======
 from toolbus_toolkits.openapi.schemas import MAPS, Definitions
-from toolbus_toolkits.schema_texts import with_short_texts
->>>>>>> f706555d (OpenAPI: one reader for all versions of descriptions, thirteen modules in place of twenty-five)
 
 __all__ = ["Draft", "Fitted", "TextLimits", "choice_of_tags", "fit", "usable_schemas"]
 

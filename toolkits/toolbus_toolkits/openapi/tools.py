@@ -25,11 +25,6 @@ from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.calls import ApiClient
 from toolbus_toolkits.openapi.fitting import TextLimits
 from toolbus_toolkits.openapi.model import Api, Operation
-<<<<<<< HEAD
-from toolbus_toolkits.openapi.pages import PageRule, next_request
-from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
-from toolbus_toolkits.openapi.responses import result_of
-=======
 from toolbus_toolkits.openapi.requests import (
     ArgumentRefused,
     PreparedRequest,
@@ -38,8 +33,6 @@ from toolbus_toolkits.openapi.requests import (
     write_body,
 )
 from toolbus_toolkits.openapi.responses import PageRule, next_request, result_of
-from toolbus_toolkits.schema_texts import shortened
->>>>>>> f706555d (OpenAPI: one reader for all versions of descriptions, thirteen modules in place of twenty-five)
 
 __all__ = ["SAFE_METHODS", "OperationCall", "make_tool"]
 
