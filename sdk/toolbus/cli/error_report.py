@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
-from toolbus.errors import Cancelled, RoomException
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, exit_code, failure_lines
+from toolbus.errors import Cancelled, Executed, RoomException
 from toolbus.untrusted_text import json_text
 
-__all__ = ["report", "reporting", "reporting_cancel"]
+__all__ = ["report", "reporting", "reporting_cancel", "writing"]
 
 
 def report(
@@ -71,3 +72,12 @@ def reporting_cancel(*, as_json: bool) -> Iterator[None]:
             error = Cancelled("cancelled with Ctrl-C", executed="no")
         report(error, as_json=as_json, local=True)
         raise typer.Exit(exit_code(error)) from None
+
+
+@contextmanager
+def writing(path: Path, executed: Executed = "no") -> Iterator[None]:
+    """Raise UsageError if the block cannot write the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", executed=executed) from error

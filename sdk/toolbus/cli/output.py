@@ -22,6 +22,7 @@ import typer
 from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, MixedChunk, TextChunk
 from toolbus.cli.columns import counted
+from toolbus.cli.error_report import writing
 from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError
@@ -138,7 +139,7 @@ class ValueOutput:
         if self.file is None:
             self._write_to_stdout(chunk, data)
             return
-        with _writing(self.file, "yes"):
+        with writing(self.file, "yes"):
             self.file.write_bytes(data)
         self.report_size(len(data))
 
@@ -158,7 +159,7 @@ class ValueOutput:
                 async for piece in file.pieces():
                     await stdout.write(piece)
         else:
-            with _writing(target, "maybe"):
+            with writing(target, "maybe"):
                 await file.save(target)
             self.report_size(target.stat().st_size)
 
@@ -192,15 +193,6 @@ class ValueOutput:
             return _encode_text(chunk.url, is_terminal=is_terminal)
         indent = 2 if is_terminal else None
         return json_text(to_json_value(chunk), indent=indent).encode()
-
-
-@contextmanager
-def _writing(path: Path, executed: Executed) -> Iterator[None]:
-    """Raise UsageError if the block cannot write the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", executed=executed) from error
 
 
 def _may_be_written(path: Path) -> bool:
@@ -322,7 +314,7 @@ class StreamOutput:
         if self._file is None or self.output.file is None:
             await self._stdout.write(data)
             return
-        with _writing(self.output.file, "maybe"):
+        with writing(self.output.file, "maybe"):
             self._file.write(data)
             self._file.flush()
 
@@ -334,7 +326,7 @@ def _stream_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         UsageError: It cannot be written.
     """
-    with _writing(path, "maybe"):
+    with writing(path, "maybe"):
         file = AtomicFile(path)
     try:
         yield file.file
@@ -344,7 +336,7 @@ def _stream_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         file.discard()
         raise
-    with _writing(path, "maybe"):
+    with writing(path, "maybe"):
         file.commit()
 
 

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
 from toolbus.cli.error_report import reporting
 from toolbus.cli.options import takes
-from toolbus.cli.suggestions import FirstToolkits
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
 from toolbus.errors import DeadlineExceeded
@@ -34,6 +33,7 @@ from toolbus.wire import ListToolkits
 __all__ = [
     "ROOM_SETTINGS",
     "CommandRoom",
+    "FirstToolkits",
     "Locked",
     "RoomOptions",
     "in_room",
@@ -124,6 +124,17 @@ def joins_a_room(command: Callable[..., None]) -> Callable[..., None]:
             command(options=options, **given)
 
     return takes(RoomOptions)(reported)
+
+
+class FirstToolkits(NamedTuple):
+    """The first page of the toolkits that a participant can see, ordered by name."""
+
+    toolkits: list[ToolkitInfo]
+    is_complete: bool
+
+    def cover(self, name: str) -> bool:
+        """Whether a toolkit of this name would be on this page."""
+        return self.is_complete or (bool(self.toolkits) and name < self.toolkits[-1].name)
 
 
 class CommandRoom(RoomClient):

@@ -14,26 +14,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from toolbus.auth.participant_names import means
+from toolbus.cli.room_options import CommandRoom
 from toolbus.diagnostics.exit_codes import CallTarget
 from toolbus.errors import NotFound, RoomException
-from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_run import Participant
 
 __all__ = [
-    "FirstToolkits",
+    "find_toolkit",
     "suggest_name",
     "suggest_references",
     "suggest_tool",
 ]
 
 _TIMEOUT_S = 2.0
-_MAX_CHARS = 64
 _MAX_NAMES = 1_000
-_MAX_LISTED = 8
-_MAX_REFERENCES = 3
+"""A toolkit of others may have any number, and each is compared with the wrong name."""
+_LISTED = 8
+_CHARS = 64
 
 
 # Toolkits and tools of a room
@@ -46,33 +46,15 @@ class UnknownName(NotFound):
     """Empty, because the message says what to do."""
 
 
-class FirstToolkits(NamedTuple):
-    """The first page of the toolkits that a participant can see, ordered by name."""
-
-    toolkits: list[ToolkitInfo]
-    is_complete: bool
-
-    def cover(self, name: str) -> bool:
-        """Whether a toolkit of this name would be on this page."""
-        return self.is_complete or (bool(self.toolkits) and name < self.toolkits[-1].name)
+async def find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
+    """Return the toolkit of a target. Raises NotFound, which suggests others, or RoomException."""
+    try:
+        return await room.toolkit(target.toolkit, target.participant)
+    except NotFound as error:
+        raise await suggest_name(error, room, target) from None
 
 
-class ToolkitLister(Protocol):
-    """The part of a room that is needed here."""
-
-    @property
-    def room(self) -> str:
-        """The room's name."""
-
-    @property
-    def me(self) -> Participant:
-        """The participant that asks."""
-
-    async def first_toolkits(self) -> FirstToolkits:
-        """Return the first page of the toolkit list, with one request."""
-
-
-async def suggest_name(error: NotFound, room: ToolkitLister, target: CallTarget) -> NotFound:
+async def suggest_name(error: NotFound, room: CommandRoom, target: CallTarget) -> NotFound:
     """Suggest a toolkit or a tool in place of one that the server did not find.
 
     Args:
@@ -94,8 +76,9 @@ async def suggest_name(error: NotFound, room: ToolkitLister, target: CallTarget)
             return suggest_tool(error, target, info.tools)
     if not seen.cover(target.toolkit):
         return error
-    text = _toolkit_suggestion(seen.toolkits, target, me)
-    return _with_suggestion(error, text) if text else error
+    if text := _toolkit_suggestion(seen.toolkits, target, me):
+        return _with_suggestion(error, text)
+    return error
 
 
 def _with_room(error: NotFound, room: str) -> NotFound:
@@ -116,10 +99,11 @@ def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> N
     if near := _nearest(target.tool, names):
         listed = " or ".join(f"{target.toolkit}.{name}" for name in near)
         return _with_suggestion(error, f"did you mean {listed}?")
-    listed = ", ".join(name[:_MAX_CHARS] for name in names[:_MAX_LISTED])
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    listed = ", ".join(name[:_CHARS] for name in names[:_LISTED])
+    if len(names) > _LISTED:
+        listed += f" and {len(names) - _LISTED} more"
     command = CallTarget(target.toolkit, participant=target.participant).show_command
-    return _with_suggestion(error, f"{target.toolkit} has {listed}{more}, see `{command}`")
+    return _with_suggestion(error, f"{target.toolkit} has {listed}, see `{command}`")
 
 
 def _matches_owner(info: ToolkitInfo, target: CallTarget, me: Participant) -> bool:
@@ -137,9 +121,12 @@ def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: Par
     if not near:
         return ""
     found = next(info for info in seen if info.name == near[0])
-    tool = f".{target.tool}" if target.tool in found.tools else ""
-    owner = "" if _matches_owner(found, target, me) else f", {_owner_text(found)}"
-    return f"did you mean {found.name}{tool}{owner}?"
+    name = found.name
+    if target.tool in found.tools:
+        name = f"{name}.{target.tool}"
+    if not _matches_owner(found, target, me):
+        name = f"{name}, {_owner_text(found)}"
+    return f"did you mean {name}?"
 
 
 def _owner_text(info: ToolkitInfo) -> str:
@@ -151,8 +138,8 @@ def _owner_text(info: ToolkitInfo) -> str:
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    short = [candidate for candidate in dict.fromkeys(names) if len(candidate) <= _MAX_CHARS]
-    return get_close_matches(name[:_MAX_CHARS], short[:_MAX_NAMES], n=2)
+    short = [candidate for candidate in dict.fromkeys(names) if len(candidate) <= _CHARS]
+    return get_close_matches(name[:_CHARS], short[:_MAX_NAMES], n=2)
 
 
 def _with_suggestion(error: NotFound, text: str) -> NotFound:
@@ -177,7 +164,7 @@ def suggest_references(reference: str, folder: Path) -> list[str]:
     head, dot, last = module.rpartition(".")
     if not found and dot and not attribute:
         found = _in_module(folder, head, last)
-    return found[:_MAX_REFERENCES]
+    return found[:3]
 
 
 def _in_module(folder: Path, module: str, attribute: str) -> list[str]:
@@ -185,12 +172,12 @@ def _in_module(folder: Path, module: str, attribute: str) -> list[str]:
     tree = _parsed(folder.joinpath(*module.split(".")))
     if tree is None:
         return []
-    names = dict(_names_in(tree))
-    if attribute:
-        return [f"{module}:{attribute}"] if attribute in names else []
     namesake = module.rpartition(".")[2]
-    likely = [name for name, makes_one in names.items() if makes_one or name == namesake]
-    return [f"{module}:{name}" for name in likely]
+    return [
+        f"{module}:{name}"
+        for name, makes_one in dict(_names_in(tree)).items()
+        if (name == attribute if attribute else makes_one or name == namesake)
+    ]
 
 
 def _parsed(path: Path) -> ast.Module | None:
@@ -214,13 +201,9 @@ def _names_in(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                 yield name, _is_toolkit(annotation)
             case ast.FunctionDef(name=name, args=args, returns=returns):
                 makes_one = returns is not None and _is_toolkit(returns)
-                yield name, makes_one and not _needs_arguments(args)
+                is_needed = len(args.posonlyargs) + len(args.args) > len(args.defaults)
+                yield name, makes_one and not is_needed and None not in args.kw_defaults
 
 
 def _is_toolkit(node: ast.expr) -> bool:
     return ast.unparse(node).rpartition(".")[2].strip("'\"").endswith("Toolkit")
-
-
-def _needs_arguments(parameters: ast.arguments) -> bool:
-    positional = len(parameters.posonlyargs) + len(parameters.args)
-    return positional > len(parameters.defaults) or None in parameters.kw_defaults

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from support.processes.command_line import CommandLine, Outcome
 from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import Key, KeyRing
 from toolbus.auth.tokens import ParticipantToken
-from toolbus.cli.room_options import CommandRoom
-from toolbus.cli.suggestions import FirstToolkits, suggest_name, suggest_tool
+from toolbus.cli.room_options import CommandRoom, FirstToolkits
+from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.diagnostics.exit_codes import CallTarget
 from toolbus.errors import (
     NotFound,
@@ -197,13 +198,13 @@ def info(name: str, *tools: str, owner: str = "bob", public: bool = True) -> Too
 
 async def test_list_is_requested_once_and_a_failure_keeps_the_error() -> None:
     error = NotFound("toolkit wrods not found")
-    room = Lister(PermissionDenied("no"))
+    room: Any = Lister(PermissionDenied("no"))
     assert await suggest_name(error, room, CallTarget("wrods", "count")) is error
     assert room.asked == ["list"]
 
 
 async def test_toolkit_without_a_similar_name_is_reported_with_the_room() -> None:
-    room = Lister(FirstToolkits([], is_complete=True))
+    room: Any = Lister(FirstToolkits([], is_complete=True))
     found = await suggest_name(
         NotFound("toolkit wrods not found"), room, CallTarget("wrods", "count")
     )
@@ -214,14 +215,16 @@ async def test_toolkit_without_a_similar_name_is_reported_with_the_room() -> Non
 async def test_nothing_is_suggested_if_the_name_is_beyond_the_first_page() -> None:
     page = FirstToolkits([info("clock", "now"), info("words", "count")], is_complete=False)
     error = NotFound("not found")
-    assert await suggest_name(error, Lister(page), CallTarget("wordz", "count")) is error
-    found = await suggest_name(error, Lister(page), CallTarget("clocj", "now"))
+    as_room: Any = Lister(page)
+    assert await suggest_name(error, as_room, CallTarget("wordz", "count")) is error
+    found = await suggest_name(error, as_room, CallTarget("clocj", "now"))
     assert found.message == "not found: did you mean clock.now?"
 
 
 async def test_own_private_toolkit_needs_no_owner() -> None:
     mine = FirstToolkits([info("diary", "read", owner="ann", public=False)], is_complete=True)
-    found = await suggest_name(NotFound("no"), Lister(mine), CallTarget("dairy", "read"))
+    as_room: Any = Lister(mine)
+    found = await suggest_name(NotFound("no"), as_room, CallTarget("dairy", "read"))
     assert found.message == "no: did you mean diary.read?"
 
 

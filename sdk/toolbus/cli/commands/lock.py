@@ -5,7 +5,6 @@ Definitions are untrusted text: control characters are escaped, and each differe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +14,9 @@ import typer
 from toolbus.auth.participant_names import means
 from toolbus.cli.columns import counted
 from toolbus.cli.completion import complete_owner, complete_toolkit
-from toolbus.cli.error_report import reporting
+from toolbus.cli.error_report import reporting, writing
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.suggestions import suggest_name
+from toolbus.cli.suggestions import find_toolkit
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound, PermissionDenied
 from toolbus.room.lock_file import (
@@ -108,7 +107,8 @@ def lock(
         summary = f"{path}: {counted(count, 'toolkit')} in the file, {len(changes)} different"
     else:
         new, changes = in_room(options, lambda room: _updated(room, old, chosen), locked=False)
-        _save(new)
+        with writing(new.path):
+            new.save()
         summary = (
             f"{path}: {counted(len(new.toolkits), 'toolkit')}; {len(changes.added)} added, "
             f"{len(changes.changed)} changed, {len(changes.removed)} removed"
@@ -149,13 +149,6 @@ def _load(path: Path, *, must_exist: bool) -> LockFile:
         raise UsageError(str(error)) from error
 
 
-def _save(new: LockFile) -> None:
-    try:
-        new.save()
-    except OSError as error:
-        raise UsageError(f"cannot write {new.path}: {error.strerror}") from error
-
-
 async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[LockFile, _Changes]:
     """Return the file with the chosen toolkits as they are now."""
     chosen.own_alias = room.me.alias
@@ -163,7 +156,8 @@ async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[L
     if chosen.names:
         found = [await _named(room, name, chosen.owner) for name in chosen.names]
     else:
-        found = await _listed(room, chosen)
+        infos = [info async for info in room.toolkits() if chosen.covers(info)]
+        found = [entry for info in infos if (entry := await _current(room, info)) is not None]
         present = LockFile().updated(found)
         removed = [
             entry
@@ -195,17 +189,8 @@ async def _check(room: CommandRoom, old: LockFile, chosen: _Chosen) -> _Changes:
 
 
 async def _named(room: CommandRoom, name: str, owner: str | None) -> LockedToolkit:
-    try:
-        proxy = await room.toolkit(name, owner)
-    except NotFound as error:
-        raise await suggest_name(error, room, CallTarget(name, participant=owner)) from None
+    proxy = await find_toolkit(room, CallTarget(name, participant=owner))
     return LockedToolkit.of(proxy.info, proxy.manifest)
-
-
-async def _listed(room: CommandRoom, chosen: _Chosen) -> list[LockedToolkit]:
-    infos = [info async for info in room.toolkits() if chosen.covers(info)]
-    found = [await _current(room, info) for info in infos]
-    return [entry for entry in found if entry is not None]
 
 
 async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> LockedToolkit | None:
@@ -214,9 +199,9 @@ async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> Lo
     A public toolkit is the one of its name, of any owner. A bare name means an own private toolkit
     if there is one; then the public one is requested by its owner.
     """
-    owners: Iterable[str | None] = (
-        (None, wanted.full_owner) if wanted.public else (wanted.full_owner,)
-    )
+    owners: list[str | None] = [wanted.full_owner]
+    if wanted.public:
+        owners.insert(0, None)
     for owner in owners:
         try:
             proxy = await room.toolkit(wanted.name, owner)

@@ -9,13 +9,11 @@ import typer
 
 from toolbus.atomic_file import write_atomically
 from toolbus.cli.completion import complete_owner, complete_toolkit
-from toolbus.cli.error_report import reporting
-from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
+from toolbus.cli.error_report import reporting, writing
+from toolbus.cli.room_options import Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.stub_text import stub_module
-from toolbus.cli.suggestions import suggest_name
+from toolbus.cli.suggestions import find_toolkit
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
-from toolbus.errors import NotFound
-from toolbus.room.toolkit_proxy import ToolkitProxy
 from toolbus.untrusted_text import json_text
 
 __all__ = ["stubs"]
@@ -42,27 +40,14 @@ def stubs(
         raise UsageError(f"{out} is not a stub file: its name must end with .pyi")
     target = CallTarget(toolkit, participant=participant)
     with reporting(as_json=options.as_json, target=target):
-        proxy = in_room(options, lambda room: _find(room, target), locked=locked)
+        proxy = in_room(options, lambda room: find_toolkit(room, target), locked=locked)
     text = stub_module(proxy.info, proxy.manifest)
     if out is not None:
-        _write(out, text)
+        with writing(out):
+            write_atomically(out, text.encode())
     elif options.as_json:
         info = proxy.info
         facts = {"toolkit": info.name, "owner": info.owner, "digest": info.digest, "stub": text}
         typer.echo(json_text(facts))
     else:
         typer.echo(text, nl=False)
-
-
-async def _find(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
-    try:
-        return await room.toolkit(target.toolkit, target.participant)
-    except NotFound as error:
-        raise await suggest_name(error, room, target) from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -23,7 +23,7 @@ from toolbus.cli.columns import reserve_lines, show_columns
 from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
-from toolbus.cli.suggestions import suggest_name, suggest_tool
+from toolbus.cli.suggestions import find_toolkit, suggest_tool
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError, grant_command
 from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
@@ -87,7 +87,7 @@ def tools(
     name, _, tool = toolkit.partition(".")
     target = CallTarget(name, tool, participant)
     with reporting(as_json=options.as_json, target=target):
-        proxy = in_room(options, lambda room: _find_toolkit(room, target), locked=locked)
+        proxy = in_room(options, lambda room: _find(room, target), locked=locked)
     chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
     if options.as_json:
         typer.echo(json_text(_facts(proxy, chosen)))
@@ -117,11 +117,8 @@ async def _list_toolkits(
     return found
 
 
-async def _find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
-    try:
-        proxy = await room.toolkit(target.toolkit, target.participant)
-    except NotFound as error:
-        raise await suggest_name(error, room, target) from None
+async def _find(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
+    proxy = await find_toolkit(room, target)
     if target.tool:
         try:
             proxy.tool(target.tool)
@@ -137,7 +134,7 @@ async def _find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
 def _show_left_out(options: RoomOptions, target: CallTarget, locked: Any) -> None:
     """Print the tools that a toolkit does not host, and what of its schemas is not checked."""
     with reporting(as_json=options.as_json, target=target):
-        proxy = in_room(options, lambda room: _find_toolkit(room, target), locked=locked)
+        proxy = in_room(options, lambda room: _find(room, target), locked=locked)
     annotations = proxy.manifest.annotations
     left_out, left_out_count = entries_in(annotations, "left_out")
     unchecked, unchecked_count = entries_in(annotations, "unchecked")
