@@ -78,13 +78,7 @@ class AssessUnavailable(Exception):
 
 
 class Caller:
-    """Makes the calls and requests of one participant.
-
-    Args:
-        connection: The connection to the server.
-        pending: The requests that wait for their replies.
-        tracing: Records sampled calls.
-    """
+    """Makes the calls and requests of one participant."""
 
     __slots__ = ("_connection", "_loop", "_pending", "_tracing", "affinities", "budget", "retries")
 

@@ -45,11 +45,7 @@ class ConnectionOwner(Protocol):
 
 
 class Connection:
-    """Receives and sends on one websocket.
-
-    Args:
-        owner: Is notified of events.
-    """
+    """Receives and sends on one websocket."""
 
     failure: str = ""
     """Empty: a closed connection is not opened again."""

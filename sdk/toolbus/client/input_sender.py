@@ -123,7 +123,8 @@ class InputSender:
                 except NotBytes as error:
                     raise _invalid_input(error) from error
                 if body is not None and len(body) > MAX_CHUNK_BYTES:
-                    raise _too_large_error(body)
+                    text = f"a value of the input has {len(body)} bytes, at most {MAX_CHUNK_BYTES}"
+                    raise TooLarge(f"{text} can be sent", executed="maybe")
                 sender.send(body, last)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -143,15 +144,6 @@ class InputSender:
 def invalid_option(name: str, message: str) -> InvalidArguments:
     """Make the error for an option of a call, with its path."""
     return InvalidArguments(message, details={"path": f"/{name}", "message": message})
-
-
-def bodies_of_items(items: Any) -> AsyncGenerator[OutgoingBody, None]:
-    """Pack the values of an iterable, with files in pieces.
-
-    Raises:
-        InvalidArguments: At once, if it is not an iterable of values.
-    """
-    return _pack_items(as_items(items))
 
 
 def as_items(items: Any) -> AsyncIterator[Any]:
@@ -174,7 +166,8 @@ async def _iterate_in_memory(items: Iterable[Any]) -> AsyncGenerator[Any, None]:
         yield item
 
 
-async def _pack_items(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody, None]:
+async def bodies_of_items(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody, None]:
+    """Pack the values that `as_items` returned, with files in pieces."""
     try:
         async for item in items:
             try:
@@ -214,8 +207,3 @@ def error_of_call(error: BaseException) -> BaseException:
 
 def _invalid_input(error: InvalidResult) -> InvalidArguments:
     return InvalidArguments(error.message, executed="maybe", details=error.details)
-
-
-def _too_large_error(body: bytes) -> TooLarge:
-    message = f"a value of the input has {len(body)} bytes, at most {MAX_CHUNK_BYTES} can be sent"
-    return TooLarge(message, executed="maybe")

@@ -39,27 +39,10 @@ __all__ = [
     "request_encoding_error",
     "request_too_large_error",
     "room_closed_error",
-    "with_option_hint",
 ]
 
 _TOO_LARGE = 1009
 _BAD_TOKEN = 4401
-_CALL_OPTIONS = frozenset(
-    {
-        "participant",
-        "timeout_s",
-        "on_behalf_of",
-        "caller_context",
-        "attachment",
-        "pin",
-        "retry",
-        "wait_for_host_s",
-        "returns",
-        "on_progress",
-    }
-)
-"""The keyword options of `Room.invoke`."""
-_NO_ARGUMENT = (" is not known", " is not a JSON value")
 
 
 class NotEnteredProxy:
@@ -148,20 +131,3 @@ def _one_object(body: Any) -> dict[str, Any]:
     if type(body) is not dict:
         raise InvalidResult("the server's reply is not an object", executed="no")
     return body
-
-
-def with_option_hint(error: InvalidArguments) -> InvalidArguments:
-    """Add a hint to the error if a refused argument has the name of a call option.
-
-    A tool may have parameters with such names; these are ordinary arguments.
-    """
-    path, cause = (str(error.details.get(key, "")) for key in ("path", "message"))
-    name = path.removeprefix("/")
-    is_misplaced = cause.endswith(_NO_ARGUMENT) or cause.startswith("arguments ")
-    if name not in _CALL_OPTIONS or not is_misplaced:
-        return error
-    message = (
-        f"{error.message}; {name} is an option of the call: pass it to "
-        f"room.invoke(..., {name}=) or proxy.with_options({name}=)"
-    )
-    return InvalidArguments(message, executed=error.executed, details=error.details)

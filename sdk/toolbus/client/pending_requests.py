@@ -48,11 +48,7 @@ class PendingRequest(Struct, eq=False):
 
 
 class PendingRequests:
-    """The requests of one participant, on all its connections.
-
-    Args:
-        loop: The loop of the futures.
-    """
+    """The requests of one participant, on all its connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -66,37 +66,26 @@ _END_REASONS = {
 _REMOVED = 4440
 
 
-async def _finish_nothing(_: Connection) -> None:
-    """Do nothing: the default for an owner without calls."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReconnectingConnectionOwner:
     """The callbacks for a connection's owner."""
 
-    handlers: Handlers
-    """Handlers of frames by type, for all connections."""
+    handlers: Callable[[Connection], Handlers]
+    """Returns the handlers of a new connection's frames."""
     on_connected: Callable[[Welcome], Awaitable[None]]
     """Called after the welcome of a connection, to replay the participant's state; calls are sent
     after it returns."""
     on_connection_lost: Callable[[Connection], None]
     """Called when a connection is lost, with all its calls."""
-    on_ended: Callable[[], None] = lambda: None
+    on_ended: Callable[[], None]
     """Called when no further connection will be made."""
-    connection_handlers: Callable[[Connection], Handlers] = lambda _: {}
-    """Returns the handlers that belong to one connection only."""
-    on_replaced: Callable[[Connection], Coroutine[Any, Any, None]] = _finish_nothing
+    on_replaced: Callable[[Connection], Coroutine[Any, Any, None]]
     """Called when a new connection has replaced a draining one, to wait for the calls of the old
     connection, which is closed after that."""
 
 
 class ReconnectingConnection:
-    """A connection that is made again when it is lost.
-
-    Args:
-        settings: The server, the room and the token.
-        owner: The callbacks.
-    """
+    """A connection that is made again when it is lost."""
 
     def __init__(self, settings: RoomSettings, owner: ReconnectingConnectionOwner) -> None:
         self._settings = settings
@@ -136,7 +125,9 @@ class ReconnectingConnection:
             PermissionDenied: The server refused the token, the room or the protocol.
             Unavailable: The server does not answer, or accepts no connections now.
         """
-        warning = asyncio.get_running_loop().call_later(_SILENT_WAIT_S, self._log_slow_start)
+        text = "%s has not answered yet; waiting up to %g s more"
+        shown = text, self._settings.url, _OPEN_TIMEOUT_S - _SILENT_WAIT_S
+        warning = asyncio.get_running_loop().call_later(_SILENT_WAIT_S, _logger.warning, *shown)
         try:
             await self._connect()
         except BaseException as error:
@@ -147,16 +138,11 @@ class ReconnectingConnection:
             warning.cancel()
         self._reconnect_task = asyncio.get_running_loop().create_task(self._run())
 
-    def _log_slow_start(self) -> None:
-        left_s = _OPEN_TIMEOUT_S - _SILENT_WAIT_S
-        text = "%s has not answered yet; waiting up to %g s more"
-        _logger.warning(text, self._settings.url, left_s)
-
     async def stop(self) -> None:
         """Close the connection and do not connect again."""
         task, self._reconnect_task = self._reconnect_task, None
         try:
-            ending = [*self._finishing, *([] if task is None else [task])]
+            ending = [*self._finishing, *filter(None, [task])]
             for ending_task in ending:
                 ending_task.cancel()
             if ending:
@@ -185,7 +171,7 @@ class ReconnectingConnection:
         return self._reconnect_task is not None and self._reconnect_task.cancelling() > 0
 
     def _connections(self) -> list[Connection]:
-        return [*self._leaving, *([] if self._current is None else [self._current])]
+        return [*self._leaving, *filter(None, [self._current])]
 
     def _set_not_ready(self) -> None:
         self.is_ready = False
@@ -229,7 +215,7 @@ class ReconnectingConnection:
 
     def on_welcomed(self, connection: Connection) -> Handlers:
         """Return the handlers of a new connection's frames."""
-        return {**self._owner.handlers, **self._owner.connection_handlers(connection)}
+        return self._owner.handlers(connection)
 
     def on_leaving(self, connection: Connection) -> None:
         """Send nothing new on a connection whose server is leaving."""
@@ -305,9 +291,9 @@ class ReconnectingConnection:
 
     def _update_backoff(self, lasted_s: float) -> None:
         # The pauses grow for a server that accepts connections and closes them soon.
-        is_stable = lasted_s >= _STABLE_S
-        longer_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
-        self._backoff_s = _FIRST_BACKOFF_S if is_stable else longer_s
+        self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
+        if lasted_s >= _STABLE_S:
+            self._backoff_s = _FIRST_BACKOFF_S
 
     def _log_lost(self, connection: Connection) -> None:
         # A hosting process logs nothing else: without this it would look healthy.
@@ -335,9 +321,8 @@ class ReconnectingConnection:
                 await asyncio.sleep(pause_s)
             elif await previous.closes_within(pause_s):
                 # Another server may have started in place of the closed one: restart the backoff.
-                self._raise_if_final(
-                    previous.close_code if previous.close_code == _REMOVED else None
-                )
+                if previous.close_code == _REMOVED:
+                    self._raise_if_final(_REMOVED)
                 self._log_lost(previous)
                 backoff_s, is_leaving = self._backoff_s, False
                 continue
@@ -433,21 +418,21 @@ class ReconnectingConnection:
         if isinstance(error, asyncio.CancelledError):
             raise error
         self._raise_if_final(code)
-        raise self._unavailable("the server did not send a welcome") from error
-
-    def _unavailable(self, message: str) -> Unavailable:
-        return Unavailable(message, executed="no", details={"url": self._settings.url})
+        text = "the server did not send a welcome"
+        raise Unavailable(text, executed="no", details={"url": self._settings.url}) from error
 
     async def _open(self, *, elsewhere: bool) -> Connection:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
         instance = quote(settings.instance, safe="")
         query = f"instance={instance}&epoch={self._epoch}&chunks=1&parts=1&assess=1"
-        query += "&elsewhere=1" if elsewhere else ""
+        if elsewhere:
+            query += "&elsewhere=1"
         try:
             token = self.token = await settings.token()
         except OSError as error:
-            message = f"cannot read {settings.token_from}: {_file_reason(error)}"
+            reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            message = f"cannot read {settings.token_from}: {reason}"
             details = {"token_from": settings.token_from}
             raise Unavailable(message, executed="no", details=details) from error
         check_token(token)
@@ -482,13 +467,8 @@ class ReconnectingConnection:
         # websockets raises ValueError and LookupError for a redirect whose target is malformed.
         except (OSError, TimeoutError, WebSocketException, ValueError, LookupError) as error:
             is_first = self._current is None
-            reason = await connect_error(settings.url, error, token, is_first=is_first)
-            raise reason from None
+            raise await connect_error(settings.url, error, token, is_first=is_first) from None
         if websocket.subprotocol != SUBPROTOCOL:
             await websocket.close()
             raise foreign_server_error(settings.url, "a websocket of another protocol")
         return made[-1]
-
-
-def _file_reason(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

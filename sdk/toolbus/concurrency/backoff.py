@@ -37,11 +37,7 @@ def backoff_pause_s(
 
 
 class FailedAttempts:
-    """The attempts since a connection was lost, or since the first of them.
-
-    Args:
-        now: The loop's clock.
-    """
+    """The attempts since a connection was lost, or since the first of them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -26,6 +26,7 @@ __all__ = [
     "refuse_two_names",
     "refuse_unknown",
     "tool_parts",
+    "with_option_hint",
 ]
 
 INVOKE_OPTIONS = InvokeOptions.__optional_keys__ | {"returns"}
@@ -183,3 +184,22 @@ def refuse_two_names(method: str, toolkit: Any, tool: Any) -> None:
         f'{method} takes a tool as "toolkit.tool", then a mapping of arguments;'
         f" did you mean {cut(form)}?"
     )
+
+
+def with_option_hint(error: InvalidArguments) -> InvalidArguments:
+    """Add a hint to the error if a refused argument has the name of a call option.
+
+    A tool may have parameters with such names; these are ordinary arguments.
+    """
+    path, cause = (str(error.details.get(key, "")) for key in ("path", "message"))
+    name = path.removeprefix("/")
+    is_misplaced = cause.endswith((" is not known", " is not a JSON value")) or cause.startswith(
+        "arguments "
+    )
+    if name not in INVOKE_OPTIONS or not is_misplaced:
+        return error
+    message = (
+        f"{error.message}; {name} is an option of the call: pass it to "
+        f"room.invoke(..., {name}=) or proxy.with_options({name}=)"
+    )
+    return InvalidArguments(message, executed=error.executed, details=error.details)

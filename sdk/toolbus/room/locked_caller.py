@@ -29,14 +29,7 @@ __all__ = ["LockedCaller"]
 
 
 class LockedCaller(Caller):
-    """Makes the calls of one participant that has a lock file.
-
-    Args:
-        connection: The connection to the server.
-        pending: The requests that wait for their replies.
-        tracing: Records sampled calls.
-        lock: The lock file.
-    """
+    """Makes the calls of one participant that has a lock file."""
 
     __slots__ = ("_entries", "_on_error", "_stale", "lock")
 

@@ -205,12 +205,7 @@ class _Exchange:
 
 
 class Registrations:
-    """The registrations of one participant.
-
-    Args:
-        caller: Sends the requests.
-        loop: The event loop; its clock is used.
-    """
+    """The registrations of one participant."""
 
     def __init__(self, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
         self._caller = caller
@@ -420,11 +415,7 @@ class Registrations:
 
 
 class PublishedAttributes:
-    """The published attributes and builders of one participant.
-
-    Args:
-        caller: Sends the requests.
-    """
+    """The published attributes and builders of one participant."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -26,7 +26,6 @@ from toolbus.client.call_options import (
 )
 from toolbus.client.caller import AssessUnavailable, Caller
 from toolbus.client.input_sender import invalid_option
-from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import CallPlan, ToolkitKey, affinity_text
 from toolbus.client.streaming_call import ChunkStream, StreamingCall
 from toolbus.errors import InvalidArguments, NotFound, RoomException, Unavailable
@@ -38,6 +37,7 @@ from toolbus.room.call_form import (
     merged_arguments,
     refuse_misplaced,
     tool_parts,
+    with_option_hint,
 )
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_connection import RoomConnection

@@ -112,13 +112,11 @@ class RoomConnection:
         wait_for_host_s: float,
     ) -> None:
         loop = asyncio.get_running_loop()
-        handlers: dict[type[Any], Callable[[Any], None]] = {}
         owner = ReconnectingConnectionOwner(
-            handlers,
+            handlers=self._begin_calls,
             on_connected=self._on_connected,
             on_connection_lost=self._on_lost,
             on_ended=self._on_end,
-            connection_handlers=self._begin_calls,
             on_replaced=self._finish_calls,
         )
         link = ReconnectingConnection(settings, owner)
@@ -161,8 +159,6 @@ class RoomConnection:
         """The participant's name once it has joined; records of calls need it after the end too."""
         self.has_left: bool = False
         """Whether the participant leaves the room, or has left it."""
-        handlers[Event] = self.subscriptions.on_event
-        handlers[Notice] = self._on_notice
 
     async def stop(self) -> None:
         """Leave the room: end the calls that run here, and then the connection."""
@@ -266,6 +262,8 @@ class RoomConnection:
             Cancel: runner.cancel,
             Input: runner.on_stream_frame,
             Credit: credit,
+            Event: self.subscriptions.on_event,
+            Notice: self._on_notice,
         }
 
     def _lose_calls(self, connection: Connection) -> None:

@@ -31,13 +31,7 @@ _MAX_SENDERS = 1_024
 
 
 class Subscriptions:
-    """The readers of one connection.
-
-    Args:
-        caller: Sends the requests.
-        loop: The event loop; its clock is used.
-        is_ready: Returns whether a request can be sent now.
-    """
+    """The readers of one connection."""
 
     def __init__(
         self, caller: Caller, loop: asyncio.AbstractEventLoop, is_ready: Callable[[], bool]

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Never, Protocol, Self, TypeAlias
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.client.local_errors import with_option_hint
 from toolbus.client.retry import ToolkitKey
 from toolbus.errors import InvalidArguments, NotFound
 from toolbus.room.call_form import (
@@ -26,6 +25,7 @@ from toolbus.room.call_form import (
     own_name,
     refuse_misplaced,
     refuse_unknown,
+    with_option_hint,
 )
 from toolbus.schemas.foreign import usable_schema
 from toolbus.tools.call_room import StreamOptions
@@ -353,10 +353,6 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
 
     Each argument is a keyword. One that may be left out has its default, or `...` where the schema
     says none.
-
-    Args:
-        tool: The tool.
-        stream: What the method of a streaming tool returns.
     """
     schema = tool.input_schema
     properties = _properties(schema)

@@ -574,9 +574,6 @@ class RedactingLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger for websockets that never logs content.
 
     At DEBUG websockets logs every header and payload, including tokens and arguments.
-
-    Args:
-        name: The name of the logger.
     """
 
     def __init__(self, name: str) -> None:

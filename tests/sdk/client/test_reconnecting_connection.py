@@ -44,12 +44,18 @@ def connection_to(
     url: str, on_connected: Callable[[Welcome], Awaitable[None]]
 ) -> ReconnectingConnection:
     settings = RoomSettings.resolve(url=url, room="lab", token="e30.e30.t", environ={})
-    return ReconnectingConnection(
-        settings,
-        ReconnectingConnectionOwner(
-            {}, on_connected=on_connected, on_connection_lost=lambda _: None
-        ),
+
+    async def finish(_: Connection) -> None:
+        """There are no calls."""
+
+    owner = ReconnectingConnectionOwner(
+        handlers=lambda _: {},
+        on_connected=on_connected,
+        on_connection_lost=lambda _: None,
+        on_ended=lambda: None,
+        on_replaced=finish,
     )
+    return ReconnectingConnection(settings, owner)
 
 
 def link_of(room: RoomClient) -> ReconnectingConnection:

@@ -118,9 +118,6 @@ def _same(one: str, other: str) -> bool:
 class McpFile:
     """`mcp.json` as it is.
 
-    Args:
-        home: `TOOLBUS_HOME`.
-
     Raises `BundleRefused` if the file is not what the toolkit `mcp` reads.
     """
 

@@ -347,11 +347,7 @@ def _pairs(what: str, values: Mapping[str, Any]) -> str:
 
 
 class NotInstalled(BundleRefused):
-    """There is no bundle of this name.
-
-    Args:
-        name: The name.
-    """
+    """There is no bundle of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no bundle {one_line(name, 64)!r}")

@@ -62,12 +62,7 @@ _END_WITH_STDIN = '"$0" "$@" & exec >&- 2>&-; read _; kill -9 $!'
 
 
 class RedisProcess:
-    """A Redis on loopback that writes nothing to disk.
-
-    Args:
-        program: The server's program.
-        folder: Its working directory.
-    """
+    """A Redis on loopback that writes nothing to disk."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program = program

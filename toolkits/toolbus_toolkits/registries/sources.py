@@ -68,12 +68,7 @@ class _Part(BaseModel, frozen=True, extra="ignore", hide_input_in_errors=True):
 
 
 class _RemoteRegistry:
-    """Asks the server of a source.
-
-    Args:
-        source: The name of the source.
-        fetcher: Its requests.
-    """
+    """Asks the server of a source."""
 
     def __init__(self, source: str, fetcher: Fetcher) -> None:
         self._source = source
@@ -380,12 +375,7 @@ def _check_zip(path: Path, advertised: list[_ClawFile] | None) -> None:
 
 
 class LocalRegistry:
-    """Reads a folder anew for each question.
-
-    Args:
-        source: The name of the source.
-        folder: The folder.
-    """
+    """Reads a folder anew for each question."""
 
     def __init__(self, source: str, folder: Path) -> None:
         self._source = source

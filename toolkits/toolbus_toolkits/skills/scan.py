@@ -64,11 +64,7 @@ class _Known:
 
 
 class SkillScanner:
-    """Reads the skills of one source; not safe from several threads.
-
-    Args:
-        source: The folder.
-    """
+    """Reads the skills of one source; not safe from several threads."""
 
     def __init__(self, source: SkillSource) -> None:
         self._source = source

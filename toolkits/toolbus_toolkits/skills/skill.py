@@ -191,11 +191,6 @@ class Skill:
 def parse_skill(content: bytes, base_dir: Path, source: SkillSource) -> Skill:
     """Make a skill.
 
-    Args:
-        content: The bytes of its `SKILL.md`.
-        base_dir: The real path of its folder.
-        source: Where it comes from.
-
     Raises `SkillRefused` if it breaks a rule.
     """
     if len(content) > MAX_SKILL_BYTES:

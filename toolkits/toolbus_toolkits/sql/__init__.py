@@ -99,9 +99,6 @@ def sql(config: SqlConfig) -> Toolkit:
 
     It is a factory: `toolbus host sql --database PATH` hosts it, and
     `builder_of(sql, database=...)` offers it to agents.
-
-    Args:
-        config: The file, and the limits of one call.
     """
     limits = ReadLimits(config.time_s, config.max_rows, config.max_cell_bytes)
     tools = SqlTools(SqliteReader(config.database, limits))
