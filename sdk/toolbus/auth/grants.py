@@ -167,13 +167,12 @@ class _Names:
             or name in self._exact
             or name.startswith(self._heads)
             or name.endswith(self._tails)
-            or self._fits_a_glob(name)
+            or (
+                name.startswith(self._starts)
+                and name.endswith(self._ends)
+                and any(glob.covers(name) for glob in self.globs)
+            )
         )
-
-    def _fits_a_glob(self, name: str) -> bool:
-        if not name.startswith(self._starts) or not name.endswith(self._ends):
-            return False
-        return any(glob.covers(name) for glob in self.globs)
 
 
 def matches_room(patterns: Iterable[str], room: str) -> bool:
@@ -227,9 +226,10 @@ class ToolPatterns:
         """Return the patterns that concern the tools of one toolkit. Its name must be valid."""
         if self.covers_toolkit(toolkit):
             return ToolNames(True, ())
-        own = self._by_toolkit.get(toolkit)
         parts = [names for wild, names in self._wild if wild.covers(toolkit)]
-        return ToolNames(False, parts if own is None else [own, *parts])
+        if toolkit in self._by_toolkit:
+            parts.insert(0, self._by_toolkit[toolkit])
+        return ToolNames(False, parts)
 
     def covers(self, toolkit: str, tool: str) -> bool:
         """Whether a pattern covers this tool. The names must be valid."""
@@ -354,16 +354,7 @@ class ApiScope:
             act_for=("*",),
             builders=("*",),
         )
-        return cls(
-            agents=agents,
-            presence=True,
-            messaging=True,
-            trace=True,
-            observe=True,
-            admin=True,
-            approve=("*",),
-            answer=("*",),
-        )
+        return replace(cls.user_default(), agents=agents, observe=True, admin=True)
 
     def to_claims(self) -> dict[str, Any]:
         """Return the nested `api` claim of a token: JSON values, without defaults."""

@@ -77,7 +77,9 @@ class Key:
     def __post_init__(self) -> None:
         _check_label("kid", self.kid)
         _check_label("iss", self.iss)
-        _check_alias(self.iss, self.alias)
+        if self.alias is not None and not is_alias(self.alias):
+            shown = repr(self.alias)[:64]
+            raise ValueError(f"the alias {shown} of issuer {self.iss!r} must be {ALIAS_RULE}")
         if self.alg not in _ALGORITHMS:
             raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
         self._check_material()
@@ -94,11 +96,14 @@ class Key:
             raise ValueError(f"{given[0]} must be text")
 
     def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
-        if self.secret is not None:
-            _check_secret(self.secret)
-            return self.secret, self.secret
-        from toolbus.auth.jws import check_key_type, load_private, load_public
+        secret = self.secret
+        if secret is not None and len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
+            raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
+        from toolbus.auth.jws import check_is_no_pem, check_key_type, load_private, load_public
 
+        if secret is not None:
+            check_is_no_pem(secret)
+            return secret, secret
         if self.private is not None:
             private = load_private(self.private)
             return private, check_key_type(self.alg, private.public_key())
@@ -175,20 +180,6 @@ def _check_label(name: str, value: object) -> None:
         raise ValueError(f"{name} must be text of 1 to {_MAX_LABEL_CHARS} characters")
     if not value.isprintable():
         raise ValueError(f"{name} must be printable")
-
-
-def _check_alias(issuer: str, alias: object) -> None:
-    if alias is not None and not is_alias(alias):
-        shown = repr(alias)[:64]
-        raise ValueError(f"the alias {shown} of issuer {issuer!r} must be {ALIAS_RULE}")
-
-
-def _check_secret(secret: str) -> None:
-    if len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
-        raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
-    from toolbus.auth.jws import check_is_no_pem
-
-    check_is_no_pem(secret)
 
 
 class KeyRing:

@@ -94,7 +94,8 @@ class ParticipantToken:
     """Its grants in these rooms."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "room", _as_patterns(self.room))
+        patterns = [self.room] if isinstance(self.room, str) else self.room
+        object.__setattr__(self, "room", tuple(patterns))
         for label in ("name", "role"):
             fault = name_fault(getattr(self, label))
             if fault is not None:
@@ -190,10 +191,6 @@ class VerifiedToken(ParticipantToken):
     """When it expires, likewise. `LEEWAY_S` later no server accepts it."""
     jti: str
     """Its id, for revocation; empty if the issuer gave none."""
-
-
-def _as_patterns(room: Any) -> tuple[str, ...]:
-    return (room,) if isinstance(room, str) else tuple(room)
 
 
 def _pinned_key(jwt: str, keys: KeyRing) -> Key:

@@ -177,7 +177,9 @@ def _is_valid(value: Any, max_depth: int, *, binary: bool) -> Steps[bool]:
         inner: list[Any] = []
         for values in _batches(chain.from_iterable(map(_values_of, level))):
             kinds = {*map(type, values)}
-            if not kinds <= allowed or (float in kinds and not _are_finite(values)):
+            if not kinds <= allowed:
+                return False
+            if float in kinds and not all(isfinite(one) for one in values if type(one) is float):
                 return False
             if kinds & _CONTAINERS:
                 found = [item for item in values if type(item) in _CONTAINERS]
@@ -199,10 +201,6 @@ def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
     iterator = iter(values)
     while batch := [*islice(iterator, VALUES_PER_STEP)]:
         yield batch
-
-
-def _are_finite(values: list[Any]) -> bool:
-    return all(isfinite(value) for value in values if type(value) is float)
 
 
 def _have_text_keys(containers: list[Any]) -> Steps[bool]:

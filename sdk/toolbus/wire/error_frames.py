@@ -81,7 +81,7 @@ def exception_of(frame: Failed) -> RoomException:
     `executed` is kept only if it is one of the three values; else it is "maybe".
     """
     facts: dict[str, Any] = {
-        "executed": cast(Executed, frame.executed) if frame.executed in _EXECUTED else "maybe",
+        "executed": cast(Executed, _executed(frame.executed)),
         "retryable": frame.retryable,
         "details": _details_of(frame),
         "retry_after_s": None if frame.retry_after_ms is None else frame.retry_after_ms / 1000,
