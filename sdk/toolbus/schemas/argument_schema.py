@@ -90,11 +90,12 @@ class ArgumentSchema:
         self.aliases: dict[str, str] = parameter_aliases(self.names)
         """The alias of each parameter that not every provider takes by its name."""
 
-    def target(self, reference: Any) -> Schema | None:
-        """Return where a reference leads; None if that is not a part of this schema."""
-        return target_of(self.root, reference)
+    def target(self, reference: Any) -> Schema:
+        """Return where a reference leads; True, which asks nothing, if that is no part of it."""
+        found = target_of(self.root, reference)
+        return True if found is None else found
 
-    def takes_null(self, schema: Schema | None) -> bool:
+    def takes_null(self, schema: Schema) -> bool:
         """Whether null matches a part; True where a part applies itself in place."""
         if not isinstance(schema, dict):
             return schema is not False

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, argument_schema
 from toolbus.schemas.keywords import IN_PLACE, JSON_TYPES, types_of
-from toolbus.schemas.walker import Schema
+from toolbus.schemas.walker import Schema, joined
 
 __all__ = ["tool_arguments"]
 
@@ -160,7 +160,7 @@ class _NullRemover:
                 break
             asking = part.keys() - NOT_ASKING
             if asking == {"$ref"}:
-                part = self._target(part)
+                part = self._source.target(part["$ref"])
                 continue
             branches = part[next(iter(asking))] if asking in ({"anyOf"}, {"oneOf"}) else ()
             possible = [branch for branch in branches if self._may_be(branch, kind)]
@@ -171,12 +171,8 @@ class _NullRemover:
 
     def _may_be(self, part: Schema, kind: str) -> bool:
         if isinstance(part, dict) and "$ref" in part:
-            part = self._target(part)
+            part = self._source.target(part["$ref"])
         return part is not False and (part is True or kind in (types_of(part) or (kind,)))
-
-    def _target(self, part: dict[str, Any]) -> Schema:
-        target = self._source.target(part["$ref"])
-        return True if target is None else target
 
     def _step(self, steps: int = _STEPS_OF_PART) -> None:
         self._steps_left -= steps
@@ -222,13 +218,13 @@ class _NullRemover:
         for applied in self._applied(part, value):
             yield from self._below(applied, value, key)
         for branches in self._unions(part, value):
-            held = [_all_of(self._below(branch, value, key)) for branch in branches]
-            yield _joined("anyOf", held)
+            held = (_all_of(self._below(branch, value, key)) for branch in branches)
+            yield joined("anyOf", _different(held))
 
     def _applied(self, part: dict[str, Any], value: Any) -> Iterator[Schema]:
         """Yield the parts that hold for the same value, whatever it is."""
         if "$ref" in part:
-            yield self._target(part)
+            yield self._source.target(part["$ref"])
         yield from part.get("allOf", ())
         for name, schema in part.get("dependentSchemas", {}).items():
             if isinstance(value, dict) and value.get(name) is not None:
@@ -291,7 +287,7 @@ class _NullRemover:
                 return False
             if "$ref" not in part:
                 return True
-            part = self._target(part)
+            part = self._source.target(part["$ref"])
         return True
 
 
@@ -311,9 +307,8 @@ def _is_of_kind(part: dict[str, Any], value: Any) -> bool:
 
 
 def _all_of(parts: Iterable[Schema]) -> Schema:
-    return _joined("allOf", [part for part in parts if part not in (True, {})])
+    return joined("allOf", _different(part for part in parts if part not in (True, {})))
 
 
-def _joined(keyword: str, parts: Iterable[Schema]) -> Schema:
-    different = [*{id(part): part for part in parts}.values()]
-    return different[0] if len(different) == 1 else {keyword: different}
+def _different(parts: Iterable[Schema]) -> Iterable[Schema]:
+    return {id(part): part for part in parts}.values()

@@ -15,6 +15,7 @@ __all__ = [
     "SUBSCHEMAS",
     "UNEVALUATED",
     "Holds",
+    "one_or_all",
     "types_of",
 ]
 
@@ -92,3 +93,8 @@ def types_of(part: dict[str, Any]) -> list[str]:
     """Return the types that a part names, as a list; empty if it names none."""
     kinds = part.get("type", [])
     return [kinds] if isinstance(kinds, str) else list(kinds)
+
+
+def one_or_all(values: list[str]) -> str | list[str]:
+    """Return the only one of some types, or all of them: what `type` may be."""
+    return values[0] if len(values) == 1 else values

@@ -15,9 +15,9 @@ from functools import reduce
 from typing import Any
 
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
-from toolbus.schemas.keywords import types_of
+from toolbus.schemas.keywords import one_or_all, types_of
 from toolbus.schemas.notes import described, note
-from toolbus.schemas.walker import Schema
+from toolbus.schemas.walker import Schema, joined, part_in
 
 __all__ = [
     "ImpossiblePart",
@@ -44,6 +44,7 @@ _MERGED_TOGETHER = frozenset(name for group in _TOGETHER for name in group) | {
     "unevaluatedProperties",
 }
 _NOT_AT_ROOT = ("anyOf", "oneOf", "not", "enum", "const", "allOf")
+_HOW_MANY = {"anyOf": "at least one", "oneOf": "exactly one"}
 _MAX_UNIONS = 8
 """Unions of the root that are written as parameters, also those of their branches."""
 _MAX_MERGED = 100_000
@@ -96,12 +97,12 @@ class Merger:
             raise NotMergedError from None
         if found is False:
             raise ImpossiblePart
-        return {} if found is True else found
+        return part_in(found)
 
     def targets(self, part: Schema) -> frozenset[int]:
         """Return the parts, by identity, that were merged into a part by `flat`."""
-        known = self._flat.get(id(part))
-        return frozenset() if known is None else known[2]
+        _, _, targets = self._flat.get(id(part), (None, True, frozenset()))
+        return targets
 
     def _flatten(self, part: Any) -> tuple[Any, frozenset[int]]:
         if not isinstance(part, dict) or ("$ref" not in part and "allOf" not in part):
@@ -186,8 +187,7 @@ def _merge_values(name: str, value: Any, result: dict[str, Any]) -> bool:
     """Merge two values of a keyword that differ; return whether that is possible."""
     own = result[name]
     if name == "type":
-        kinds = _common_types(types_of(result), [value] if isinstance(value, str) else value)
-        result[name] = kinds[0] if len(kinds) == 1 else kinds
+        result[name] = one_or_all(_common_types(types_of(result), types_of({"type": value})))
     elif name == "required":
         result[name] = [*dict.fromkeys([*own, *value])]
     elif name == "enum":
@@ -212,9 +212,7 @@ def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[s
     other = second.get("properties", {})
     properties: dict[str, Any] = {}
     for name in {**own, **other}:
-        in_first = own[name] if name in own else _of_others(first)
-        in_second = other[name] if name in other else _of_others(second)
-        both = _both(in_first, in_second)
+        both = _both(own.get(name, _of_others(first)), other.get(name, _of_others(second)))
         if both is not False:
             properties[name] = both
     if properties or "properties" in first or "properties" in second:
@@ -277,13 +275,13 @@ def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
         found = {name: root[name] for name in root if name not in ("$ref", "allOf")}
     notes: list[str] = []
     for _ in range(_MAX_UNIONS):
-        keyword = next((name for name in ("anyOf", "oneOf") if name in found), None)
+        keyword = next((name for name in _HOW_MANY if name in found), None)
         if keyword is None:
             break
         branches = _objects(merger, found[keyword])
         rest = {name: found[name] for name in found if name != keyword}
-        whole, text = _union(branches, "exactly one" if keyword == "oneOf" else "at least one")
-        notes.append(text)
+        whole, text = _union(branches)
+        notes.append(f"{_HOW_MANY[keyword]} of: {text}")
         found = _merged_object(merger, rest, whole)
     if found.get("not", False) in (True, {}) or "object" not in (types_of(found) or ["object"]):
         raise ImpossiblePart
@@ -311,17 +309,14 @@ def _objects(merger: Merger, branches: Sequence[Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str, Any], str]:
+def _union(branches: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     """Return one object for all branches, and a text that tells them apart."""
     asked: dict[str, dict[str, Any]] = {}
     for branch in branches:
         for name, schema in branch.get("properties", {}).items():
             if schema is not False:
                 asked.setdefault(name, {})[json.dumps(schema, sort_keys=True)] = schema
-    properties = {
-        name: next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
-        for name, found in asked.items()
-    }
+    properties = {name: joined("anyOf", found.values()) for name, found in asked.items()}
     in_all = set.intersection(*({*branch.get("required", ())} for branch in branches))
     required = [name for name in branches[0].get("required", ()) if name in in_all]
     whole: dict[str, Any] = {"required": required}
@@ -336,8 +331,7 @@ def _union(branches: Sequence[dict[str, Any]], how_many: str) -> tuple[dict[str,
         values = [branch[keyword] for branch in branches if keyword in branch]
         if len(values) == len(branches) and all(same_json(value, values[0]) for value in values):
             whole[keyword] = values[0]
-    signatures = " | ".join(_signature(branch) for branch in branches)
-    return whole, f"{how_many} of: {signatures}"
+    return whole, " | ".join(map(_signature, branches))
 
 
 def _signature(branch: dict[str, Any]) -> str:

@@ -74,6 +74,7 @@ def described(description: Any, notes: Iterable[str]) -> dict[str, str]:
     text = "; ".join(dict.fromkeys(notes))
     if len(text) > _MAX_NOTES_CHARS:
         text = f"{text[:_MAX_NOTES_CHARS]}..."
-    parts = [description if isinstance(description, str) else "", f"({text})" if text else ""]
-    joined = " ".join(filter(None, parts))
-    return {"description": joined} if joined else {}
+    parts = [description] if isinstance(description, str) and description else []
+    if text:
+        parts.append(f"({text})")
+    return {"description": " ".join(parts)} if parts else {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
-from toolbus.schemas.keywords import DEFINITIONS, JSON_TYPES, UNEVALUATED, types_of
+from toolbus.schemas.keywords import DEFINITIONS, JSON_TYPES, UNEVALUATED, one_or_all, types_of
 from toolbus.schemas.merging import (
     ImpossiblePart,
     Merger,
@@ -26,7 +26,7 @@ from toolbus.schemas.merging import (
 )
 from toolbus.schemas.notes import described, note, notes_of
 from toolbus.schemas.rules import Rules
-from toolbus.schemas.walker import Schema, in_order, rewritten
+from toolbus.schemas.walker import Schema, in_order, part_in, rewritten
 
 __all__ = ["DEFINITION_PREFIX", "NoFormError", "Reduction", "plain_object"]
 
@@ -191,7 +191,7 @@ class Reduction:
             seen.add(reference)
             target = self._source.target(reference)
             if not isinstance(target, dict) or not self._only(target, "$ref"):
-                return (True if target is None else target), reference
+                return target, reference
             reference = target["$ref"]
         return True, reference  # the chain is a circle, so it asks nothing
 
@@ -243,14 +243,13 @@ class Reduction:
             branches = [self.part({**own, "type": kind}) for kind in kinds]
             notes = notes_of(schema, (), _NOTED_IN_BRANCHES)
             return {**described(_text(schema), notes), "anyOf": branches}
-        kind = kinds[0] if len(kinds) == 1 else kinds
-        if kind == "object":
+        if kinds == ["object"]:
             return self._object(schema)
-        if kind == "array":
+        if kinds == ["array"]:
             return self._array(schema)
         retained = self._retained(schema, kinds)
         text = described(_text(schema), notes_of(schema, kinds, retained))
-        return {"type": kind, **text, **retained}
+        return {"type": one_or_all(kinds), **text, **retained}
 
     def _retained(self, schema: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
         """Return the keywords of a part that are retained as they are."""
@@ -281,9 +280,8 @@ class Reduction:
         if not self._rules.is_strict:
             return self._listed_by_type(schema, values, notes)
         text = described(_text(schema), notes)
-        kind = of_values[0] if len(of_values) == 1 else of_values
         listed = {"const": values[0]} if "const" in schema else {"enum": values}
-        return {"type": kind, **text, **listed}
+        return {"type": one_or_all(of_values), **text, **listed}
 
     def _listed_by_type(
         self, schema: dict[str, Any], values: list[Any], notes: list[str]
@@ -351,13 +349,12 @@ class Reduction:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
-        schema = declared(schema)
+        schema = _with_own_names(declared(schema), names)
         needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():
-            own = _with_note(asked, note("name", name)) if name in names else asked
             try:
-                properties[name] = self._property(own, is_required=name in needed)
+                properties[name] = self._property(asked, is_required=name in needed)
             except ImpossiblePart:
                 continue  # it can only be left out
         required = [
@@ -402,8 +399,16 @@ def _with_note(schema: Schema, text: str) -> Schema:
     """Return a part with a note in its description."""
     if schema is False:
         return schema
-    own = schema if isinstance(schema, dict) else {}
+    own = part_in(schema)
     return {**own, **described(own.get("description"), [text])}
+
+
+def _with_own_names(schema: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a part in which each property that gets another name says its own one."""
+    properties = dict(schema.get("properties", {}))
+    for name in names.keys() & properties:
+        properties[name] = _with_note(properties[name], note("name", name))
+    return {**schema, "properties": properties}
 
 
 def _text(schema: dict[str, Any]) -> Any:
@@ -497,12 +502,8 @@ def plain_object(
         root: Its root, as `root_object` returns it.
         names: Other names of its properties.
     """
-    properties = {
-        name: _with_note(schema, note("name", name)) if name in names else schema
-        for name, schema in root.get("properties", {}).items()
-    }
     copy = _PlainCopy(source)
-    written = copy.part({"type": "object", **root, "properties": properties})
+    written = copy.part({"type": "object", **_with_own_names(root, names)})
     written["properties"] = {
         names.get(name, name): schema for name, schema in written["properties"].items()
     }
@@ -538,8 +539,7 @@ class _PlainCopy:
 
     def _value(self, keyword: str, value: Any) -> Any:
         if keyword == "$ref":
-            target = self._source.target(value)
-            return self.definitions.reference(True if target is None else target, value)
+            return self.definitions.reference(self._source.target(value), value)
         if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
             return value
         return rewritten(keyword, value, self.part)

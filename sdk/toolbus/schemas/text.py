@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from toolbus.schemas.keywords import HELD, JSON_TYPES
-from toolbus.schemas.walker import held, rewritten, target_of
+from toolbus.schemas.walker import held, part_in, rewritten, target_of
 
 __all__ = [
     "MAX_STEPS",
@@ -315,7 +315,7 @@ class SchemaTree:
                 yield _REST_NODE
                 return
             self._nodes_left -= 1
-            schema = part if isinstance(part, dict) else {}
+            schema = part_in(part)
             text = self._reader.type_text(schema)
             if "default" in schema:
                 text = f"{text} = {_json_text(schema['default'])}"
@@ -396,10 +396,9 @@ def shortened(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     start = text[: limit - 1]
-    end = start.rfind(". ") + 1
-    if end < limit // 2:
-        end = max(start.rfind(" "), start.rfind("\n"))
-    return f"{start[: end if end >= limit // 2 else limit - 1].rstrip()}…"
+    ends = (start.rfind(". ") + 1, max(start.rfind(" "), start.rfind("\n")), limit - 1)
+    end = next(end for end in ends if end >= limit // 2)
+    return f"{start[:end].rstrip()}…"
 
 
 def with_short_texts(schema: Any, limit: int) -> Any:

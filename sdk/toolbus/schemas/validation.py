@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from toolbus.chunks.json_values import cut, json_pointer, plain_json
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.schemas.keywords import IN_PLACE, UNEVALUATED
-from toolbus.schemas.walker import held, rewritten, target_of
+from toolbus.schemas.walker import held, part_in, rewritten, target_of
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
@@ -81,7 +81,7 @@ def invalid_arguments(violations: Iterable[Violation]) -> InvalidArguments:
         if left < 0:
             break
         named.append(violation.details)
-    message = f"{first.path}: {first.message}" if first.path else first.message
+    message = ": ".join(filter(None, first))
     details = first.details
     if len(named) > 1:
         details["all"] = named
@@ -205,10 +205,7 @@ class JsonCheck:
         """Yield violations of properties, each looked at alone, and the names that are missing."""
         if self._of_one is None:
             schema = {key: held for key, held in self._schema.items() if key in _OF_ONE_PROPERTY}
-            try:
-                self._of_one = _compiled(_without_branches(schema))
-            except ValueError:  # a reference leads to what was left out
-                self._of_one = _ACCEPTS_ALL
+            self._of_one = _finder_of(schema)
         left = _MAX_APPLIED
         required = self._schema.get("required")
         for name in required if isinstance(required, list) else ():
@@ -249,10 +246,7 @@ class JsonCheck:
 
     def _finder(self) -> jsonschema_rs.Validator:
         if self._single is None:
-            try:
-                self._single = _compiled(_without_branches(self._schema))
-            except ValueError:  # a reference leads into a branch
-                self._single = _ACCEPTS_ALL
+            self._single = _finder_of(self._schema)
         return self._single
 
     def _validator(self) -> jsonschema_rs.Validator:
@@ -288,6 +282,14 @@ def _compiled(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     except jsonschema_rs.ValidationError as error:
         where = json_pointer(error.instance_path) or "/"
         raise ValueError(f"at {where}: {cut(error.message)}") from None
+
+
+def _finder_of(schema: dict[str, Any]) -> jsonschema_rs.Validator:
+    """Return what finds the first violation; see `_without_branches`."""
+    try:
+        return _compiled(_without_branches(schema))
+    except ValueError:  # a reference leads to what was left out, or into a branch
+        return jsonschema_rs.validator_for({})
 
 
 _OF_CONTENT = (
@@ -356,7 +358,7 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
 
 def _types_of(branches: list[Any]) -> str:
     """Name the types of branches that have one each, so that a model finds a value that fits."""
-    types = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
+    types = [part_in(branch).get("type") for branch in branches]
     if not all(isinstance(kind, str) for kind in types):
         return ""
     return f" (their types: {', '.join(dict.fromkeys(map(str, types)))})"
@@ -373,7 +375,6 @@ _OF_ONE_PROPERTY = frozenset(
 """What a schema says of one property, whatever others there are, and where references lead."""
 _FITS_NONE = "is not valid under any of the schemas listed in the"
 _FITS_NOT_ONE = "is not valid under exactly one of the schemas listed in the"
-_ACCEPTS_ALL = jsonschema_rs.validator_for({})
 
 
 # How many errors a value may have
@@ -466,15 +467,16 @@ def _without_branches(schema: Any) -> Any:
             else:
                 needed.append({"not": {"not": {keyword: value}}})
         elif keyword not in UNEVALUATED:
-            is_read = keyword != "not"
-            written[keyword] = rewritten(keyword, value, _without_branches) if is_read else value
+            written[keyword] = value
+            if keyword != "not":
+                written[keyword] = rewritten(keyword, value, _without_branches)
     if needed:
         written["allOf"] = [*written.get("allOf", ()), *needed]
     return written
 
 
 def _is_of_null(branch: Any) -> bool:
-    return isinstance(branch, dict) and branch.get("type") in ("null", ["null"])
+    return part_in(branch).get("type") in ("null", ["null"])
 
 
 # RFC 3339 requires an offset; Python programs send times without one, and pydantic accepts them.
@@ -494,10 +496,6 @@ def _is_time(text: str) -> bool:
     return _TIME.fullmatch(text) is not None and _parses(time.fromisoformat, text)
 
 
-def _is_duration(text: str) -> bool:
-    return _DURATION.fullmatch(text) is not None
-
-
 def _parses(parse: Callable[[str], object], text: str) -> bool:
     try:
         parse(text.upper())
@@ -507,5 +505,9 @@ def _parses(parse: Callable[[str], object], text: str) -> bool:
 
 
 _FORMATS: MappingProxyType[str, Callable[[str], bool]] = MappingProxyType(
-    {"date-time": _is_date_time, "time": _is_time, "duration": _is_duration}
+    {
+        "date-time": _is_date_time,
+        "time": _is_time,
+        "duration": lambda text: _DURATION.fullmatch(text) is not None,
+    }
 )

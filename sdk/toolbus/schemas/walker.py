@@ -13,7 +13,17 @@ from urllib.parse import unquote
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.schemas.keywords import HELD, Holds
 
-__all__ = ["Schema", "held", "held_by", "in_order", "parts_of", "rewritten", "target_of"]
+__all__ = [
+    "Schema",
+    "held",
+    "held_by",
+    "in_order",
+    "joined",
+    "part_in",
+    "parts_of",
+    "rewritten",
+    "target_of",
+]
 
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
@@ -58,6 +68,17 @@ def rewritten(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
     if HELD[keyword] is Holds.NAMED and isinstance(value, dict):
         return {name: change(item) for name, item in value.items()}
     return change(value)
+
+
+def part_in(schema: Any) -> dict[str, Any]:
+    """Return a schema that is an object; {}, which is the same as True, for anything else."""
+    return schema if isinstance(schema, dict) else {}
+
+
+def joined(keyword: str, schemas: Iterable[Schema]) -> Schema:
+    """Return the only one of some schemas, or all of them under a keyword."""
+    found = [*schemas]
+    return found[0] if len(found) == 1 else {keyword: found}
 
 
 def target_of(root: Mapping[str, Any], reference: Any) -> Schema | None:
