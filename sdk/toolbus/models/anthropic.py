@@ -84,6 +84,7 @@ _PDF = "application/pdf"
 
 _OF_ONE_MODEL = frozenset({"citations", "caller"})
 """Fields of blocks that name what a server tool has found, encrypted."""
+_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Reasons to stop at any place of a reply, also in the middle of a tool's input."""
 _DELTAS = ("text_delta", "thinking_delta", "signature_delta")
@@ -147,10 +148,8 @@ def _sent_messages(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 
 
 def _is_empty_text(block: Any) -> bool:
-    if not isinstance(block, Mapping) or block.get("type") != "text":
-        return False
-    text = block.get("text")  # null in what some servers sent
-    return not (isinstance(text, str) and text.strip())
+    fields = as_object(block)
+    return fields.get("type") == "text" and not as_text(fields.get("text")).strip()
 
 
 def portable(conversation: Conversation) -> list[Plain]:
@@ -188,18 +187,15 @@ def _without_open_calls(conversation: Sequence[Mapping[str, Any]]) -> list[Mappi
         left = [
             block
             for block in content
-            if is_open or not _is_server_call(block) or str(block.get("id")) in has_results_of
+            if is_open
+            or as_object(block).get("type") not in _SERVER_CALLS
+            or str(block.get("id")) in has_results_of
         ]
         if left == content:
             sent.append(message)
         elif left:
             sent.append({**message, "content": left})
     return sent[::-1]
-
-
-def _is_server_call(block: Any) -> bool:
-    kinds = ("server_tool_use", "mcp_tool_use")
-    return isinstance(block, Mapping) and block.get("type") in kinds
 
 
 def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
@@ -343,8 +339,9 @@ def _taking(delta: Mapping[str, Any], block: _StreamedBlock | None) -> _Streamed
         return block
     if delta["type"] == "input_json_delta":
         return _StreamedBlock({"type": "tool_use", "name": ""})
-    is_thinking = delta["type"] in ("thinking_delta", "signature_delta")
-    return _StreamedBlock({"type": "thinking" if is_thinking else "text"})
+    if delta["type"] in ("thinking_delta", "signature_delta"):
+        return _StreamedBlock({"type": "thinking"})
+    return _StreamedBlock({"type": "text"})
 
 
 def _not_null(fields: Mapping[str, Any] | None) -> Plain:
@@ -374,8 +371,9 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         raise ModelError("this is no reply of the messages API")
     content = without_repeats(content, "id")
     asked = [block for block in content if block["type"] == "tool_use"]
-    given = (block.get("id") for block in asked)
-    ids = call_ids((block_id if _is_id(block_id) else None for block_id in given), found)
+    given = (as_text(block.get("id")) for block in asked)
+    # Other servers that speak this API may give any text.
+    ids = call_ids((block_id if _ID.fullmatch(block_id) else "" for block_id in given), found)
     uses = settled_uses(
         [
             call_use(use_id, block["name"], block.get("input"))
@@ -387,11 +385,6 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         uses[-1] = replace(uses[-1], invalid=cut_words(reason))
     following = iter(uses)
     return [(block, next(following) if block["type"] == "tool_use" else None) for block in content]
-
-
-def _is_id(value: object) -> bool:
-    """Whether the API takes an id of a use; other servers that speak it may give any text."""
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def _is_block(block: object) -> bool:
@@ -439,21 +432,19 @@ def _without_file(citation: Any) -> Any:
 
 def _result_block(use: ToolUse, result: ToolResult, takes: Takes) -> Plain:
     is_error = result.state != "ok"
-    words, files = result_parts(result, _takes_nothing if is_error else takes)
+    words, files = result_parts(result, lambda file: not is_error and takes(file))
     content: Any = words if words.strip() else "(only white space)"
     if files:
         content = [_user_block(content), *(_user_block(file) for file in files)]
     made = {"type": "tool_result", "tool_use_id": use.id, "content": content}
-    return made | {"is_error": True} if is_error else made
+    if is_error:
+        made["is_error"] = True
+    return made
 
 
 def _takes(file: FileChunk) -> bool:
     kind = media_type(file)
     return kind == _PDF or (kind in _IMAGES and len(file.data) <= _MAX_IMAGE_BYTES)
-
-
-def _takes_nothing(_: FileChunk) -> bool:
-    return False
 
 
 def _user_block(part: str | FileChunk) -> Plain:

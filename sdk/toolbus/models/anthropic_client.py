@@ -11,7 +11,7 @@ from anthropic.resources.messages import AsyncMessages
 from pydantic import SecretStr
 
 from toolbus.models.adapter import Plain
-from toolbus.models.bounded_client import BoundedClient
+from toolbus.models.bounded_client import BoundedClient, as_plain, events_of
 
 __all__ = ["MessagesClient"]
 
@@ -40,12 +40,12 @@ class MessagesClient:
     async def reply(self, request: Mapping[str, Any]) -> Any:
         """Return the reply as plain JSON."""
         reply: Any = await self._client.messages.create(**{**request, **self._more})
-        return reply.to_dict(warnings=False) if isinstance(reply, anthropic.BaseModel) else reply
+        return as_plain(reply)
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Ask for a streamed reply."""
         asked: dict[str, Any] = {**request, **self._more, "stream": True}
-        return _events(await self._client.messages.create(**asked))
+        return events_of(await self._client.messages.create(**asked))
 
     def is_reply(self, reply: Plain) -> bool:
         """Whether there are blocks of content."""
@@ -54,12 +54,3 @@ class MessagesClient:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.close()
-
-
-async def _events(stream: Any) -> AsyncGenerator[Any, None]:
-    try:
-        async for event in stream:
-            is_event = isinstance(event, anthropic.BaseModel)
-            yield event.to_dict(warnings=False) if is_event else event
-    finally:
-        await stream.close()

@@ -114,7 +114,10 @@ def api_error(
         retryable = False
     else:
         # Each status has to permit it: an upstream's 400 may come with the 500 of a gateway.
-        retryable = bool(numbers or meant) and all(map(_may_pass, numbers or meant))
+        retryable = bool(numbers or meant) and all(
+            number in _PASSING or (number >= 500 and number not in _NEVER_PASSING)
+            for number in numbers or meant
+        )
     words = _words(body) or next(_written_names(objects), otherwise)
     return ModelError(
         error_text(before, words, redact),
@@ -128,10 +131,6 @@ def error_text(before: str, words: str, redact: Callable[[str], str]) -> str:
     """Return the message of an error, with the words of others cut and without the key."""
     # Redacted before it is cut, so that no part of the key is left at the end.
     return before + one_line(redact(words).strip(), _MAX_TEXT_CHARS)
-
-
-def _may_pass(status: int) -> bool:
-    return status in _PASSING or (status >= 500 and status not in _NEVER_PASSING)
 
 
 def _objects(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:

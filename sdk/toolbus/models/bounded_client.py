@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from toolbus.models.key_redaction import KeyRedaction
 from toolbus.models.stream_reading import MAX_ERROR_BYTES, check_whole, checked_events
 
-__all__ = ["BoundedClient", "TooLongReplyError", "responses_of_streams"]
+__all__ = ["BoundedClient", "TooLongReplyError", "as_plain", "events_of", "responses_of_streams"]
 
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_REPLY_BYTES = 256 * 2**20
@@ -111,3 +111,18 @@ async def _to_the_limit(
             if left < 0:
                 raise TooLongReplyError(f"a reply of more than {_MAX_REPLY_BYTES:,} bytes")
             yield piece
+
+
+def as_plain(reply: Any) -> Any:
+    """Return what a client gave as plain JSON, as far as it is a model of its API."""
+    to_dict = getattr(reply, "to_dict", None)
+    return reply if to_dict is None else to_dict(warnings=False)
+
+
+async def events_of(stream: Any) -> AsyncGenerator[Any, None]:
+    """Yield the events of a client's stream as plain JSON."""
+    try:
+        async for event in stream:
+            yield as_plain(event)
+    finally:
+        await stream.close()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from toolbus.models.reply_values import as_text
 from toolbus.turns.tool_use import ToolUse
 from toolbus.untrusted_text import one_line
 
@@ -52,9 +53,9 @@ def call_use(call_id: str, name: Any, given: Any, cut: str = "") -> ToolUse:
         cut: Why the reply was cut; empty if it was not. Arguments that are not whole then, or that
             had not begun, run nothing.
     """
-    arguments = given if given is None or isinstance(given, Mapping) else _text(given)
-    if isinstance(arguments, str):
-        arguments = _settled_text(arguments)
+    arguments = given
+    if given is not None and not isinstance(given, Mapping):
+        arguments = _settled_text(_text(given))
     if not isinstance(name, str) or not name:
         return ToolUse(call_id, "", arguments, invalid=_NAMELESS)
     invalid = ""
@@ -77,13 +78,10 @@ def settled_uses(uses: Sequence[ToolUse]) -> list[ToolUse]:
     """
     if not any(_may_be_of_another(use) for use in uses):
         return list(uses)
-    if any(not use.name and _is_part(use.arguments) for use in uses):
+    nameless = [use.arguments for use in uses if not use.name]
+    if not all(is_placeholder(given) or whole_object(given) is not None for given in nameless):
         return [replace(use, arguments=None) if use.name else use for use in uses]
     return [replace(use, arguments=None) if is_placeholder(use.arguments) else use for use in uses]
-
-
-def _is_part(arguments: object) -> bool:
-    return not (is_placeholder(arguments) or whole_object(arguments) is not None)
 
 
 def _may_be_of_another(use: ToolUse) -> bool:
@@ -91,7 +89,7 @@ def _may_be_of_another(use: ToolUse) -> bool:
     if not use.name:
         return not is_placeholder(use.arguments)
     try:
-        json.loads(use.arguments if isinstance(use.arguments, str) else "{}")
+        json.loads(as_text(use.arguments))
     except json.JSONDecodeError as error:
         return error.msg == "Extra data" and error.doc[error.pos] == "{"
     except (ValueError, RecursionError):
@@ -112,7 +110,7 @@ def whole_object(arguments: object) -> Mapping[str, Any] | None:
     if isinstance(arguments, Mapping):
         return arguments
     try:
-        found = json.loads(arguments) if isinstance(arguments, str) else None
+        found = json.loads(as_text(arguments))
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Protocol, TypeVar
 
@@ -239,7 +240,7 @@ def _model_error(error: Exception, provider: str, redact: Callable[[str], str]) 
     the cause nor the context of what is raised.
     """
     status = _status(error)
-    headers = _headers(error)
+    headers = as_object(getattr(getattr(error, "response", None), "headers", None))
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None and (transport := _transport_error(error)) is not None:
         return _transport_failure(transport, provider, redact)
@@ -287,10 +288,6 @@ def _status(error: Exception) -> int | None:
     return None
 
 
-def _headers(error: Exception) -> Mapping[str, str]:
-    return as_object(getattr(getattr(error, "response", None), "headers", None))
-
-
 def _transport_error(error: BaseException) -> BaseException | None:
     """Return the error of HTTP below, if there is one: openai and anthropic chain it."""
     for found in (error, error.__cause__):
@@ -301,26 +298,12 @@ def _transport_error(error: BaseException) -> BaseException | None:
 
 def _asked_pauses(headers: Mapping[str, str]) -> Iterator[float]:
     """Yield the pauses in seconds that a provider asks for, the most exact one first."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    written = headers.get("retry-after")
-    seconds = _number(written)
-    if seconds is None and written and (moment := _moment(written)) is not None:
-        seconds = max(0.0, moment - time.time())
-    for pause_s in (None if milliseconds is None else milliseconds / 1_000, seconds):
-        if pause_s is not None and 0 <= pause_s < math.inf:
-            yield pause_s
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None
-
-
-def _moment(text: str) -> float | None:
-    date = parsedate_tz(text)
-    try:
-        return None if date is None else float(mktime_tz(date))
-    except (OverflowError, ValueError):
-        return None
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        written = str(headers.get(name, ""))
+        with suppress(OverflowError, ValueError):
+            if date := parsedate_tz(written):
+                pause_s = max(0.0, mktime_tz(date) - time.time())
+            else:
+                pause_s = float(written) * unit_s
+            if 0 <= pause_s < math.inf:
+                yield pause_s

@@ -121,20 +121,14 @@ def request(turn: Turn, conversation: Conversation, instructions: str = "") -> P
     if tools := definitions(turn):
         config["tools"] = [{"function_declarations": tools}]
     contents = checked_conversation(conversation)
-    sent = alternating(
-        (
-            content
-            for content in contents
-            if content.get("role") != "model" or _has_sent_part(content)
-        ),
-        {"role": "model", "parts": [{"text": FILLER}]},
+    sent = (
+        content
+        for content in contents
+        if content.get("role") != "model"
+        or any(map(_is_sent, _content_parts({"content": content})))
     )
-    return {"contents": sent, "config": config}
-
-
-def _has_sent_part(content: Mapping[str, Any]) -> bool:
-    """Whether a content of the model has a part that the API takes."""
-    return any(map(_is_sent, _content_parts({"content": content})))
+    filler = {"role": "model", "parts": [{"text": FILLER}]}
+    return {"contents": alternating(sent, filler), "config": config}
 
 
 def portable(conversation: Conversation) -> list[Plain]:

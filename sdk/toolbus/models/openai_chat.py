@@ -118,8 +118,9 @@ def definitions(turn: Turn) -> list[Plain]:
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, and `tools` where there are any; see `Adapter`."""
     system = system_text(turn, instructions)
-    first = [{"role": "system", "content": system}] if system else []
-    made: Plain = {"messages": [*first, *_sent_messages(checked_conversation(conversation))]}
+    made: Plain = {"messages": _sent_messages(checked_conversation(conversation))}
+    if system:
+        made["messages"].insert(0, {"role": "system", "content": system})
     if tools := definitions(turn):
         made["tools"] = tools
     return made
@@ -306,8 +307,7 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
 
 def _call_list(found: object) -> list[Plain]:
     """Return the calls of a message; some servers send one without a list."""
-    calls = found if isinstance(found, list) else [found]
-    return [call for call in calls if isinstance(call, dict)]
+    return [call for call in as_list(found) or [found] if isinstance(call, dict)]
 
 
 def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
@@ -328,8 +328,9 @@ def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
     if not sent.get("content") and not calls and "audio" not in sent:
         # A refusal is a part of the content there: without content the message would be refused.
         refusal = sent.pop("refusal", None)
-        is_refusal = isinstance(refusal, str) and refusal
-        sent["content"] = [{"type": "refusal", "refusal": refusal}] if is_refusal else ""
+        sent["content"] = ""
+        if as_text(refusal):
+            sent["content"] = [{"type": "refusal", "refusal": refusal}]
     return sent
 
 
@@ -495,8 +496,10 @@ class _Call:
             arguments = None
         function = call.get("function")
         if isinstance(function, dict):
-            function |= {"name": self.name} if self.name else {}
-            function |= {} if arguments is None else {"arguments": arguments}
+            if self.name:
+                function["name"] = self.name
+            if arguments is not None:
+                function["arguments"] = arguments
         return call
 
     def _may_have_lost(self, arguments: Any) -> bool:
@@ -526,8 +529,9 @@ class _Calls:
 
     def add(self, piece: Plain) -> None:
         """Add a piece to its call."""
-        given = piece.get("index")
-        index = given if isinstance(given, int | str) else None
+        index = piece.get("index")
+        if not isinstance(index, int | str):
+            index = None
         if as_text(_function(piece).get("name")):
             call = self._latest(index, as_text(piece.get("id")))
             if call is not None and call.is_ended_by(piece):
@@ -591,7 +595,7 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
     Texts and lists are joined, objects field by field, and of all others the last one counts.
     """
     if len(values) < 2:
-        return values[0] if values else None
+        return next(iter(values), None)
     if name in _WHOLE:
         return next((value for value in values if value != ""), "")
     if all(isinstance(value, str) for value in values):
@@ -601,13 +605,12 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
     if all(isinstance(value, list) for value in values):
         return _joined_lists(values)
     if name == "content":  # parts from one event, and text from another
-        parts = [value if isinstance(value, list) else [_text_part(value)] for value in values]
+        parts = [
+            value if isinstance(value, list) else [{"type": "text", "text": as_text(value)}]
+            for value in values
+        ]
         return list(chain.from_iterable(parts))
     return values[-1]
-
-
-def _text_part(value: Any) -> Plain:
-    return {"type": "text", "text": as_text(value)}
 
 
 def _joined_lists(lists: Sequence[list[Any]]) -> list[Any]:

@@ -12,7 +12,8 @@ from openai.resources.responses import AsyncResponses
 from pydantic import SecretStr
 
 from toolbus.models.adapter import Plain
-from toolbus.models.bounded_client import BoundedClient
+from toolbus.models.bounded_client import BoundedClient, as_plain, events_of
+from toolbus.models.reply_values import as_list, as_object
 
 __all__ = ["ChatClient", "ResponsesClient"]
 
@@ -51,11 +52,11 @@ class _OpenAIClient:
     async def reply(self, request: Mapping[str, Any]) -> Any:
         """Return the reply as plain JSON."""
         reply = await self._create(**self._asked(request))
-        return reply.to_dict(warnings=False) if isinstance(reply, openai.BaseModel) else reply
+        return as_plain(reply)
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Ask for a streamed reply."""
-        return _events(await self._create(**self._asked(request), stream=True))
+        return events_of(await self._create(**self._asked(request), stream=True))
 
     def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
         # As `extra_body` it is sent as it is. The client walks through other arguments with its
@@ -107,9 +108,8 @@ class ChatClient(_OpenAIClient):
 
     def is_reply(self, reply: Plain) -> bool:
         """Whether there is a choice with a message."""
-        choices = reply.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        return isinstance(first, dict) and isinstance(first.get("message"), dict)
+        first = as_object(next(iter(as_list(reply.get("choices"))), None))
+        return isinstance(first.get("message"), dict)
 
 
 class ResponsesClient(_OpenAIClient):
@@ -125,11 +125,3 @@ class ResponsesClient(_OpenAIClient):
     def is_reply(self, reply: Plain) -> bool:
         """Whether there are items of output."""
         return isinstance(reply.get("output"), list)
-
-
-async def _events(stream: Any) -> AsyncGenerator[Any, None]:
-    try:
-        async for event in stream:
-            yield event.to_dict(warnings=False) if isinstance(event, openai.BaseModel) else event
-    finally:
-        await stream.close()
