@@ -8,6 +8,7 @@ something counts in it, and for one more window, so that a reconnect does not re
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from time import monotonic
 from weakref import WeakValueDictionary
 
@@ -51,40 +52,27 @@ MAX_UNREAD_BYTES = 64 * 1024 * 1024
 _RETRY_AFTER_S = 1.0
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class IdentityUsage:
     """What one identity uses."""
 
-    __slots__ = (
-        "__weakref__",
-        "_now",
-        "changes",
-        "manifest_bytes",
-        "parked_names",
-        "subscribed",
-        "unread_bytes",
-        "waiting_bytes",
-        "waiting_requests",
-        "work",
-    )
-
-    def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        self._now = now
-        self.work = RateLimiter(MAX_WORK_S, WINDOW_S)
-        """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
-        self.changes = RateLimiter(MAX_CHANGES, WINDOW_S)
-        """Changes of its toolkits, attributes and offers (REG-19)."""
-        self.manifest_bytes: int = 0
-        """Bytes of its manifests (REG-27)."""
-        self.waiting_requests: int = 0
-        """Its requests in slices that have not ended (REG-20)."""
-        self.waiting_bytes: int = 0
-        """Bytes of these requests (REG-27)."""
-        self.subscribed: int = 0
-        """What its subscriptions count, in toolkits (EVENT-5)."""
-        self.parked_names: int = 0
-        """Its reserved names in rooms without participants (REG-18)."""
-        self.unread_bytes: int = 0
-        """Bytes that wait until its connections read them (CONN-14)."""
+    _now: Callable[[], float] = monotonic
+    work: RateLimiter = field(default_factory=lambda: RateLimiter(MAX_WORK_S, WINDOW_S))
+    """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
+    changes: RateLimiter = field(default_factory=lambda: RateLimiter(MAX_CHANGES, WINDOW_S))
+    """Changes of its toolkits, attributes and offers (REG-19)."""
+    manifest_bytes: int = 0
+    """Bytes of its manifests (REG-27)."""
+    waiting_requests: int = 0
+    """Its requests in slices that have not ended (REG-20)."""
+    waiting_bytes: int = 0
+    """Bytes of these requests (REG-27)."""
+    subscribed: int = 0
+    """What its subscriptions count, in toolkits (EVENT-5)."""
+    parked_names: int = 0
+    """Its reserved names in rooms without participants (REG-18)."""
+    unread_bytes: int = 0
+    """Bytes that wait until its connections read them (CONN-14)."""
 
     def charge(self, seconds: float) -> None:
         """Count the time that a request took."""
@@ -144,7 +132,12 @@ class IdentityUsages:
 
     def of(self, identity: Hashable) -> IdentityUsage:
         """Return the usage of an identity; it lasts while it is referred to."""
-        self._forget_old()
+        now = self._now()
+        while self._left:
+            oldest = next(iter(self._left))
+            if self._left[oldest][0] > now:
+                break
+            del self._left[oldest]
         usage = self._usages.get(identity)
         if usage is None:
             usage = self._usages[identity] = IdentityUsage(self._now)
@@ -157,11 +150,3 @@ class IdentityUsages:
         self._usages.pop(identity, None)
         self._usages[identity] = usage  # one object is the key of both
         self._left[identity] = self._now() + WINDOW_S, usage
-
-    def _forget_old(self) -> None:
-        now = self._now()
-        while self._left:
-            oldest = next(iter(self._left))
-            if self._left[oldest][0] > now:
-                return
-            del self._left[oldest]

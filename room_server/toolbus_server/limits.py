@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolbus.errors import QuotaExceeded
 from toolbus.wire import MAX_DEPTH, MAX_FRAME_BYTES, MAX_HEADER_BYTES
 
 __all__ = ["Limits", "RateLimiter"]
@@ -61,9 +62,11 @@ class RateLimiter:
         self._window_ends = 0.0
         self._count = 0.0
 
-    def refusal(self, what: str) -> str:
-        """Return the message for too many of something, with the limit."""
-        return f"too many {what}: at most {self._allowed:,} within {self._window_s:g} s"
+    def check(self, now: float, what: str) -> None:
+        """Count one event. Raises QuotaExceeded, which names the events and the limit."""
+        if self.exceeded(now):
+            message = f"too many {what}: at most {self._allowed:,} within {self._window_s:g} s"
+            raise QuotaExceeded(message, retry_after_s=self.retry_after_s(now))
 
     def exceeded(self, now: float, amount: float = 1) -> bool:
         """Count one event, or another amount; return whether the window exceeds its maximum."""

@@ -180,12 +180,9 @@ class Admission:
         """How many connections were refused, by reason: a closed set of labels."""
 
     def decide(self, path: str, headers: Headers, address: str = "") -> Admitted | Refusal:
-        """Decide about one handshake. Never raises, whatever the client sent.
+        """Decide about one handshake from an address, as `quotas` counts it.
 
-        Args:
-            path: The path of the request, with the query.
-            headers: The headers of the request.
-            address: The address of the client, as `quotas` counts it.
+        Never raises, whatever the client sent.
         """
         try:
             return self._admit(path, headers, address)
@@ -283,12 +280,16 @@ class Admission:
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
         if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
             raise _Refused(_BAD_QUERY, "bad_instance")
+        epoch = query.get("epoch", ["1"])[0]
+        is_number = epoch.isascii() and epoch.isdigit() and len(epoch) <= 16
+        if not is_number or not 0 < int(epoch) <= _MAX_EPOCH:
+            raise _Refused(_BAD_QUERY, "bad_epoch")
         reads_chunks = query.get("chunks", [""])[0] == "1"
         reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
         return _Request(
             room=parts[2],
             instance=instance,
-            epoch=_checked_epoch(query),
+            epoch=int(epoch),
             token=token,
             reads_chunks=reads_chunks,
             reads_parts=reads_parts,
@@ -340,13 +341,6 @@ def _host_of(address: str) -> str | None:
         return urlsplit(address).hostname
     except ValueError:
         return None
-
-
-def _checked_epoch(query: dict[str, list[str]]) -> int:
-    text = query.get("epoch", ["1"])[0]
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 0 < int(text) <= _MAX_EPOCH):
-        raise _Refused(_BAD_QUERY, "bad_epoch")
-    return int(text)
 
 
 class RefusedConnections:

@@ -31,8 +31,7 @@ _MIN_WRITE_LIMIT = 16 * 1024
 def write_limit_of(connections: int) -> int:
     """Return beyond how many bytes messages wait in the send queue, where they are counted.
 
-    Args:
-        connections: How many connections the identity has.
+    It depends on how many connections the identity has.
     """
     return min(WRITE_LIMIT_BYTES, max(_MIN_WRITE_LIMIT, _FREE_BYTES // max(connections, 1)))
 

@@ -83,13 +83,7 @@ def check_forwarders(
 def readers_of(
     toolkit: RegisteredToolkit, participant: Participant, callers: Callers
 ) -> list[Participant]:
-    """Return the participants that must all be able to read what a description of it shows.
-
-    Args:
-        toolkit: The toolkit to describe.
-        participant: Who asks.
-        callers: Those it asks for, if the request is forwarded.
-    """
+    """Return the participants that must all be able to read what a description of it shows."""
     if not callers:
         return [participant]
     hosts = _forwarders(participant, callers)

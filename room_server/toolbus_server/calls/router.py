@@ -287,13 +287,7 @@ class Router:
         return {
             "would_run": True,
             **({} if replication is None else {"node": participant.node or replication.node}),
-            "host": {
-                "id": participant.id,
-                "name": participant.identity.name,
-                "role": participant.role,
-                "issuer": participant.identity.issuer,
-                **({"alias": participant.alias} if participant.alias else {}),
-            },
+            "host": participant.describe(),
             "hosts": len(toolkit.serving.hosts),
             "generation": toolkit.serving.number,
             "digest": toolkit.serving.definition.digest,

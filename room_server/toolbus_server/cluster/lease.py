@@ -87,7 +87,8 @@ class Lease:
         # No version of Redis is below 0, so the first renewal always gets the list of nodes.
         self._known_version = -1
         self._scripts: dict[str, bytes] = {}
-        self._echo = asyncio.Event()
+        self.echo: asyncio.Event = asyncio.Event()
+        """Set when the inbox has received the last renewal: it is subscribed at the same Redis."""
 
     async def load_scripts(self) -> None:
         """Load the scripts into Redis. Raises `RedisUnavailable`."""
@@ -142,7 +143,7 @@ class Lease:
         # first. Read after the answer, others could declare it lost while it still routes calls.
         begins_at = self._loop.time()
         # Cleared before too, as the echo may arrive ahead of the answer.
-        self._echo.clear()
+        self.echo.clear()
         name, incarnation = self.node_id.rsplit(" ", 1)
         # Only the first renewal may acquire: a lease that expired stays lost, as others have
         # withdrawn what this incarnation published, and would not read it again.
@@ -164,14 +165,6 @@ class Lease:
             addresses = dict(zip(flat, flat, strict=True))
         ended_nodes = list(map(_decode_id, answer[3]))
         return Renewal(live_nodes, ended_nodes, answer[4] / 1000, addresses)
-
-    def on_echo(self) -> None:
-        """Record that the inbox received the last renewal: it is subscribed at the same Redis."""
-        self._echo.set()
-
-    async def wait_for_echo(self) -> None:
-        """Wait until the inbox has received the last renewal."""
-        await self._echo.wait()
 
     async def mark_cleaned(self, ended: str) -> None:
         """Record that nothing is left of an ended node. Raises `RedisUnavailable`."""

@@ -32,7 +32,7 @@ from toolbus_server.cluster.isolation import (
 )
 from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired, RefusalLog
 from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
-from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
+from toolbus_server.cluster.peer import ADMIN_ACTION, MESSAGE, Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
 from toolbus_server.cluster.remote_admin import RemoteAdmin
@@ -124,7 +124,7 @@ class Node:
             lambda: self.lease,
             self._live_peer,
             self._start_task,
-            is_rejoining=self._is_rejoining,
+            self._is_rejoining,
         )
         self._admin = RemoteAdmin(
             actions, lambda: self._redis, LEASES_KEY, self._send_action, self._start_task
@@ -222,13 +222,15 @@ class Node:
         """Load a room from Redis, before a participant joins it here."""
         await self._rooms.enter(room)
 
-    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
-        """Deliver a message of a remote participant to its receivers at this node."""
-        self._rooms.deliver(room, to, message)
-
-    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
-        """Record the calls of another node, for the monitors of a room."""
-        self._rooms.receive_report(node, room, report)
+    def on_entry(self, node: str, entry: list[Any]) -> None:
+        """Handle a message, an administrator's action or a report of calls of another node."""
+        kind, *rest = entry
+        if kind == MESSAGE:
+            self._rooms.deliver(*rest)
+        elif kind == ADMIN_ACTION:
+            self._admin.execute_action(*rest)
+        else:
+            self._rooms.receive_report(node, rest[0], NodeCallReport(*rest[1]))
 
     def resend_report(self, node: str) -> None:
         """Send the reports of calls to another node again."""
@@ -305,10 +307,6 @@ class Node:
         if node_id != self.node_id:
             self._peer(node_id).send_admin_action(action, options)
 
-    def execute_action(self, action: str, options: dict[str, Any]) -> None:
-        """Carry out an administrator's action of another node."""
-        self._admin.execute_action(action, options)
-
     def window(self) -> int:
         """Return how many bytes may be in flight to one node."""
         return max(_MIN_WINDOW_BYTES, INBOX_WINDOW_BYTES // max(1, len(self._peers)))
@@ -376,7 +374,7 @@ class Node:
                     sender.on_batch(batch, len(data))
                 return
             if data.startswith(_ECHO_PREFIX):
-                self.lease.on_echo()
+                self.lease.echo.set()
                 return
             delta = unpack_delta(data[1:])
         except (msgspec.MsgspecError, ValueError) as error:
@@ -401,7 +399,7 @@ class Node:
         self._mark_ended(known - self._live_nodes)
         for ended in renewal.ended_nodes:
             self._rooms.clean_up(ended)
-        await self.lease.wait_for_echo()
+        await self.lease.echo.wait()
 
     def _mark_ended(self, ended: set[str]) -> None:
         """Record known nodes whose lease has expired."""

@@ -87,17 +87,11 @@ class PeerOwner(Protocol):
     def relay(self, peer: Peer, call: RelayedCall) -> None:
         """Accept a call of a remote participant to a host here. Raises an error of the call."""
 
-    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
-        """Deliver a message of a remote participant: to those of a name, or to all."""
-
-    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
-        """Record the calls of participants at another node."""
+    def on_entry(self, node: str, entry: list[Any]) -> None:
+        """Handle an entry of another node that belongs to no call between the two."""
 
     def resend_report(self, node: str) -> None:
         """Report calls again, as a report to this node may have been lost."""
-
-    def execute_action(self, action: str, options: dict[str, Any]) -> None:
-        """Carry out an administrator's action of another node."""
 
     def window(self) -> int:
         """Return how many bytes may be in flight to one node."""
@@ -282,12 +276,8 @@ class Peer:
             self._publish(None, ack)
 
     def _on_entry(self, entry: list[Any]) -> None:
-        if entry[0] == MESSAGE:
-            self._owner.deliver(*entry[1:])
-        elif entry[0] == ADMIN_ACTION:
-            self._owner.execute_action(*entry[1:])
-        elif entry[0] == CALL_REPORT:
-            self._owner.receive_report(self.node_id, entry[1], NodeCallReport(*entry[2]))
+        if entry[0] in (MESSAGE, ADMIN_ACTION, CALL_REPORT):
+            self._owner.on_entry(self.node_id, entry)
         elif entry[0] == RESULT_LOST:
             self._on_result_lost(*entry[1:])
         else:

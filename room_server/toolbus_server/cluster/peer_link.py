@@ -141,7 +141,8 @@ class PeerLink:
         self._missing_acked = 0
         self._unacked_bytes = 0
         """Bytes that arrived and are not acknowledged."""
-        self._ack_due = False
+        self.ack_due: bool = False
+        """Whether the peer asked for an acknowledgement and waits for it."""
 
     @property
     def is_behind(self) -> bool:
@@ -188,7 +189,7 @@ class PeerLink:
 
     def _pack(self, number: int, entries: list[Any] | None) -> bytes:
         self._unacked_bytes = 0
-        self._ack_due = False
+        self.ack_due = False
         batch = [
             self._node_id,
             self._session,
@@ -218,7 +219,7 @@ class PeerLink:
             self._clear()
         self._peer_session, self._is_established = batch.session, True
         if batch.receiver_session != self._session:
-            self._ack_due = True
+            self.ack_due = True
             return ReceivedBatch((), unread, was_reset)
         lost = unread + [entry for run in batch.missing for entry in self._between(*run)]
         while self._in_flight and self._in_flight[0].number <= batch.received:
@@ -226,7 +227,7 @@ class PeerLink:
         self._missing = [run for run in self._missing if run[1] > batch.missing_acked]
         entries = self._new_entries(batch, size)
         if batch.missing and batch.missing[-1][1] > self._missing_acked:
-            self._missing_acked, self._ack_due = batch.missing[-1][1], True
+            self._missing_acked, self.ack_due = batch.missing[-1][1], True
         return ReceivedBatch(entries, lost, was_reset)
 
     def _new_entries(self, batch: Batch, size: int) -> Sequence[msgspec.Raw]:
@@ -236,7 +237,7 @@ class PeerLink:
             self._missing.append((self._received + 1, last_before))
             self._received = last_before
         if batch.entries is None:
-            self._ack_due |= self._unacked_bytes > 0
+            self.ack_due |= self._unacked_bytes > 0
             return ()
         if batch.number <= self._received:
             return ()  # a duplicate, or already reported as missing
@@ -262,14 +263,9 @@ class PeerLink:
 
     # Acknowledgements
 
-    @property
-    def ack_due(self) -> bool:
-        """Whether the peer asked for an acknowledgement and waits for it."""
-        return self._ack_due
-
     def ack(self) -> bytes | None:
         """Build an acknowledgement, if the peer may wait for one."""
-        is_due = self._ack_due or self._missing or self._unacked_bytes * 4 >= self._window()
+        is_due = self.ack_due or self._missing or self._unacked_bytes * 4 >= self._window()
         return self._pack_ack() if is_due else None
 
     def probe(self) -> bytes | None:
@@ -317,4 +313,4 @@ class PeerLink:
         self._drop_waiting()
         self._number = self._received = self._missing_acked = self._unacked_bytes = 0
         self._missing = []
-        self._ack_due = False
+        self.ack_due = False

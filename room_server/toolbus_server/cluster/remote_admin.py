@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -28,34 +29,22 @@ _UNCONFIRMED_S = 60.0
 """Seconds in which a revocation is sent again to all nodes after each reconnect to Redis."""
 
 
+@dataclass(eq=False)
 class RemoteAdmin:
-    """Sends actions of this node's administrators to all nodes, and carries out theirs.
+    """Sends actions of this node's administrators to all nodes, and carries out theirs."""
 
-    Args:
-        actions: Carries out actions at this node.
-        redis: Returns the current connection to Redis.
-        leases_key: The key of the live nodes in Redis.
-        send: Sends an action to one node: node, action, and options.
-        start: Starts a coroutine in a task.
-    """
-
-    def __init__(
-        self,
-        actions: AdminActions,
-        redis: Callable[[], RedisClient],
-        leases_key: str,
-        send: Callable[[str, str, dict[str, Any]], None],
-        start: Callable[[Coroutine[Any, Any, None]], Any],
-    ) -> None:
-        self._actions = actions
-        self._redis = redis
-        self._leases_key = leases_key
-        self._send = send
-        self._start = start
-        self._loop = asyncio.get_running_loop()
-        self._revoked: dict[bytes, None] = {}
-        self._unconfirmed: dict[bytes, float] = {}
-        """Recent revocations of this node: which nodes received them is unknown."""
+    _actions: AdminActions
+    _redis: Callable[[], RedisClient]
+    """Returns the current connection to Redis."""
+    _leases_key: str
+    """The key of the live nodes in Redis."""
+    _send: Callable[[str, str, dict[str, Any]], None]
+    """Sends an action to one node: node, action, and options."""
+    _start: Callable[[Coroutine[Any, Any, None]], Any]
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _revoked: dict[bytes, None] = field(default_factory=dict)
+    _unconfirmed: dict[bytes, float] = field(default_factory=dict)
+    """Recent revocations of this node: which nodes received them is unknown."""
 
     def broadcast(self, action: str, options: dict[str, Any]) -> None:
         """Send an action to all other nodes; store a revocation for nodes that start later."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -42,39 +43,24 @@ TaskStarter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None
 """Starts a coroutine in a task that ends with the node."""
 
 
+@dataclass(eq=False)
 class ReplicatedRooms:
-    """All rooms of a node.
+    """All rooms of a node."""
 
-    Args:
-        name: The node's name.
-        hub: The rooms of this node.
-        lease: Returns the lease of the current incarnation.
-        peer: Returns another node, or None if it has ended.
-        start: Starts a coroutine in a task.
-        is_rejoining: Returns whether this node has no lease now and expects one soon.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        hub: Hub,
-        lease: Callable[[], Lease],
-        peer: Callable[[str], Peer | None],
-        start: TaskStarter,
-        *,
-        is_rejoining: Callable[[], bool],
-    ) -> None:
-        self.name: str = name
-        """The name of this node."""
-        self._hub = hub
-        self._lease = lease
-        self._peer = peer
-        self._start = start
-        self._is_rejoining = is_rejoining
-        self._rooms: dict[str, ReplicatedRoom] = {}
-        self._exits: dict[str, asyncio.Task[None]] = {}
-        self._cleaning_up: set[str] = set()
-        self._reloading_later: set[ReplicatedRoom] = set()
+    name: str
+    """The name of this node."""
+    _hub: Hub
+    _lease: Callable[[], Lease]
+    """Returns the lease of the current incarnation."""
+    _peer: Callable[[str], Peer | None]
+    """Returns another node, or None if it has ended."""
+    _start: TaskStarter
+    _is_rejoining: Callable[[], bool]
+    """Returns whether this node has no lease now and expects one soon."""
+    _rooms: dict[str, ReplicatedRoom] = field(default_factory=dict)
+    _exits: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _cleaning_up: set[str] = field(default_factory=set)
+    _reloading_later: set[ReplicatedRoom] = field(default_factory=set)
 
     async def enter(self, name: str) -> None:
         """Load a room from Redis, before a participant joins it here.

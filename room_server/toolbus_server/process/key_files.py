@@ -25,7 +25,6 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.worker_threads import WorkerThreads
 
 __all__ = [
-    "KeyFiles",
     "KeyReloader",
     "add_key",
     "check_writers",
@@ -141,16 +140,26 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     return keys
 
 
-class KeyFiles:
-    """The files with the trusted keys, and the keys that were read last."""
+class KeyReloader:
+    """Passes on the keys of some files whenever the files have changed.
 
-    def __init__(self, paths: Iterable[Path], trusted: KeyRing) -> None:
+    Args:
+        paths: The files.
+        trusted: The keys that were read from them.
+        trust: Called with all keys to trust from now on; in the loop.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path], trusted: KeyRing, trust: Callable[[KeyRing], None]
+    ) -> None:
         self._paths = tuple(paths)
         self._trusted = list(trusted)
         # The first poll reads the files: they may have changed since they were read.
         self._versions: list[tuple[int | None, ...]] | None = None
+        self._trust = trust
+        self._requested = asyncio.Event()
 
-    def poll(self, *, force: bool = False) -> KeyRing | None:
+    def _poll(self, force: bool) -> KeyRing | None:
         """Read the files if they have changed, and return the keys if they differ from the last.
 
         With `force` both in any case. It blocks while it reads.
@@ -169,15 +178,6 @@ class KeyFiles:
         self._trusted = list(keys)
         return keys
 
-
-class KeyReloader:
-    """Passes on the keys of some files whenever the files have changed."""
-
-    def __init__(self, files: KeyFiles, trust: Callable[[KeyRing], None]) -> None:
-        self._files = files
-        self._trust = trust
-        self._requested = asyncio.Event()
-
     def request(self) -> None:
         """Reload the keys at once, and log them even if they are the same."""
         self._requested.set()
@@ -186,7 +186,7 @@ class KeyReloader:
         """Poll once a second, until cancelled. Files are read on a thread, as disks may be slow."""
         while True:
             is_requested = await self._wait()
-            keys = await _KEY_THREADS.run(partial(self._files.poll, force=is_requested))
+            keys = await _KEY_THREADS.run(partial(self._poll, is_requested))
             if keys is not None:
                 self._trust(keys)
                 # A warning, so that it is logged: an operator who changed a file waits for it.

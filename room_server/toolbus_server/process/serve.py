@@ -20,7 +20,7 @@ from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
 from toolbus.telemetry.tracing import recorded
 from toolbus_server.access.connection_limits import raise_descriptor_limit
-from toolbus_server.process.key_files import KeyFiles, KeyReloader
+from toolbus_server.process.key_files import KeyReloader
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
@@ -76,7 +76,7 @@ async def _serve(
         loop.add_signal_handler(number, _on_stop_signal, stop)
         keep_handler_from_children(number)
     server = RoomServer(settings)
-    reloader = KeyReloader(KeyFiles(options.key_files(variables), settings.keys), server.trust)
+    reloader = KeyReloader(options.key_files(variables), settings.keys, server.trust)
     if options.keys is not None:  # otherwise SIGHUP means that the terminal is closed
         loop.add_signal_handler(signal.SIGHUP, reloader.request)
     if supervisor is not None:

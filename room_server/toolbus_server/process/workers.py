@@ -121,7 +121,9 @@ def run_workers(
         raise listen_error(error, settings) from error
     with reserved:
         port: int = reserved.getsockname()[1]
-        shared = replace(options, port=port, node=options.node or _generated_name())
+        machine = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:64]
+        generated = f"{machine or 'server'}-{secrets.token_hex(3)}"
+        shared = replace(options, port=port, node=options.node or generated)
         asyncio.run(Supervisor(shared, partial(announce, settings.url(port))).run())
 
 
@@ -142,11 +144,6 @@ def reserve_port(host: str, port: int) -> socket.socket:
         reserved.close()
         raise
     return reserved
-
-
-def _generated_name() -> str:
-    machine = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:64]
-    return f"{machine or 'server'}-{secrets.token_hex(3)}"
 
 
 class Supervisor:

@@ -29,6 +29,7 @@ __all__ = [
     "check_pin",
     "check_principal",
     "cursor_text",
+    "need_grant",
     "no_host_error",
     "page_limit",
     "read_cursor",
@@ -78,6 +79,12 @@ def check_patterns(patterns: Sequence[Any]) -> None:
         raise bad_option(
             "patterns", f"must be at most {MAX_MATCHES}, of {MAX_MATCHES_BYTES} bytes in all"
         )
+
+
+def need_grant(has_grant: bool, action: str, grant: str) -> None:
+    """Refuse an action without the grant for it. Raises PermissionDenied."""
+    if not has_grant:
+        raise PermissionDenied(f"no grant to {action} ({grant})", details={"grant": grant})
 
 
 def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:

@@ -179,6 +179,12 @@ class Participant:
         """Its name as people see it: with the alias of its issuer, if there are several."""
         return f"{self.alias}/{self.identity.name}" if self.alias else self.identity.name
 
+    def describe(self) -> dict[str, Any]:
+        """Return its public identity, as lists, events and explanations show it."""
+        info = {"id": self.id, "name": self.identity.name, "role": self.role}
+        info["issuer"] = self.identity.issuer
+        return info | {"alias": self.alias} if self.alias else info
+
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is cached."""
         known = self._may_call.get((toolkit, tool))

@@ -188,23 +188,21 @@ class LazyDefinition(Definition):
         return found
 
     def _tools_by_name(self) -> dict[str, bytes]:
-        tools = self._packed_tools
-        if tools is None:
-            head, tools = self._split()
-            object.__setattr__(self, "_head", head)
-            object.__setattr__(self, "_packed_tools", tools)
-        return tools
-
-    def _split(self) -> tuple[ToolkitManifest, dict[str, bytes]]:
-        """Return the manifest without tools, and the packed tools by name."""
+        if self._packed_tools is not None:
+            return self._packed_tools
+        tools: dict[str, bytes] = {}
         if self.is_name_only:
-            return ToolkitManifest(name=self._name, version=self._version), {}
-        try:
-            pieces = split_manifest(self._packed, MAX_TOOLS)
-            named = {_name_of(piece): piece for piece in pieces.tools}
-        except (BadBody, msgspec.DecodeError) as error:
-            raise _manifest_error("/tools", str(error)) from error
-        return _parse(ToolkitManifest, pieces.head, _ANNOTATIONS, ""), named
+            head = ToolkitManifest(name=self._name, version=self._version)
+        else:
+            try:
+                pieces = split_manifest(self._packed, MAX_TOOLS)
+                tools = {_name_of(piece): piece for piece in pieces.tools}
+            except (BadBody, msgspec.DecodeError) as error:
+                raise _manifest_error("/tools", str(error)) from error
+            head = _parse(ToolkitManifest, pieces.head, _ANNOTATIONS, "")
+        object.__setattr__(self, "_head", head)
+        object.__setattr__(self, "_packed_tools", tools)
+        return tools
 
     def read_steps(self) -> Steps[None]:
         """Parse the manifest, one tool in each step."""
@@ -303,15 +301,9 @@ def _read_head(packed: bytes) -> Steps[tuple[ToolkitManifest, dict[str, Any], in
 def _read_tools(
     packed: list[bytes], values: int, write: Callable[[bytes], object]
 ) -> Steps[tuple[dict[str, ToolManifest], list[bytes]]]:
-    """Read the tools of a manifest, and write their canonical form.
+    """Read the tools of a manifest with so many values before them; write their canonical form.
 
-    Args:
-        packed: The tools, as they were sent.
-        values: How many values the manifest has before them.
-        write: Gets the list of them.
-
-    Returns:
-        The tools by name, and each packed without fields at their defaults.
+    Returns the tools by name, and each packed without fields at their defaults.
     """
     tools: dict[str, ToolManifest] = {}
     packed_tools: list[bytes] = []

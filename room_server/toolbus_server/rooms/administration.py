@@ -17,6 +17,7 @@ from toolbus_server.calls.call_state import Connection
 from toolbus_server.registry.call_checks import (
     bad_option,
     cursor_text,
+    need_grant,
     page_limit,
     read_cursor,
 )
@@ -121,10 +122,7 @@ class Administration:
             PermissionDenied: It lacks the grant, or its token does not name the room.
             InvalidArguments: There is no such action, or an option is missing or malformed.
         """
-        if not admin.scope.admin:
-            raise PermissionDenied(
-                "no grant to administer rooms (admin)", details={"grant": "admin"}
-            )
+        need_grant(admin.scope.admin, "administer rooms", "admin")
         action = self._actions.get(request.action)
         if action is None:
             raise bad_option("action", f"must be one of {', '.join(self._actions)}")

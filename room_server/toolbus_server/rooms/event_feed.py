@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from msgspec import Raw, Struct
@@ -44,6 +45,9 @@ __all__ = [
 _logger = bounded_logger(__name__)
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
+# The last definition of a toolkit that is removed, and whether it still exists for others, may be
+# hidden from the receiver.
+_OF_REMOVED = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
 
 
 def toolkit_summary(
@@ -85,26 +89,8 @@ def _reserve_summary(generation: Generation) -> dict[str, Any]:
 
 def participant_summary(participant: Participant) -> dict[str, Any]:
     """Describe a participant for lists and events."""
-    return {
-        "id": participant.id,
-        "name": participant.identity.name,
-        "role": participant.role,
-        "issuer": participant.identity.issuer,
-        **({"alias": participant.alias} if participant.alias else {}),
-        "attributes": participant.attributes,
-        "since": participant.since,
-    }
-
-
-def _participant_event(participant: Participant) -> dict[str, Any]:
-    summary = participant_summary(participant)
-    return summary if participant.is_present else summary | {"attributes": {}}
-
-
-def _removed_toolkit_event(toolkit: RegisteredToolkit, issuers: Issuers) -> dict[str, Any]:
-    # Its last definition, and whether it still exists for others, may be hidden from the receiver.
-    hidden = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
-    return toolkit_summary(toolkit, Listing((), ()), issuers) | hidden
+    more = {"attributes": participant.attributes, "since": participant.since}
+    return participant.describe() | more
 
 
 class _Ticket(Struct, eq=False):
@@ -123,59 +109,38 @@ class _Shown(NamedTuple):
     """The generation that served then."""
 
 
+@dataclass(slots=True, eq=False)
 class EventFeed:
     """The events that one subscriber is still to be sent."""
 
-    __slots__ = (
-        "_batches",
-        "_calls_ticket",
-        "_connection",
-        "_counts",
-        "_has_started",
-        "_in_flight",
-        "_is_flushing",
-        "_known",
-        "_number",
-        "_participants",
-        "_recheck",
-        "_scheduler",
-        "_sent",
-        "_shown",
-        "_state",
-        "_toolkits",
-        "_topics",
-        "counted",
-    )
-
-    def __init__(self, connection: Connection, state: RoomState, scheduler: FairScheduler) -> None:
-        self._connection = connection
-        self._state = state
-        self._scheduler = scheduler
-        self._number = 0
-        self._topics: frozenset[str] = frozenset()
-        self._has_started = False
-        self._batches: list[ChangeBatch] = []
-        """Those that it has not read."""
-        self._known = 0
-        """The number of the last change of participants that it has read or does not need."""
-        self._toolkits: dict[RegisteredToolkit, None] = {}
-        self._shown: dict[RegisteredToolkit, _Shown] = {}
-        """The toolkits that it may list, as they were sent last."""
-        self._recheck = False
-        """Whether all toolkits have to be compared with changed grants."""
-        self._participants: dict[Participant, bool] = {}
-        """Participants that changed, and whether they were present before the first change."""
-        self._sent: dict[Participant, int] = {}
-        """The number of the change that was sent last, since a batch was read."""
-        self._is_flushing = False
-        self._counts: CallCounts | None = None
-        """The counts of calls that were sent last, or those at the time of subscribing."""
-        self._in_flight = 0
-        """The number of calls in flight that was sent last."""
-        self._calls_ticket: _Ticket | None = None
-        """The ticket of the last event about calls."""
-        self.counted: int = 0
-        """What it counts among the subscriptions of its identity."""
+    _connection: Connection
+    _state: RoomState
+    _scheduler: FairScheduler
+    _number: int = 0
+    _topics: frozenset[str] = frozenset()
+    _has_started: bool = False
+    _batches: list[ChangeBatch] = field(default_factory=list)
+    """Those that it has not read."""
+    _known: int = 0
+    """The number of the last change of participants that it has read or does not need."""
+    _toolkits: dict[RegisteredToolkit, None] = field(default_factory=dict)
+    _shown: dict[RegisteredToolkit, _Shown] = field(default_factory=dict)
+    """The toolkits that it may list, as they were sent last."""
+    _recheck: bool = False
+    """Whether all toolkits have to be compared with changed grants."""
+    _participants: dict[Participant, bool] = field(default_factory=dict)
+    """Participants that changed, and whether they were present before the first change."""
+    _sent: dict[Participant, int] = field(default_factory=dict)
+    """The number of the change that was sent last, since a batch was read."""
+    _is_flushing: bool = False
+    _counts: CallCounts | None = None
+    """The counts of calls that were sent last, or those at the time of subscribing."""
+    _in_flight: int = 0
+    """The number of calls in flight that was sent last."""
+    _calls_ticket: _Ticket | None = None
+    """The ticket of the last event about calls."""
+    counted: int = 0
+    """What it counts among the subscriptions of its identity."""
 
     @property
     def participant(self) -> Participant:
@@ -248,8 +213,7 @@ class EventFeed:
     def send_calls(self, monitor: RoomCallMonitor) -> bool:
         """Send what changed about calls, unless the last such event is still queued.
 
-        Returns:
-            Whether the subscriber is up to date now.
+        Returns whether the subscriber is up to date now.
         """
         known, last = self._counts, self._calls_ticket
         is_unchanged = (monitor.counts, monitor.in_flight) == (known, self._in_flight)
@@ -269,21 +233,18 @@ class EventFeed:
     def close(self) -> None:
         """Send nothing more."""
         self._topics = frozenset()
-        self._drop_pending()
-        self.uncount()
-
-    def uncount(self) -> None:
-        """End to count among the subscriptions of its identity."""
-        self._connection.usage.subscribed -= self.counted
-        self.counted = 0
-
-    def _drop_pending(self) -> None:
         for batch in self._batches:
             batch.unread -= 1
         self._batches.clear()
         self._participants.clear()
         self._toolkits.clear()
         self._recheck = False
+        self.uncount()
+
+    def uncount(self) -> None:
+        """End to count among the subscriptions of its identity."""
+        self._connection.usage.subscribed -= self.counted
+        self.counted = 0
 
     def _flush_soon(self) -> None:
         if not self._is_flushing and self._is_due:
@@ -357,8 +318,11 @@ class EventFeed:
             return
         if "participants" not in self._topics:
             return
-        summary = self._scheduler.packed(participant, None, lambda: _participant_event(participant))
-        self._send(name, {"participant": summary})
+        hidden: dict[str, Any] = {} if participant.is_present else {"attributes": {}}
+        packed = self._scheduler.packed(
+            participant, None, lambda: participant_summary(participant) | hidden
+        )
+        self._send(name, {"participant": packed})
 
     def _send_toolkit(self, toolkit: RegisteredToolkit) -> Iterator[None]:
         listing = yield from self._state.visibility.listing(toolkit, self.participant)
@@ -386,7 +350,10 @@ class EventFeed:
         """Pack an event once for all subscribers that see the same tools and the same reserve."""
         pack, issuers = self._scheduler.packed, self._state.issuers
         if listing is None:
-            return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, issuers))
+            removed = Listing((), ())
+            return pack(
+                toolkit, None, lambda: toolkit_summary(toolkit, removed, issuers) | _OF_REMOVED
+            )
         sees_all = len(listing.tools) == len(toolkit.serving.definition.manifest.tools)
         tools = "all" if sees_all else self.participant.rights
         kind, shown = (tools, *listing.reserve), listing._replace(tools=listing.tools[:_MAX_TOOLS])

@@ -54,8 +54,6 @@ class OpenRoom:
     feeds: EventFeeds
     sessions: dict[tuple[Identity, str], ConnectedSession] = field(default_factory=dict)
     """The sessions at this node, by identity and instance."""
-    has_ended: bool = False
-    """Whether it is removed: its last participant has left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +65,8 @@ class _ReservedName:
 
     @property
     def ended(self) -> bool:
-        """Whether the name is served again or free, or its room has ended."""
-        return self.reservation.ended or self.room.has_ended
+        """Whether the name is served again, or free as those of a room that has ended."""
+        return self.reservation.ended
 
 
 class Hub:
@@ -219,7 +217,6 @@ class Hub:
         del self.rooms[open_room.routed.state.name]
         self.denied += open_room.toolkit_requests.denied
         open_room.toolkit_requests.denied = 0
-        open_room.has_ended = True
         state, replication = open_room.routed.state, open_room.routed.replication
         beyond = frozenset[Identity]()
         if not state.remote_count:

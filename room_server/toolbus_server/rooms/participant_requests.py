@@ -14,8 +14,6 @@ from typing import Any
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
 from toolbus.errors import (
     NotFound,
-    PermissionDenied,
-    QuotaExceeded,
     TooLarge,
 )
 from toolbus.wire import (
@@ -36,6 +34,7 @@ from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
     bad_option,
     cursor_text,
+    need_grant,
     page_limit,
     read_cursor,
     read_option,
@@ -74,10 +73,7 @@ class ParticipantRequests:
             PermissionDenied: The participant lacks the grant `presence`.
             InvalidArguments: An option has a wrong type, or the cursor is invalid.
         """
-        if not connection.participant.scope.presence:
-            raise PermissionDenied(
-                "no grant to list participants (presence)", details={"grant": "presence"}
-            )
+        need_grant(connection.participant.scope.presence, "list participants", "presence")
         count = page_limit(request.options)
         position = read_cursor(request.options, (str, str))
         page: list[dict[str, Any]] = []
@@ -147,19 +143,12 @@ class ParticipantRequests:
         return self._state.issuers.identity_of(text, connection.participant.identity, option)
 
     def _check_message(self, connection: Connection, request: Send) -> None:
-        if not connection.participant.scope.messaging:
-            raise PermissionDenied(
-                "no grant to send messages (messaging)", details={"grant": "messaging"}
-            )
+        need_grant(connection.participant.scope.messaging, "send messages", "messaging")
         if _MESSAGE_NAME.fullmatch(request.name) is None:
             raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
         if len(request.body) > _MAX_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
-        now = self._now()
-        messages = connection.messages
-        if messages.exceeded(now):
-            retry_after_s = messages.retry_after_s(now)
-            raise QuotaExceeded(messages.refusal("messages"), retry_after_s=retry_after_s)
+        connection.messages.check(self._now(), "messages")
 
     # Builders
 
@@ -182,7 +171,7 @@ class ParticipantRequests:
         patterns = ToolPatterns(connection.participant.scope.agents.builders)
         named = self._named(connection, str(participant), "participant")
         present = self._state.participants_of(named)
-        return {"builders": _fitting(_covered(present, patterns))}
+        return {"builders": _covered(present, patterns)}
 
 
 def _checked_attributes(attributes: dict[str, Any]) -> bytes:
@@ -233,26 +222,18 @@ def _read_offer(offer: Any, path: str) -> dict[str, Any]:
     return {"name": name, "description": description, "schema": schema}
 
 
-def _covered(
-    participants: Iterable[Participant], patterns: ToolPatterns
-) -> Iterable[dict[str, Any]]:
-    """Iterate over offers that the patterns cover; equal offers of replicas appear once."""
-    seen: set[bytes] = set()
+def _covered(participants: Iterable[Participant], patterns: ToolPatterns) -> list[dict[str, Any]]:
+    """Collect the offers that the patterns cover; equal offers of replicas appear once.
+
+    Raises TooLarge if they do not fit one frame.
+    """
+    covered: dict[bytes, dict[str, Any]] = {}
+    size = 0
     for participant in participants:
         for packed, offer in participant.offers.items():
-            if packed not in seen:
-                seen.add(packed)
-                if patterns.covers_toolkit(offer["name"]):
-                    yield offer
-
-
-def _fitting(offers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Collect the offers of one reply. Raises TooLarge if they do not fit one frame."""
-    fitting: list[dict[str, Any]] = []
-    size = 0
-    for offer in offers:
-        size += len(pack_body(offer))
-        if size > MAX_FRAME_BYTES:
-            raise TooLarge("the reply does not fit one frame", executed="no")
-        fitting.append(offer)
-    return fitting
+            if packed not in covered and patterns.covers_toolkit(offer["name"]):
+                covered[packed] = offer
+                size += len(packed)
+                if size > MAX_FRAME_BYTES:
+                    raise TooLarge("the reply does not fit one frame", executed="no")
+    return list(covered.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple, TypeAlias
 
@@ -174,46 +175,30 @@ class _WaitingWalk(NamedTuple):
     size: int
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """Walks that run one after another: of one participant, or for another server's messages.
 
     A walk that ends within its first slice is answered at once. Any other continues in slices, in
     turn with the walks of others and with events. A participant has two lanes, one for its
     registrations; the walks of all participants of one identity share one turn.
-
-    Args:
-        scheduler: Runs them in turn with the work for other participants.
-        owner: Whose turn they share; None for a turn of their own.
-        usage: That of the owner: counts the walks that wait, and the time that later slices take.
-            None if they are free.
-        max_bytes: How many bytes of requests may wait.
     """
 
-    __slots__ = (
-        "_is_scheduled",
-        "_max_bytes",
-        "_owner",
-        "_scheduler",
-        "_usage",
-        "_waiting",
-        "_waiting_bytes",
-    )
+    _scheduler: FairScheduler
+    """Runs them in turn with the work for other participants."""
+    _owner: Hashable = None
+    """Whose turn they share; None for a turn of their own."""
+    _usage: IdentityUsage | None = None
+    """That of the owner: counts the walks that wait, and the time that later slices take.
 
-    def __init__(
-        self,
-        scheduler: FairScheduler,
-        owner: Hashable = None,
-        usage: IdentityUsage | None = None,
-        max_bytes: int = MAX_WAITING_BYTES,
-    ) -> None:
-        self._scheduler = scheduler
-        self._owner = owner
-        self._usage = usage
-        self._max_bytes = max_bytes
-        self._waiting: deque[_WaitingWalk] = deque()
-        """The first of them has begun."""
-        self._waiting_bytes = 0
-        self._is_scheduled = False
+    None if they are free.
+    """
+    _max_bytes: int = MAX_WAITING_BYTES
+    """How many bytes of requests may wait."""
+    _waiting: deque[_WaitingWalk] = field(default_factory=deque)
+    """The first of them has begun."""
+    _waiting_bytes: int = 0
+    _is_scheduled: bool = False
 
     def accepts(self, size: int) -> bool:
         """Whether one more request of this size may wait."""

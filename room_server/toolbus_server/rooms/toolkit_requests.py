@@ -8,6 +8,7 @@ state is in `room_state`; here are the grants, the limits and the shape of the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 from weakref import ref
@@ -41,6 +42,7 @@ from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
     bad_option,
     cursor_text,
+    need_grant,
     no_host_error,
     page_limit,
     read_cursor,
@@ -83,22 +85,16 @@ _SHARE_PREFIXES = ("name:", "role:")
 _POSITION = (str, bool, str, str)
 
 
+@dataclass(eq=False)
 class ToolkitRequests:
     """Handles the requests of one room; publishes changes to the room's feeds."""
 
-    def __init__(
-        self,
-        room: RoutedRoom,
-        limits: Limits,
-        feeds: EventFeeds,
-        manifests: ManifestQuota,
-    ) -> None:
-        self._room = room
-        self._manifests = manifests
-        self._limits = limits
-        self._feeds = feeds
-        self.denied = 0
-        """Registrations that were refused for a missing grant."""
+    _room: RoutedRoom
+    _limits: Limits
+    _feeds: EventFeeds
+    _manifests: ManifestQuota
+    denied: int = 0
+    """Registrations that were refused for a missing grant."""
 
     def register(self, connection: Connection, request: Register) -> Walk:
         """Register a toolkit; where nodes share the room, return the claim of its name to await."""
@@ -320,11 +316,8 @@ class ToolkitRequests:
         for topic in topics:
             if type(topic) is not str or topic not in TOPIC_GRANTS:
                 raise bad_option("topics", f"must be among {sorted(TOPIC_GRANTS)}")
-            if not covers_topic(participant.scope, topic):
-                grant = TOPIC_GRANTS[topic]
-                raise PermissionDenied(
-                    f"no grant to subscribe to {topic} ({grant})", details={"grant": grant}
-                )
+            has_grant = covers_topic(participant.scope, topic)
+            need_grant(has_grant, f"subscribe to {topic}", TOPIC_GRANTS[topic])
         if topics:
             yield from self._feeds.subscribe(connection, topics)
         else:
@@ -389,10 +382,8 @@ class _ToolkitPage:
 
 
 def _need_use_tools(connection: Connection) -> None:
-    if not connection.participant.scope.agents.use_tools:
-        raise PermissionDenied(
-            "no grant to list toolkits (agents.use_tools)", details={"grant": "agents.use_tools"}
-        )
+    has_grant = connection.participant.scope.agents.use_tools
+    need_grant(has_grant, "list toolkits", "agents.use_tools")
 
 
 def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:

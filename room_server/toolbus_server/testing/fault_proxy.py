@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from types import TracebackType
 from typing import Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -333,12 +332,7 @@ class FaultProxy:
         await self.accept()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.refuse()
         connections = dict(self._connections)
         for task, connection in connections.items():

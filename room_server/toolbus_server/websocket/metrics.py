@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerMetrics"]
 
-_OK = "ok"
 _CODES = (*ERRORS, OTHER_CODE)
 
 
@@ -45,65 +44,51 @@ class ServerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current numbers."""
-        yield from self._gauges()
+        router, rooms = self._hub.router, self._hub.rooms.values()
+        gauges: list[tuple[str, str, float]] = [
+            ("rooms", "Rooms with participants.", len(rooms)),
+            ("participants", "Participants in all rooms.", sum(len(r.sessions) for r in rooms)),
+            ("toolkits", "Toolkits that have a host.", sum(map(_count_toolkits, rooms))),
+            ("calls_in_flight", "Calls and assessments that have not ended.", router.in_flight),
+        ]
         if self._node is not None:
-            yield from _cluster_gauges(self._node)
-        yield from self._call_counters()
-        yield from self._connection_counters()
-
-    def _gauges(self) -> Iterator[Metric]:
-        rooms = self._hub.rooms.values()
-        participants = sum(len(room.sessions) for room in rooms)
-        toolkits = sum(map(_count_toolkits, rooms))
-        yield GaugeMetricFamily("toolbus_rooms", "Rooms with participants.", len(rooms))
-        yield GaugeMetricFamily("toolbus_participants", "Participants in all rooms.", participants)
-        yield GaugeMetricFamily("toolbus_toolkits", "Toolkits that have a host.", toolkits)
-        yield GaugeMetricFamily(
-            "toolbus_calls_in_flight",
-            "Calls and assessments that have not ended.",
-            self._hub.router.in_flight,
-        )
-
-    def _call_counters(self) -> Iterator[Metric]:
-        router = self._hub.router
-        ended = {_OK: router.succeeded} | {code: router.failures[code] for code in _CODES}
-        yield _counter("toolbus_calls", "Calls that ended, by their outcome.", "code", ended)
-        yield CounterMetricFamily(
-            "toolbus_replies_dropped",
-            "Late, duplicate and unknown replies, chunks and credits that were dropped.",
-            router.dropped + router.streams.dropped,
-        )
-        denied = self._hub.denied + sum(
-            room.toolkit_requests.denied for room in self._hub.rooms.values()
-        )
-        yield CounterMetricFamily(
-            "toolbus_registrations_denied", "Registrations without the grant for them.", denied
-        )
-
-    def _connection_counters(self) -> Iterator[Metric]:
-        refused = {**self._admission.refused, "flood": self._admission.quotas.dropped}
-        yield _counter(
-            "toolbus_connections_refused", "Connections refused, by reason.", "reason", refused
-        )
-        yield CounterMetricFamily(
-            "toolbus_slow_consumers",
-            "Connections closed because they did not read.",
-            self._admission.quotas.slow_consumers,
-        )
+            gauges += _cluster_gauges(self._node)
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"toolbus_{name}", text, value)
+        ended = {"ok": router.succeeded} | {code: router.failures[code] for code in _CODES}
+        yield _by_label("toolbus_calls", "Calls that ended, by their outcome.", "code", ended)
+        quotas = self._admission.quotas
+        refused = {**self._admission.refused, "flood": quotas.dropped}
+        text = "Connections refused, by reason."
+        yield _by_label("toolbus_connections_refused", text, "reason", refused)
+        dropped = router.dropped + router.streams.dropped
+        denied = self._hub.denied + sum(room.toolkit_requests.denied for room in rooms)
+        for name, text, value in (
+            (
+                "replies_dropped",
+                "Late, duplicate and unknown replies, chunks and credits that were dropped.",
+                dropped,
+            ),
+            ("registrations_denied", "Registrations without the grant for them.", denied),
+            (
+                "slow_consumers",
+                "Connections closed because they did not read.",
+                quotas.slow_consumers,
+            ),
+        ):
+            yield CounterMetricFamily(f"toolbus_{name}", text, value)
 
 
-def _cluster_gauges(node: Node) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "toolbus_redis_up", "1 while this node has its lease in Redis, else 0.", node.has_lease()
-    )
-    yield GaugeMetricFamily(
-        "toolbus_redis_outage_seconds", "Time without Redis so far.", node.outage.lasts_s
-    )
-    yield GaugeMetricFamily(
-        "toolbus_node_isolated",
-        "1 while this node has no Redis and another node has, else 0.",
-        node.isolation.is_isolated,
-    )
+def _cluster_gauges(node: Node) -> list[tuple[str, str, float]]:
+    return [
+        ("redis_up", "1 while this node has its lease in Redis, else 0.", node.has_lease()),
+        ("redis_outage_seconds", "Time without Redis so far.", node.outage.lasts_s),
+        (
+            "node_isolated",
+            "1 while this node has no Redis and another node has, else 0.",
+            node.isolation.is_isolated,
+        ),
+    ]
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:
@@ -111,7 +96,7 @@ def _count_toolkits(open_room: OpenRoom) -> int:
     return len({id(toolkit) for participant in participants for toolkit in participant.toolkits})
 
 
-def _counter(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=[label])
     for value, count in counts.items():
         family.add_metric([value], count)

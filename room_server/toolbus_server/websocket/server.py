@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -100,12 +99,7 @@ class RoomServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self, *, share_port: bool = False) -> None:

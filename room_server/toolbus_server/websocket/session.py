@@ -72,36 +72,23 @@ _GRACE_S = 1.0
 _POLL_S = 0.02
 
 
+@dataclass(slots=True, eq=False)
 class TokenExpiry:
     """Tracks the expiry of one connection's token: notify in time, withdraw the grants, then close.
 
     It keeps one timer and decides when; the session acts.
     """
 
-    __slots__ = (
-        "_close_at",
-        "_holder",
-        "_loop",
-        "_notified_of",
-        "_now",
-        "_timer",
-        "ends_at",
-        "is_over",
-    )
-
-    def __init__(
-        self, holder: Session, loop: asyncio.AbstractEventLoop, now: Callable[[], float]
-    ) -> None:
-        self._holder = holder
-        self._loop = loop
-        self._now = now
-        self._timer: asyncio.TimerHandle | None = None
-        self._notified_of = 0.0
-        self._close_at = 0.0
-        self.ends_at: float = 0.0
-        """When the token, with its leeway, expires: seconds since the epoch."""
-        self.is_over: bool = False
-        """Whether it has expired; it cannot be renewed any more."""
+    _holder: Session
+    _loop: asyncio.AbstractEventLoop
+    _now: Callable[[], float]
+    _timer: asyncio.TimerHandle | None = None
+    _notified_of: float = 0.0
+    _close_at: float = 0.0
+    ends_at: float = 0.0
+    """When the token, with its leeway, expires: seconds since the epoch."""
+    is_over: bool = False
+    """Whether it has expired; it cannot be renewed any more."""
 
     def start(self, admitted: Admitted) -> None:
         """Track this token. A participant is notified once of each time of expiry."""
@@ -361,10 +348,8 @@ class Session:
     def _check_quotas(self, request: RequestFrame) -> None:
         if type(request) in _CHANGES:
             now = self._loop.time()
-            for changes in (self.connection.changes, self.connection.usage.changes):
-                if changes.exceeded(now):
-                    retry_after_s = changes.retry_after_s(now)
-                    raise QuotaExceeded(changes.refusal("changes"), retry_after_s=retry_after_s)
+            self.connection.changes.check(now, "changes")
+            self.connection.usage.changes.check(now, "changes")
         self.connection.usage.check_work()
 
     def _result(self, request_id: int, packed: bytes) -> Result:

@@ -214,7 +214,7 @@ async def test_a_room_that_ends_while_redis_is_away_leaves_nothing_there(
                 await until_listed(stays, "kit")
                 redis.freeze()
                 node = node_of(there)
-                node._redis._commands._transport.abort()
+                node._redis._commands.transport.abort()
                 while node.is_joined.is_set():  # noqa: ASYNC110 - it has an event for the other direction only
                     await asyncio.sleep(0)
             redis.thaw()

@@ -16,7 +16,7 @@ from support.clients.forged_tokens import KEY
 from support.patience import PATIENCE_S
 from support.rooms.events import until, until_hosts
 from toolbus import FileChunk, KeyRing, RoomClient, ToolContext, Toolkit, tool
-from toolbus_server.process.key_files import KeyFiles, KeyReloader
+from toolbus_server.process.key_files import KeyReloader
 from toolbus_server.testing import FaultProxy, running_server
 
 
@@ -86,7 +86,7 @@ async def test_files_local_tools_and_keys_of_a_server(tmp_path: Path) -> None:
 
         KeyRing([KEY]).save(tmp_path / "keys.toml")
         trusted: asyncio.Queue[KeyRing] = asyncio.Queue()
-        reloader = KeyReloader(KeyFiles([tmp_path / "keys.toml"], KeyRing([])), trusted.put_nowait)
+        reloader = KeyReloader([tmp_path / "keys.toml"], KeyRing([]), trusted.put_nowait)
         reloader.request()
         following = asyncio.create_task(reloader.follow())
         assert [key.kid for key in await trusted.get()] == [KEY.kid]

@@ -145,7 +145,8 @@ class RedisClient:
     @property
     def local_host(self) -> str:
         """The local address of the connection, once there was one; "" if it is not TCP."""
-        return self._commands.local_host
+        name = self._commands.transport.get_extra_info("sockname")
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     async def _connect_once(self) -> None:
         """Connect once, and stay until one of the two connections ends."""
@@ -280,14 +281,8 @@ class RespConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection has ended, with the error that ended it."""
-        self._transport = writer.transport
-        self._transport.set_protocol(self)
-
-    @property
-    def local_host(self) -> str:
-        """The address of this end; "" if it is not TCP."""
-        name = self._transport.get_extra_info("sockname")
-        return str(name[0]) if isinstance(name, tuple) else ""
+        self.transport = writer.transport
+        self.transport.set_protocol(self)
 
     def send(self, *words: str | bytes | float) -> None:
         """Write a command, together with all others of this event-loop iteration."""
@@ -297,8 +292,8 @@ class RespConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if not self.ended.done() and not self._transport.is_closing():
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if not self.ended.done() and not self.transport.is_closing():
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def data_received(self, data: bytes) -> None:
         """Pass on each complete answer."""
