@@ -25,6 +25,7 @@ from toolbus_toolkits.workspace.patterns import (
 )
 from toolbus_toolkits.workspace.replacing import Check, Draft, is_draft, replaced
 from toolbus_toolkits.workspace.roots import (
+    PATH_MAX,
     ProcessPath,
     Roots,
     UnresolvedPath,
@@ -42,6 +43,7 @@ from toolbus_toolkits.workspace.sensitive import (
 
 __all__ = [
     "HARMLESS_DEVICES",
+    "PATH_MAX",
     "Check",
     "Draft",
     "FolderMoved",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from toolbus_toolkits.workspace.roots import Roots, TooManyLinks, UnresolvedPath, resolve
 
 __all__ = [
+    "MAX_TRIES",
     "READ",
     "STEP",
     "FolderMoved",
@@ -39,7 +40,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 # usual 1,024 descriptors.
 _MAX_OPEN = 16
 # Each try fails only if something was swapped within it.
-_MAX_TRIES = 100
+MAX_TRIES = 100
 _OF_THIS_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
@@ -225,7 +226,7 @@ class _Walk:
 
     def _enter(self, name: str) -> str:
         folder = self._open[-1]
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 self._open.append(os.open(name, STEP, dir_fd=folder))
             except OSError as error:

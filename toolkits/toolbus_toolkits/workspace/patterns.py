@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.roots import (
+    PATH_MAX,
     Roots,
     UnresolvedPath,
     is_same_or_below,
@@ -38,8 +39,6 @@ _Token: TypeAlias = "str | list[list[_Token]]"
 """A character, or a regular expression of one character or of a `*`, or one of the names of `**`
 below; or the texts in braces."""
 
-_MAX_CHARS = 4096
-"""`PATH_MAX` of Linux."""
 _MAX_DEPTH = 16
 """Of braces inside of each other."""
 _MAX_TEXTS = 256
@@ -85,8 +84,8 @@ class PathPattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if len(text) > _MAX_CHARS:
-            raise ValueError(f"it has over {_MAX_CHARS:,} characters")
+        if len(text) > PATH_MAX:
+            raise ValueError(f"it has over {PATH_MAX:,} characters")
         if text.startswith("!"):
             raise ValueError("it begins with !, which excludes; \\! is the character")
         body = text if re.search(r"\\\s\Z", text) else text.rstrip()

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.locating import (
+    MAX_TRIES,
     STEP,
     FolderMoved,
     Location,
@@ -47,8 +48,6 @@ _LOCK_SECONDS = 5.0
 """How long another writer is waited for. It holds the lock only for `check` and a rename."""
 _LOCK_PAUSES = (0.001, 0.05)
 """The first and the longest pause between two tries for a lock; each is twice the one before."""
-_MAX_TRIES = 100
-"""Each fails only if others made the file after they, or somebody else, had removed it."""
 _MAX_MISSING = 100
 """The most folders that one write makes; each is held open meanwhile."""
 _TEMPORARY = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
@@ -131,7 +130,8 @@ class Draft:
             if self._missing:
                 check(None)
                 self._make_folders()
-            for _ in range(_MAX_TRIES):
+            # Each fails only if others made the file after somebody had removed it.
+            for _ in range(MAX_TRIES):
                 if self._put(file, check):
                     self._made.clear()
                     return

@@ -16,6 +16,7 @@ from functools import lru_cache
 from toolbus.settings import expanded
 
 __all__ = [
+    "PATH_MAX",
     "ProcessPath",
     "Roots",
     "TooManyLinks",
@@ -26,8 +27,8 @@ __all__ = [
     "resolve",
 ]
 
-_MAX_BYTES = 4096
-"""`PATH_MAX` of Linux, with the NUL at the end: the kernel takes no longer path."""
+PATH_MAX = 4096
+"""That of Linux, with the NUL at the end: the kernel takes no longer path."""
 _MAX_LINKS = 40
 """`MAXSYMLINKS` of Linux: after so many the kernel answers ELOOP."""
 _OF_PROCESS = re.compile(
@@ -111,7 +112,7 @@ def _names_of(path: str) -> list[str]:
         size = len(os.fsencode(path))
     except UnicodeEncodeError:  # a lone surrogate, which JSON may carry
         raise UnresolvedPath("it is no text") from None
-    if size >= _MAX_BYTES:
+    if size >= PATH_MAX:
         raise UnresolvedPath("it is too long")
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 

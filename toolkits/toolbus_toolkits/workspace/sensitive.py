@@ -15,110 +15,90 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from toolbus.settings import home_of
-from toolbus_toolkits.workspace.roots import Roots, is_same_or_below
+from toolbus_toolkits.workspace.roots import PATH_MAX, Roots, is_same_or_below
 
 __all__ = ["HARMLESS_DEVICES", "ProgramPaths", "SensitivePaths", "has_wildcard"]
 
 _OF_TOOLBUS = "holds keys and records of toolbus"
-SECRETS: Mapping[str, tuple[str, ...]] = {
+SECRETS: Mapping[str, str] = {
     # Variables of a service or a folder: by custom passwords of databases and keys of models.
     # `.env.example` is listed with them: what it holds, only a look at it tells.
     "may hold passwords and keys of a service": (
-        *(".env", ".env.*", ".env~", ".env-*", ".env_*", ".envrc", "*.env", ".flaskenv"),
-        ".dev.vars",
+        ".env .env.* .env~ .env-* .env_* .envrc *.env .flaskenv .dev.vars"
     ),
     # The names that ssh-keygen, OpenSSL, Java and password managers give to private keys. Public
     # keys (`*.pub`) and certificates (`*.crt`, `*.cer`) are no secrets.
     "is by its name a private key": (
-        *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
-        *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.pk8", "*.ppk", "*.jks", "*.keystore"),
-        *("*.kdb", "*.kdbx", "*.agekey", "*.key.asc", "ssh_host_*_key"),
+        "id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk *.pem *.key *.p8 *.p12 *.pfx"
+        " *.pk8 *.ppk *.jks *.keystore *.kdb *.kdbx *.agekey *.key.asc ssh_host_*_key"
     ),
-    "holds keys of its user": (
-        ".ssh",
-        ".gnupg",
-        ".pki",
-        ".password-store",
-        ".local/share/keyrings",
-    ),
+    "holds keys of its user": ".ssh .gnupg .pki .password-store .local/share/keyrings",
     # Files of clients, each with a password or a token in plain text.
     "holds passwords or tokens": (
-        *(".netrc", "_netrc", ".authinfo", ".authinfo.gpg", ".pgpass", ".my.cnf", ".mylogin.cnf"),
-        *(".git-credentials", ".config/git/credentials", ".config/gh", ".config/hub"),
-        *(".config/glab-cli", ".npmrc", ".yarnrc.yml", ".pypirc", ".gem/credentials"),
-        *(".cargo/credentials", ".cargo/credentials.toml", ".composer/auth.json"),
-        *(".m2/settings.xml", ".gradle/gradle.properties", ".nuget/nuget.config"),
-        *(".aws", ".azure", ".config/gcloud", ".boto", ".s3cfg", ".oci", ".config/doctl"),
-        *(".config/rclone", ".kube", ".docker/config.json", ".config/containers/auth.json"),
-        *(".dockercfg", ".terraform.d", ".terraformrc", ".vault-token", ".config/op"),
-        *(".htpasswd", ".smbcredentials", ".fetchmailrc", ".msmtprc", ".mutt", ".claude.json"),
-        *(".claude/.credentials.json", ".codex/auth.json", ".huggingface/token"),
-        *(".cache/huggingface/token", ".mozilla", ".thunderbird", ".config/google-chrome"),
-        ".config/chromium",
+        ".netrc _netrc .authinfo .authinfo.gpg .pgpass .my.cnf .mylogin.cnf .git-credentials"
+        " .config/git/credentials .config/gh .config/hub .config/glab-cli .npmrc .yarnrc.yml"
+        " .pypirc .gem/credentials .cargo/credentials .cargo/credentials.toml .composer/auth.json"
+        " .m2/settings.xml .gradle/gradle.properties .nuget/nuget.config .aws .azure .config/gcloud"
+        " .boto .s3cfg .oci .config/doctl .config/rclone .kube .docker/config.json"
+        " .config/containers/auth.json .dockercfg .terraform.d .terraformrc .vault-token .config/op"
+        " .htpasswd .smbcredentials .fetchmailrc .msmtprc .mutt .claude.json"
+        " .claude/.credentials.json .codex/auth.json .huggingface/token .cache/huggingface/token"
+        " .mozilla .thunderbird .config/google-chrome .config/chromium"
     ),
     # What was typed before, often with a password among it.
     "holds what was typed before": (
-        *(".bash_history", ".zsh_history", ".history", ".sh_history", ".local/share/fish"),
-        *(".python_history", ".node_repl_history", ".psql_history", ".mysql_history"),
-        *(".sqlite_history", ".rediscli_history", ".lesshst", ".viminfo"),
+        ".bash_history .zsh_history .history .sh_history .local/share/fish .python_history"
+        " .node_repl_history .psql_history .mysql_history .sqlite_history .rediscli_history"
+        " .lesshst .viminfo"
     ),
     "holds passwords of this machine": (
-        *("/etc/shadow*", "/etc/gshadow*", "/etc/sudoers*", "/etc/security/opasswd"),
-        *("/etc/ssl/private", "/etc/krb5.keytab", "/etc/NetworkManager/system-connections"),
-        *("/var/run/secrets", "/run/secrets", "/var/lib/sss"),
+        "/etc/shadow* /etc/gshadow* /etc/sudoers* /etc/security/opasswd /etc/ssl/private"
+        " /etc/krb5.keytab /etc/NetworkManager/system-connections /var/run/secrets /run/secrets"
+        " /var/lib/sss"
     ),
     # The variables and the memory of any process of this user.
     "holds the memory of programs": (
-        *("/proc/*/environ", "/proc/*/mem", "/proc/*/task/*/environ", "/proc/*/task/*/mem"),
-        *("/proc/kcore", "/dev/mem", "/dev/kmem"),
+        "/proc/*/environ /proc/*/mem /proc/*/task/*/environ /proc/*/task/*/mem /proc/kcore /dev/mem"
+        " /dev/kmem"
     ),
     # What the SDK and its toolkits write to TOOLBUS_HOME; its tokens let join rooms as this user.
     _OF_TOOLBUS: (
-        *(".toolbus/dev-keys.toml", ".toolbus/credentials.enc", ".toolbus/contexts.toml"),
-        *(".toolbus/config.toml", ".toolbus/records.db*", ".toolbus/*history*"),
+        ".toolbus/dev-keys.toml .toolbus/credentials.enc .toolbus/contexts.toml"
+        " .toolbus/config.toml .toolbus/records.db* .toolbus/*history*"
     ),
 }
 """Files that a person decides about when any caller reads them, by the reason."""
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
+SETTINGS: Mapping[str, str] = {
     "is run by shells at their start": (
-        *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"),
-        *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc"),
-        *(".login", ".config/fish", ".inputrc", ".xprofile", ".xinitrc", ".xsessionrc"),
+        ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv"
+        " .zprofile .zlogin .zlogout .kshrc .cshrc .tcshrc .login .config/fish .inputrc .xprofile"
+        " .xinitrc .xsessionrc"
     ),
     # Git runs what its settings and hooks name.
-    "says what git does": (
-        ".git",
-        ".gitconfig",
-        ".gitmodules",
-        ".config/git",
-        ".githooks",
-        ".husky",
-    ),
+    "says what git does": ".git .gitconfig .gitmodules .config/git .githooks .husky",
     # Editors run tasks of a folder that is opened; interpreters and clients read these unasked.
     # What runs only when somebody asks for it, as a Makefile, is a file of a project like others.
     "says what an editor or a tool runs": (
-        *(".vscode", ".idea", ".devcontainer", ".vimrc", ".vim", ".config/nvim", ".emacs"),
-        *(".emacs.d", ".nanorc", ".claude", ".cursor", ".mcp.json", "sitecustomize.py"),
-        *("usercustomize.py", ".pythonrc", ".pdbrc", ".gdbinit", ".lldbinit", ".screenrc"),
-        *(".tmux.conf", ".config/direnv", ".config/pip", ".pip", "pip.conf", ".condarc"),
-        *(".gemrc", ".curlrc", ".wgetrc", ".cargo/config", ".cargo/config.toml"),
+        ".vscode .idea .devcontainer .vimrc .vim .config/nvim .emacs .emacs.d .nanorc .claude"
+        " .cursor .mcp.json sitecustomize.py usercustomize.py .pythonrc .pdbrc .gdbinit .lldbinit"
+        " .screenrc .tmux.conf .config/direnv .config/pip .pip pip.conf .condarc .gemrc .curlrc"
+        " .wgetrc .cargo/config .cargo/config.toml"
     ),
     # Not `/usr`, `/opt` and `/var/lib` as a whole: containers have their working directory there.
     "is part of the system": (
-        *("/etc", "/boot", "/proc", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin"),
-        *("/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib"),
-        *("/var/spool/cron", "/var/spool/at", ".config/autostart", ".config/systemd"),
-        *(".config/environment.d", ".local/share/systemd", ".local/bin", ".pam_environment"),
-        *("cron.d", "cron.daily", "cron.hourly", "cron.weekly", "cron.monthly"),
-        *("authorized_keys", "LaunchAgents", "LaunchDaemons"),
+        "/etc /boot /proc /sys /bin /sbin /lib /lib64 /usr/bin /usr/sbin /usr/lib /usr/local/bin"
+        " /usr/local/sbin /usr/local/lib /var/spool/cron /var/spool/at .config/autostart"
+        " .config/systemd .config/environment.d .local/share/systemd .local/bin .pam_environment"
+        " cron.d cron.daily cron.hourly cron.weekly cron.monthly authorized_keys LaunchAgents"
+        " LaunchDaemons"
     ),
     "is a disk": (
-        *("/dev/sd*", "/dev/hd*", "/dev/nvme*", "/dev/vd*", "/dev/xvd*", "/dev/mmcblk*"),
-        *("/dev/mapper", "/dev/dm-*", "/dev/md*", "/dev/loop*", "/dev/disk", "/dev/block"),
+        "/dev/sd* /dev/hd* /dev/nvme* /dev/vd* /dev/xvd* /dev/mmcblk* /dev/mapper /dev/dm-*"
+        " /dev/md* /dev/loop* /dev/disk /dev/block"
     ),
     # With another rule file an agent would allow itself what it wants: hosts read them again.
-    "says what toolbus allows and hosts": (".toolbus", "policy.toml", "rules.toml"),
+    "says what toolbus allows and hosts": ".toolbus policy.toml rules.toml",
 }
 """Files and folders that a person decides about when they are changed, by the reason."""
 
@@ -128,8 +108,6 @@ HARMLESS_DEVICES = frozenset(
 )
 """Devices that keep nothing: to write to them changes no file, and they hold no secret."""
 
-_MAX_CHARS = 4096
-"""Of a longer path the end is compared; nothing can open it."""
 _MAX_PATTERN_CHARS = 512
 """The longest pattern that is compared with each entry, at each of its names."""
 _OF_COPIES = ("~", ".bak", ".old", ".orig", ".save", ".swp")
@@ -158,15 +136,14 @@ class SensitivePaths:
     def __init__(
         self, additional_files: Iterable[str] = (), additional_directories: Iterable[str] = ()
     ) -> None:
+        home = home_of(os.environ)
+        secrets = {reason: entries.split() for reason, entries in SECRETS.items()}
+        names = [entry.partition("/")[2] for entry in secrets[_OF_TOOLBUS]]
+        secrets[_OF_TOOLBUS] += (f"{home}/{name}" for name in names)
         given = filter(None, (*additional_files, *additional_directories))
         added = [text for entry in given for text in _spellings(entry)]
-        home = home_of(os.environ)
-        names = [entry.partition("/")[2] for entry in SECRETS[_OF_TOOLBUS]]
-        secrets = {
-            **SECRETS,
-            "is kept from agents by the operator": added,
-            _OF_TOOLBUS: [*SECRETS[_OF_TOOLBUS], *(f"{home}/{name}" for name in names)],
-        }
+        secrets["is kept from agents by the operator"] = added
+        settings = {reason: entries.split() for reason, entries in SETTINGS.items()}
         self._secrets = _Entries(secrets)
         ends = _Ends(entry for entries in secrets.values() for entry in entries)
         # Trees have the same names again and again, and so has the next search.
@@ -176,7 +153,7 @@ class SensitivePaths:
         It takes a fiftieth of the time of `reason`, for trees of many files. What is below a folder
         with secrets counts as one of them whatever its name: this looks at the name alone.
         """
-        self._all = _Entries({**secrets, **SETTINGS, "says what toolbus hosts": [str(home)]})
+        self._all = _Entries({**secrets, **settings, "says what toolbus hosts": [str(home)]})
         # One line names the same paths several times, and so do the lines of one agent.
         self._reason = lru_cache(maxsize=1024)(self._find)
 
@@ -199,7 +176,7 @@ class SensitivePaths:
         if has_wildcard(path) and len(path) > _MAX_PATTERN_CHARS:
             return "is a pattern that is too long to judge"
         entries = self._all if writes else self._secrets
-        plain = _comparable(path[-_MAX_CHARS:])
+        plain = _comparable(path[-PATH_MAX:])
         found = entries.reason(plain)
         if not found and plain.endswith(_OF_COPIES):
             found = self._secrets.reason(_without_copy(plain))
@@ -332,12 +309,6 @@ class ProgramPaths(SensitivePaths):
     """Files that a person decides about, and the folders of PATH in working directories.
 
     In a virtual environment of the project, `ls` would be the file that an accepted edit made.
-
-    Args:
-        roots: The working directories.
-        environment: The variables of commands.
-        additional_files: As those of `SensitivePaths`.
-        additional_directories: As those of `SensitivePaths`.
     """
 
     def __init__(
