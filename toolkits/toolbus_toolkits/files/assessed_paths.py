@@ -51,13 +51,7 @@ class AssessedPaths:
         self._by_run = WeakKeyDictionary[ToolRun, Counter[tuple[str, str]]]()
 
     def note(self, context: ToolContext, path: str, target: str) -> None:
-        """Remember an assessment.
-
-        Args:
-            context: The call that is assessed.
-            path: As it was written.
-            target: The real path; "" if it leads nowhere.
-        """
+        """Remember the assessment of a call: where its path leads; "" if that is nowhere."""
         asker = asker_of(context)
         with self._lock:
             paths = self._by_asker[asker] = self._by_asker.get(asker) or LastUsed(_MAX_PATHS)
@@ -72,12 +66,7 @@ class AssessedPaths:
             self._by_run.setdefault(run_of(context), Counter())[path, target] += 1
 
     def take(self, context: ToolContext, path: str, target: str) -> bool:
-        """Take the assessments of a call.
-
-        Args:
-            context: The call.
-            path: As it was written.
-            target: The real path now.
+        """Take the assessments of a call, whose path leads to a target now.
 
         Returns:
             Whether it leads where its assessment found it; also if there was no assessment.

@@ -26,12 +26,12 @@ from typing import NamedTuple
 from toolbus import Assessment, Rule, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
-from toolbus.untrusted_text import one_line, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, shortened
 from toolbus_toolkits.callers import PerCallerSemaphore
 from toolbus_toolkits.files.changes import Change
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import planned
-from toolbus_toolkits.files.reached import MAX_SHOWN, ReachedFiles
+from toolbus_toolkits.files.reached import ReachedFiles
 from toolbus_toolkits.workspace import (
     Location,
     NoFile,
@@ -44,7 +44,6 @@ from toolbus_toolkits.workspace import (
 
 __all__ = ["Assessor"]
 
-_MAX_NAMED = 3
 _LISTING_S = 2.0
 """An assessment has 5 s in all."""
 _MAX_AT_A_TIME = 2
@@ -73,11 +72,7 @@ def _is_any(path: str) -> bool:
 
 
 class Assessor:
-    """Assesses a call before it runs.
-
-    Args:
-        files: The files.
-    """
+    """Assesses a call before it runs."""
 
     def __init__(self, files: ReachedFiles) -> None:
         self._files = files
@@ -184,14 +179,7 @@ class Assessor:
     def changing(
         self, context: ToolContext, path: str, change: Change | None, token: str | None
     ) -> Assessment:
-        """Return the assessment of a call that changes one file.
-
-        Args:
-            context: The call.
-            path: As it was written.
-            change: What is changed in its text, for a diff; None for a call that has no text.
-            token: The version that the caller gives.
-        """
+        """Return the assessment of a call that changes one file; a diff needs the change."""
         try:
             with self._located(context, path) as location:
                 diff = None
@@ -320,13 +308,8 @@ class Assessor:
     ) -> Assessment:
         """Return an assessment with the asked patterns that cover anything in a folder.
 
-        Args:
-            context: The call.
-            assessment: The assessment without them.
-            paths: The folder.
-            names: What the call would read, or tell, from the root of the folder; None if that is
-                too much.
-            is_read: Tells of the path of one of them whether it counts.
+        What the call would read, or tell, are names from the root of the folder, None if there are
+        too many; `is_read` tells of the path of one of them whether it counts.
         """
         assessment = self._with_rules(context, assessment, paths)
         if names is None or paths.real is None:
@@ -344,9 +327,7 @@ class Assessor:
         ]
         if not found:
             return assessment
-        shown = ", ".join(
-            f"`{shortened(one_line(text), MAX_SHOWN)}`" for text in found[:_MAX_NAMED]
-        )
+        shown = shortened(one_line(", ".join(f"`{text}`" for text in found)), SHOWN_CHARS)
         message = f"{assessment.message}, with files that rules are about ({shown}): {_NARROW}"
         matches = tuple(dict.fromkeys((*assessment.matches, *found)))
         return replace(assessment, message=message, matches=matches, hint=_NARROW)
@@ -403,7 +384,7 @@ def _folders_below(location: Location) -> list[str] | None:
 
 def _shown(path: str, name: str) -> str:
     """Return how a file is named: as it was written, and where that leads."""
-    written = shortened(one_line(os.path.normpath(path)), MAX_SHOWN)
+    written = shortened(one_line(os.path.normpath(path)), SHOWN_CHARS)
     if written == name or os.path.isabs(path):
         return f"`{name}`"
     return f"`{written}` (which is `{name}`)"
@@ -412,11 +393,7 @@ def _shown(path: str, name: str) -> str:
 def _words_of_change(location: Location, shown: str, diff: str | None, error_text: str) -> str:
     """Return what a call would do to a file, for a person.
 
-    Args:
-        location: The file.
-        shown: Its name.
-        diff: The diff that it would make; None for a call that has no text.
-        error_text: Why it would fail; empty if it would not.
+    A call that has no text has no diff; one that would not fail has no text of an error.
     """
     status = location.status
     if error_text:
@@ -431,7 +408,7 @@ def _words_of_change(location: Location, shown: str, diff: str | None, error_tex
         words += f", with {_counted(added)}" if added else ""
         if location.missing:
             folder = os.path.dirname(location.relative)
-            words += f", and the folder `{shortened(one_line(folder), MAX_SHOWN)}`"
+            words += f", and the folder `{shortened(one_line(folder), SHOWN_CHARS)}`"
         return words
     if diff is None:
         return f"replaces {shown}, which has {status.st_size:,} bytes"

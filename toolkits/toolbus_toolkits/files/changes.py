@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.files.reached import failure
 from toolbus_toolkits.files.seen import Lines, Seen, Span
 from toolbus_toolkits.files.text import (
@@ -265,7 +265,7 @@ def _hint(shown: str, old: str) -> str:
     words = _differences(_part_of(found, at, len(wanted)), old) or "white space alone"
     return (
         f" as it is written: a text that differs from it in {words} begins in"
-        f" line {number + 1}: {one_line(shown_lines[number], 200)!r}"
+        f" line {number + 1}: {one_line(shown_lines[number], SHOWN_CHARS)!r}"
     )
 
 

@@ -74,12 +74,8 @@ def proven(
 ) -> Seen:
     """Return what the caller of a call has seen of the version that is there.
 
-    Args:
-        files: The files.
-        context: The call.
-        location: The file.
-        now: The version that is there, as seen as a whole.
-        token: The version that the caller gives; it needs none of what it has seen here.
+    A call with the token of that version needs none of what is known here. `now` is what is there,
+    as seen as a whole.
 
     Raises `ToolFailed`: it has never read it, or has read another version.
     """
@@ -109,14 +105,6 @@ def planned(
     max_diff_chars: int,
 ) -> Plan:
     """Return what a call makes of a file. Nothing is written.
-
-    Args:
-        files: The files.
-        context: The call.
-        location: The file.
-        change: What is changed.
-        token: The version that the caller gives.
-        max_diff_chars: How long the diff may be.
 
     Raises `ToolFailed` and `OSError`.
     """

@@ -14,11 +14,12 @@ from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, ToolContext, ToolFailed
 from toolbus.settings import expanded
-from toolbus.untrusted_text import one_line, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, shortened
 from toolbus_toolkits.callers import PerCallerSemaphore
 from toolbus_toolkits.files.assessed_paths import AssessedPaths
 from toolbus_toolkits.files.seen import SeenFiles
 from toolbus_toolkits.workspace import (
+    PATH_MAX,
     FolderMoved,
     Location,
     NoFile,
@@ -30,7 +31,7 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["MAX_SHOWN", "FilesConfig", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+__all__ = ["FilesConfig", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
 
 
 class FilesConfig(BaseModel, frozen=True, extra="forbid"):
@@ -81,14 +82,10 @@ _MAX_WHOLE = 8
 """Files that are read as a whole for one caller at a time: a large one takes a thread for seconds,
 and there are 32."""
 
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
 """An argument of a tool: a path from the first root, or an absolute one."""
 Token = Annotated[str, Field(min_length=1, max_length=64)]
 """An argument of a tool: the version of a file."""
-
-MAX_SHOWN = 200
-"""Characters of a path, or of a pattern, in a message."""
-
 
 _NOTATIONS = (
     (r"~(?:[\w.-]*/|\Z)", "`~` stands for nothing here: write the path from the root, or from `/`"),
@@ -111,11 +108,7 @@ def _check_new(path: str) -> None:
 
 
 class ReachedFiles:
-    """The files that one toolkit reaches.
-
-    Args:
-        config: The config.
-    """
+    """The files that one toolkit reaches."""
 
     def __init__(self, config: FilesConfig) -> None:
         self.roots = Roots([config.root, *config.further_roots])
@@ -137,7 +130,7 @@ class ReachedFiles:
 
     def name_of(self, location: Location) -> str:
         """Return this path for a message: on one line, and cut."""
-        return shortened(one_line(self.path_of(location)), MAX_SHOWN)
+        return shortened(one_line(self.path_of(location)), SHOWN_CHARS)
 
     @contextmanager
     def at(self, path: str | bytes, context: ToolContext | None = None) -> Iterator[Location]:
@@ -228,7 +221,7 @@ def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
         text = f"{_shown(path)} is elsewhere now: its folder was moved"
         return ToolFailed(text, retryable=True, details={"reason": "changed"})
     if isinstance(error, RootVanished):
-        root = one_line(str(error.filename), MAX_SHOWN)
+        root = one_line(str(error.filename), SHOWN_CHARS)
         return failure("no_such_file", f"{_shown(path)} does not exist, nor does its root {root!r}")
     words = f"cannot be read or written: {error.strerror or type(error).__name__}"
     reason, words = _REASONS.get(error.errno or 0, ("failed", words))
@@ -238,4 +231,4 @@ def _failure_of(error: OSError, path: str | bytes) -> ToolFailed:
 
 
 def _shown(path: str | bytes) -> str:
-    return repr(one_line(os.fsdecode(path), MAX_SHOWN))
+    return repr(one_line(os.fsdecode(path), SHOWN_CHARS))

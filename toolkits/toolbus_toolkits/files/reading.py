@@ -30,7 +30,6 @@ _CONTINUATION = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that begin no character."""
 _NUMBER_CHARS = 8
 """What stands around each line: its number, a tab and the line end."""
-_MAX_CUT_NAMED = 3
 
 
 class Excerpt(NamedTuple):
@@ -169,9 +168,8 @@ class ExcerptScan:
         if cut and self._limit == 1:
             notes.append("no more of this line can be shown; `get` sends the file")
         elif cut:
-            numbers = ", ".join(map(str, cut[:_MAX_CUT_NAMED]))
-            more = f" and {len(cut) - _MAX_CUT_NAMED} more" if len(cut) > _MAX_CUT_NAMED else ""
-            notes.append(f"cut: line {numbers}{more}; read one as a whole by its offset, limit=1")
+            numbers = ", ".join(map(str, cut))
+            notes.append(f"cut: line {numbers}; read one as a whole by its offset, limit=1")
         return notes
 
 

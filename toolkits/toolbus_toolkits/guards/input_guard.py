@@ -45,8 +45,8 @@ _NAMES: Mapping[ParameterKind, frozenset[str]] = {
         {"path", "paths", "file", "files", "filename", "filepath", "folder", "directory", "dir"}
         | {"cwd", "source", "destination", "src", "dst", "root"}
     ),
-    "address": frozenset({"url", "urls", "uri", "uris", "address", "endpoint", "host", "link"}),
-    "command": frozenset({"command", "commands", "cmd", "shell", "script", "argv"}),
+    "address": frozenset("url urls uri uris address endpoint host link".split()),
+    "command": frozenset("command commands cmd shell script argv".split()),
 }
 """The last word of a parameter's name, in lower case."""
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.launcher.host_watch import HOST_WATCH, Kind
 from toolbus_toolkits.launcher.marks import MARKS
 
@@ -280,7 +280,9 @@ class StartedProcess:
             )
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise LaunchFailed(f"cannot start {one_line(program.command, 200)}: {text}") from None
+            raise LaunchFailed(
+                f"cannot start {one_line(program.command, SHOWN_CHARS)}: {text}"
+            ) from None
         popen.returncode = 0  # it is waited for here, and never by Popen
         HOST_WATCH.add(popen.pid, kind)
         if mark is not None:
@@ -488,13 +490,12 @@ def _is_name(text: str) -> bool:
 
 def _find(program: Program, environment: Mapping[str, str]) -> str:
     command = program.command
+    failed = f"cannot start {one_line(command, SHOWN_CHARS)}: there is no"
     if program.cwd is not None and not program.cwd.is_dir():
-        text = f"cannot start {one_line(command, 200)}: there is no folder "
-        raise LaunchFailed(text + one_line(str(program.cwd), 500))
+        raise LaunchFailed(f"{failed} folder {one_line(str(program.cwd), SHOWN_CHARS)}")
     found = shutil.which(command, path=environment.get("PATH"))
     if found is None:
-        text = f"cannot start {one_line(command, 200)}: there is no such program in PATH; "
         has_arguments = len(command.split()) > 1 and shutil.which(command.split()[0]) is not None
         hint = "write its arguments in args" if has_arguments else "install it, or name its path"
-        raise LaunchFailed(text + hint)
+        raise LaunchFailed(f"{failed} such program in PATH; {hint}")
     return found
