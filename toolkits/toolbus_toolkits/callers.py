@@ -14,6 +14,7 @@ from toolbus import ToolContext
 
 __all__ = [
     "MAX_ASKERS",
+    "MAX_ASSESSED",
     "Asker",
     "LastUsed",
     "PerCallerSemaphore",
@@ -26,6 +27,8 @@ _Value = TypeVar("_Value")
 
 MAX_ASKERS = 1_000
 """Of so many something is remembered; names cost nothing, so that one program may be any number."""
+MAX_ASSESSED = 64
+"""Of so many texts of one asker it is remembered how they were assessed; each may be long."""
 _ANSWER_S = 1.0
 
 Asker: TypeAlias = tuple[tuple[str, str] | None, ...]

@@ -345,6 +345,6 @@ def test_no_more_than_its_text_is_suggested_for_what_another_command_starts(work
 def test_a_limit_of_commands_counts_those_that_others_start(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "MAX_COMMANDS", 3)
+    monkeypatch.setattr(matching, "MAX_PARTS", 3)
     assert kind("nice ls", work) == "read"
     assert kind("nice ls; nice ls", work) == "immune"

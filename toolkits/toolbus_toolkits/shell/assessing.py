@@ -8,18 +8,16 @@ from dataclasses import replace
 from itertools import islice
 
 from toolbus import Assessment, Rule
-from toolbus.permissions.plain import MAX_SUGGESTIONS
+from toolbus.permissions.plain import MAX_PARTS, MAX_SUGGESTIONS
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.shell.commands import Effect
 from toolbus_toolkits.shell.judging import (
     Verdict,
-    base_name,
     changes_meaning,
     is_moved_by,
     judge_command,
 )
 from toolbus_toolkits.shell.matching import (
-    MAX_COMMANDS,
     MAX_DEPTH,
     LineCommand,
     all_commands,
@@ -38,8 +36,9 @@ _MAX_INSIDE = 1_024
 """So many further commands the words of a line may be: each is compared with each pattern."""
 _MAX_SHOWN = 4
 """How many commands a message tells about; the preview has more."""
-_MAX_SOURCE_CHARS = 80
+_SOURCE_CHARS = 80
 _MAX_PREVIEW_LINES = 100
+"""Each of at most 300 characters: a preview has room for 64 KiB, and nobody reads more."""
 _REPEATS = re.compile(r"\b(?:for|while|until|select|function|coproc)\b|\(\s*\)")
 """Words of a line that may run a command twice, or elsewhere than where it stands."""
 _ENDS = re.compile(r"[;\n]|\|\||(?<![<>&])&(?![&>])")
@@ -77,7 +76,7 @@ def assess_line(
     commands = []
     for found in all_commands(reading.commands):
         if found is None:
-            limit = f"more than {MAX_COMMANDS} commands, or {MAX_DEPTH} inside of each other"
+            limit = f"more than {MAX_PARTS} commands, or {MAX_DEPTH} inside of each other"
             return _unreadable(f"it has {limit}", patterns)
         commands.append(found)
     try:
@@ -131,7 +130,7 @@ def _verdicts(
 ) -> list[Verdict]:
     """Judge the commands of a line, each in all directories where it may run."""
     # What `trap` is given runs at the end, wherever the line is then.
-    has_trap = any(base_name(found.command) == "trap" for found in commands)
+    has_trap = any(found.command.base_name == "trap" for found in commands)
     repeats = has_trap or _REPEATS.search(line) is not None
     if repeats:
         # A later `cd` may stand before an earlier command the next time.
@@ -180,7 +179,7 @@ def _leading_changes(line: str, commands: Sequence[LineCommand]) -> int:
     rest = line.strip()
     for found in commands:
         after = rest.removeprefix(found.command.source).lstrip()
-        if base_name(found.command) != "cd" or after == rest or not after.startswith("&&"):
+        if found.command.base_name != "cd" or after == rest or not after.startswith("&&"):
             break
         rest = after[2:].lstrip()
         count += 1
@@ -195,7 +194,7 @@ def _change_directory(
     *,
     is_certain: bool = False,
 ) -> None:
-    name = base_name(command)
+    name = command.base_name
     if name == "popd":  # back to one of those where it has been
         return
     if name not in ("cd", "pushd", "chdir"):
@@ -339,4 +338,4 @@ def _shown(command: SimpleCommand) -> str:
     if not text:
         assigned = [f"{entry.name}={entry.value.known}" for entry in command.assignments]
         text = " ".join((*assigned, *(word.source for word in command.words)))
-    return one_line(text, _MAX_SOURCE_CHARS)
+    return one_line(text, _SOURCE_CHARS)

@@ -16,7 +16,7 @@ from toolbus_toolkits.launcher import ProgramLimits, program_environment
 
 __all__ = ["READING", "ShellConfig", "is_harmless", "shell_environment"]
 
-READING = frozenset({"BASHOPTS", "BASH_COMPAT", "BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS"})
+READING = frozenset("BASHOPTS BASH_COMPAT BASH_ENV ENV POSIXLY_CORRECT SHELLOPTS".split())
 """What changes how bash reads a line, or lets it run a file before; no command starts with them."""
 
 _HARMLESS = frozenset(
@@ -159,11 +159,9 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
 
     def limits(self) -> ProgramLimits:
         """Return the limits of each process as the launcher takes them."""
-        memory = self.max_memory_mib
-        file = self.max_file_mib
         return ProgramLimits(
-            memory_bytes=None if memory is None else memory * _MIB,
+            memory_bytes=self.max_memory_mib and self.max_memory_mib * _MIB,
             cpu_s=self.max_cpu_s,
             open_files=None,  # those of the host: builds and their watchers need many
-            file_bytes=None if file is None else file * _MIB,
+            file_bytes=self.max_file_mib and self.max_file_mib * _MIB,
         )

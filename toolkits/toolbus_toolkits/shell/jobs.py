@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from toolbus import ToolFailed
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed
+from toolbus_toolkits.callers import MAX_ASKERS, MAX_ASSESSED, Asker, LastUsed
 from toolbus_toolkits.launcher import RunningCommand
 from toolbus_toolkits.shell.output import Excerpt, Output
 from toolbus_toolkits.shell.reading import read_line
@@ -33,8 +33,6 @@ _MAX_ENDED_CHARS = 64 * 1024 * 1024
 are left out."""
 _END_S = 1.0
 _WRITE_S = 5.0
-_MAX_ASSESSED = 64
-"""Texts for one job that are assessed at a time. Beyond that they have to be assessed again."""
 
 
 class WrittenLines:
@@ -43,7 +41,7 @@ class WrittenLines:
     def __init__(self) -> None:
         self._unfinished = ""
         """What was written and may go on in the next text: `r`, or a quote that is open."""
-        self._assessed = LastUsed[str, str](_MAX_ASSESSED)
+        self._assessed = LastUsed[str, str](MAX_ASSESSED)
         """What was unfinished when a text was assessed."""
 
     def lines_to_assess(self, text: str) -> str:

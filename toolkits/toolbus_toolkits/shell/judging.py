@@ -16,7 +16,7 @@ from toolbus_toolkits.shell.path_resolver import PathResolver, Target, TooMuch
 from toolbus_toolkits.shell.reading import Assignment, Redirection, SimpleCommand, Word
 from toolbus_toolkits.workspace import HARMLESS_DEVICES, has_wildcard, is_same_or_below
 
-__all__ = ["Verdict", "base_name", "changes_meaning", "is_moved_by", "judge_command"]
+__all__ = ["Verdict", "changes_meaning", "is_moved_by", "judge_command"]
 
 _OWN_VARIABLE = re.compile("[a-z_][a-z0-9_]*")
 """A variable that no program looks for: those of programs are upper-case, but for proxies."""
@@ -87,18 +87,12 @@ class Verdict:
     @property
     def may_place_links(self) -> bool:
         """Whether a symlink may be where it has written."""
-        name = base_name(self.command)
+        name = self.command.base_name
         if self.effect.read_only:
             return False  # its redirections make plain files
         if name == "cp" and not _has_option(self.command, "rRPda", ""):
             return False  # of a symlink it copies the file
         return bool(self.edits) and name not in _PLACES_NO_LINK
-
-
-def base_name(command: SimpleCommand) -> str:
-    """Return the name of a command without its folder; "" if it has none that is known."""
-    value = command.words[0].value if command.words else None
-    return (value or "").rpartition("/")[2]
 
 
 def changes_meaning(
@@ -114,7 +108,7 @@ def changes_meaning(
             if not _MEANING_IN_LOWER_CASE.fullmatch(name):
                 continue
         # `IFS= read -r x` splits what is read, and nothing else.
-        is_of_read = name == "IFS" and command.words and command.words[0].value == "read"
+        is_of_read = name == "IFS" and command.value(0) == "read"
         if not is_harmless(name) and not is_of_read:
             found.append(assignment)
     return tuple(found)
@@ -141,7 +135,7 @@ def judge_command(
         directories = resolver.entered(effect.directory)
     inside = (resolver.is_inside(Target("", directory)) for directory in directories)
     verdict.is_elsewhere = not all(inside)
-    if effect.read_only and not effect.runs and base_name(command) == "git":
+    if effect.read_only and not effect.runs and command.base_name == "git":
         verdict.doubts += _repository_doubts(directories)
     # What is too much for one of them must not hide what another one finds.
     steps: list[Callable[[], None]] = [
@@ -186,7 +180,7 @@ def _judge_reads(
 
 def _shows_names(command: SimpleCommand) -> bool:
     """Whether a command shows nothing that a file contains."""
-    name = base_name(command)
+    name = command.base_name
     if name not in _NAMES_ONLY:
         return False
     reads_names = _NAMED_IN_FILES.get(name)
@@ -233,7 +227,7 @@ def _judge_read(
     """Judge what is read: no secret, and of a folder that is read as a whole nothing below it."""
     effect = verdict.effect
     # ripgrep leaves out what begins with a dot; the second `-u` changes that.
-    reads_hidden = base_name(verdict.command) != "rg" or (
+    reads_hidden = verdict.command.base_name != "rg" or (
         _has_option(verdict.command, "u.", "--hidden")
         or _has_option(verdict.command, "", "--unrestricted")
         or _globs_hidden(verdict.command, resolver)
@@ -248,7 +242,7 @@ def _judge_read(
             if _PROCESS.fullmatch(word.source):
                 continue
             if effect.read_only or effect.changes is not None:
-                verdict.doubts.append(f"{_shown(word)} {target.why}")
+                verdict.doubts.append(f"{word.shown} {target.why}")
         elif effect.is_recursive and os.path.isdir(target.path):
             if secret := resolver.secret_below(target.path, hidden=reads_hidden):
                 verdict.immune.append(f"it reads all below `{word.source}`, and {secret}")
@@ -283,7 +277,7 @@ def _judge_redirection(verdict: Verdict, redirection: Redirection, resolver: Pat
             if secret := resolver.sensitive(target, writes=False):
                 verdict.immune.append(secret)
             elif target.path is None:
-                verdict.doubts.append(f"{_shown(word)} {target.why}")
+                verdict.doubts.append(f"{word.shown} {target.why}")
         return
     if targets:
         verdict.written.append(word)
@@ -345,7 +339,7 @@ def _judge_deletion(
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
         if _is_recursive_deletion(verdict.command):
-            what = f"{_shown(word)}, which it deletes with all below it,"
+            what = f"{word.shown}, which it deletes with all below it,"
             verdict.immune.append(f"{what} is known only when the line runs")
         return
     if word.is_pattern:
@@ -363,13 +357,9 @@ def _judge_deletion(
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {protected}")
 
 
-def _shown(word: Word) -> str:
-    return f"`{word.source}`" if word.source else "a word that is added when it runs"
-
-
 def _is_recursive_deletion(command: SimpleCommand) -> bool:
     """Whether a command deletes folders with all that is in them, or may do so."""
-    name = base_name(command)
+    name = command.base_name
     if name in ("rmdir", "unlink", "shred"):
         return False
     return name != "rm" or _has_option(command, "rR", "--recursive")

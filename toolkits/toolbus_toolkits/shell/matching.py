@@ -21,7 +21,6 @@ from toolbus_toolkits.shell.reading import SimpleCommand, Word, read_line
 from toolbus_toolkits.shell.rules import is_text, matches_any
 
 __all__ = [
-    "MAX_COMMANDS",
     "MAX_DEPTH",
     "LineCommand",
     "all_commands",
@@ -30,8 +29,6 @@ __all__ = [
     "reads_input",
 ]
 
-MAX_COMMANDS = MAX_PARTS
-"""The most commands of one line, with those that others start."""
 MAX_DEPTH = 8
 """How deep commands may start others: `sudo env nice bash -c '...'` is four."""
 _MAX_INSIDE_CHARS = 128 * 1024
@@ -92,7 +89,7 @@ def all_commands(
     while left:
         command, given, depth = left.pop()
         count += 1
-        if count > MAX_COMMANDS or depth > MAX_DEPTH:
+        if count > MAX_PARTS or depth > MAX_DEPTH:
             yield None
             return
         effect = effect_of(command) if command.words else Effect(read_only=True, reads=())
@@ -143,12 +140,9 @@ def reads_input(found: LineCommand) -> bool:
 def matching(
     patterns: Sequence[str], found: LineCommand, inside: Sequence[LineCommand]
 ) -> Iterator[str]:
-    """Yield the patterns that a command may match, without those of the commands in `runs`.
+    """Yield the patterns that a command, or one of its `commands_inside`, may match.
 
-    Args:
-        patterns: The patterns.
-        found: The command.
-        inside: Its `commands_inside`.
+    Those of the commands in `runs` are not among them.
     """
     command = found.command
     effect = found.effect
@@ -269,8 +263,7 @@ def _takes_text(command: SimpleCommand, effect: Effect) -> bool:
 
 def _runs_code(command: SimpleCommand) -> bool:
     """Whether a command runs code of another language, such as `python` and `.venv/bin/python`."""
-    name = command.words[0].value if command.words else None
-    return name is not None and interpreter(name.rpartition("/")[2]) is not None
+    return interpreter(command.base_name) is not None
 
 
 def _in_text(text: str) -> Iterator[LineCommand]:

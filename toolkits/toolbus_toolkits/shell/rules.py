@@ -408,8 +408,8 @@ def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
     if not words or words[0].value is None or words[0].is_pattern or command.assignments:
         return ""
     name = _sure_name(words[0].value)
-    second = words[1].value or "" if len(words) > 1 else ""
-    third = words[2].value or "" if len(words) > 2 else ""
+    second = command.value(1) or ""
+    third = command.value(2) or ""
     base = name.rpartition("/")[2]  # `.venv/bin/python` runs what `python` does
     is_code = interpreter(base) is not None
     if name.startswith("-") or (is_code and all(word.known[:1] == "-" for word in words[1:])):

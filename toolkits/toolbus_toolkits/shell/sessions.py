@@ -20,7 +20,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from toolbus import ToolFailed
-from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed
+from toolbus_toolkits.callers import MAX_ASKERS, MAX_ASSESSED, Asker, LastUsed
 from toolbus_toolkits.shell.config import READING
 
 __all__ = ["ShellSessions", "ShellState", "StateDump"]
@@ -29,7 +29,6 @@ _MAX_BYTES = 64 * 1024
 """Of the variables of one caller: each command gets them beside its line, for which the system has
 at least 128 KiB, on Linux 2 MiB."""
 _IN_MEMORY = "/dev/shm"
-_MAX_ASSESSED = 64
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _EXPORTED = re.compile(
     rb"""^(?:declare -[a-zA-Z]+|export) (?P<name>[A-Za-z_][A-Za-z0-9_]*)="""
@@ -73,7 +72,7 @@ class _Session:
     """What one asker's next command starts with."""
 
     state: ShellState
-    assessed: LastUsed[str, ShellState] = field(default_factory=partial(LastUsed, _MAX_ASSESSED))
+    assessed: LastUsed[str, ShellState] = field(default_factory=partial(LastUsed, MAX_ASSESSED))
     """The last commands that were assessed, with what they would start with."""
 
 
@@ -82,10 +81,12 @@ class ShellSessions:
 
     Args:
         first: What a first command starts with.
+        keep: Whether a next one starts with what the last one ended with; else all are first ones.
     """
 
-    def __init__(self, first: ShellState) -> None:
+    def __init__(self, first: ShellState, *, keep: bool) -> None:
         self._first = first
+        self._keep = keep
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
         self._by_asker = LastUsed[Asker, _Session](MAX_ASKERS)
         # A disk takes milliseconds to delete a file, in which the event loop would stand still.
@@ -93,6 +94,8 @@ class ShellSessions:
 
     def state_to_assess(self, asker: Asker, command: str) -> ShellState:
         """Return what a command would start with, and remember that it was assessed so."""
+        if not self._keep:
+            return self._first
         with self._lock:
             session = self._session(asker)
             session.assessed[command] = session.state
@@ -104,6 +107,8 @@ class ShellSessions:
         Raises `ToolFailed` if another one has changed that since this one was assessed: in another
         directory it would be another command; and if the directory does not exist any more.
         """
+        if not self._keep:
+            return self._first
         with self._lock:
             session = self._session(asker)
             state = session.state
@@ -121,8 +126,14 @@ class ShellSessions:
             return state
 
     @contextmanager
-    def dumping(self) -> Iterator[StateDump]:
-        """Let a command dump its state at its end, into a file that exists while the block runs."""
+    def dumping(self) -> Iterator[StateDump | None]:
+        """Let a command dump its state at its end, into a file that exists while the block runs.
+
+        Gives None if nothing is kept.
+        """
+        if not self._keep:
+            yield None
+            return
         descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
         # Only builtins: `env` would cost as much as all the rest of a short command. They are named
         # so, and the file is written by `>|`, whatever functions and options the command has set.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Annotated, Any
@@ -14,20 +14,20 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
 from toolbus_toolkits.shell.jobs import Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.output import MAX_CHARS
+from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
 from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
 
 __all__ = ["CommandResult", "JobInfo", "JobPage", "ShellTool", "ShellTools", "WriteResult"]
 
 _MAX_TIMEOUT_S = 600
-_MAX_COMMAND_CHARS = 64 * 1024
 _MAX_COMMAND_BYTES = 120 * 1024
 """Linux takes at most 128 KiB as one argument, with a NUL."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -38,8 +38,6 @@ _PROGRESS_CHARS = 1_500
 _PROGRESS_EVERY_S = 0.25
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
-_MAX_LISTED_CHARS = 200
-_MAX_NAMED = 8
 
 JobId = Annotated[str, Field(min_length=1, max_length=32)]
 
@@ -123,7 +121,7 @@ class ShellTools:
         self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
         self._limits = config.limits()
         self._first = ShellState(str(config.workdir), variables)
-        self._sessions = ShellSessions(self._first) if config.keep else None
+        self._sessions = ShellSessions(self._first, keep=config.keep)
         self._dangerous = (
             config.additional_dangerous_files,
             config.additional_dangerous_directories,
@@ -154,7 +152,7 @@ class ShellTools:
     async def _run(
         self,
         context: ToolContext,
-        command: Annotated[str, Field(min_length=1, max_length=_MAX_COMMAND_CHARS)],
+        command: Annotated[str, Field(min_length=1, max_length=MAX_LINE_LENGTH)],
         timeout_s: Annotated[float, Field(gt=0, le=_MAX_TIMEOUT_S)] = 120,
         background: bool = False,
     ) -> CommandResult:
@@ -182,25 +180,21 @@ class ShellTools:
     ) -> CommandResult:
         _check(command)
         asker = asker_of(context)
-        sessions = self._sessions
-        begun = self._first if sessions is None else sessions.begin(asker, command)
+        begun = self._sessions.begin(asker, command)
         if background:
             return await self._run_as_job(context, command, begun)
         job = Job(command, _MAX_OUTPUT_BYTES)
         seconds = seconds_to_answer(context, timeout_s)
         notes: list[str] = []
-        with ExitStack() as stack:
-            dump = None if sessions is None else stack.enter_context(sessions.dumping())
-            progress = _Progress(context, job)
-            stack.callback(progress.end)
+        with closing(_Progress(context, job)), self._sessions.dumping() as dump:
             bash = (*self._bash, command)
             if dump is not None:
                 bash = (*self._bash, dump.script, self._bash[0], command)
             timed_out = await self._run_job(context, job, begun, seconds, bash)
             if job.is_killed_for_output:
                 notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
-            if sessions is not None and dump is not None:
-                notes += sessions.save(asker, dump)
+            if dump is not None:
+                notes += self._sessions.save(asker, dump)
         return self._result(asker, job, timed_out, notes)
 
     async def _run_job(
@@ -268,7 +262,9 @@ class ShellTools:
         stderr = job.stderr.shown(max(MAX_CHARS // 2, MAX_CHARS - wanted), job.id)
         stdout = job.stdout.shown(MAX_CHARS - len(stderr), job.id)
         for note in notes:
-            stderr += f"{'' if stderr.endswith(chr(10)) or not stderr else chr(10)}[{note}]\n"
+            if stderr and not stderr.endswith("\n"):
+                stderr += "\n"
+            stderr += f"[{note}]\n"
         return CommandResult(
             exit=None if job.is_killed_for_output else job.exit,
             stdout=stdout,
@@ -279,9 +275,7 @@ class ShellTools:
         )
 
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
-        sessions = self._sessions
-        asker = asker_of(context)
-        begun = self._first if sessions is None else sessions.state_to_assess(asker, command)
+        begun = self._sessions.state_to_assess(asker_of(context), command)
         roots, sensitive = self._paths(context.workdirs)
         assessment = assess_line(
             command,
@@ -295,7 +289,7 @@ class ShellTools:
         if not changed or assessment.behavior == "deny" or assessment.immune:
             return assessment
         # What a command is and does depends on them, as on PATH: nothing known of it holds.
-        names = ", ".join(changed[:_MAX_NAMED])
+        names = one_line(", ".join(changed), SHOWN_CHARS)
         return Assessment(
             "ask",
             message=f"an earlier command has changed variables that may change it: {names}",
@@ -341,7 +335,7 @@ class ShellTools:
         self,
         context: ToolContext,
         job: JobId,
-        text: Annotated[str, Field(max_length=_MAX_COMMAND_CHARS)],
+        text: Annotated[str, Field(max_length=MAX_LINE_LENGTH)],
     ) -> WriteResult:
         """Write to the input of a running job. An empty text ends the input.
 
@@ -391,12 +385,7 @@ class ShellTools:
 
 
 class _Progress:
-    """What a command has written until now, for a caller that wants to see it.
-
-    Args:
-        context: The call.
-        job: The command.
-    """
+    """What a command has written until now, for a caller that wants to see it."""
 
     def __init__(self, context: ToolContext, job: Job) -> None:
         self._context = context
@@ -414,7 +403,7 @@ class _Progress:
         streams = {"stdout": self._job.stdout, "stderr": self._job.stderr}
         self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams.items()})
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Emit nothing more."""
         self._job.on_output = None
         if self._timer is not None:
@@ -436,7 +425,7 @@ def _check(command: str) -> None:
 def _info(job: Job) -> JobInfo:
     return JobInfo(
         job=job.id,
-        command=one_line(job.command, _MAX_LISTED_CHARS),
+        command=one_line(job.command, SHOWN_CHARS),
         running=job.is_running,
         exit=job.exit,
         seconds=round(job.seconds, 3),

@@ -62,8 +62,7 @@ _TAR = takes_words(
 
 
 def _tar(command: SimpleCommand) -> Effect:
-    first = command.words[1] if len(command.words) > 1 else None
-    text = None if first is None else first.value
+    text = command.value(1)
     if text is None or text.startswith("-"):
         return row_effect(_TAR, command)
     # `tar tvf a.tar`: each letter takes its value from the words that follow. With the `f` at the

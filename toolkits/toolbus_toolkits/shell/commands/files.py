@@ -185,14 +185,7 @@ def _shred(command: SimpleCommand) -> Effect:
     )
 
 
-def _removes(arguments: Arguments) -> Effect:
-    return Effect(
-        why="it deletes files",
-        reads=(),
-        changes=arguments.operands,
-        deletes=arguments.operands,
-    )
-
+_removes = _changes("it deletes files", deletes=True)
 
 ROWS: tuple[Command, ...] = with_flags(
     "--help --version",
@@ -217,20 +210,20 @@ ROWS: tuple[Command, ...] = with_flags(
         files="-r --reference",
         effect=_changes("it cuts files"),
     ),
-    Command(
+    takes_words(
         "rm",
         "-f --force -i -I --one-file-system -r -R --recursive -d --dir -v --verbose",
         optional="--interactive --preserve-root",
         asks={"--no-preserve-root": "lets it delete the root of the system"},
         effect=_removes,
     ),
-    Command(
+    takes_words(
         "rmdir",
         "--ignore-fail-on-non-empty -v --verbose",
         asks={"-p --parents": "deletes the folders above too"},
         effect=_removes,
     ),
-    Command("unlink", "", effect=_removes),
+    takes_words("unlink", effect=_removes),
     Command(
         "mv",
         "-b -f --force -i --interactive -n --no-clobber --strip-trailing-slashes -T"

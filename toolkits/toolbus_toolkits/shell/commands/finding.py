@@ -32,7 +32,7 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _RUNS = frozenset("-exec -execdir -ok -okdir".split())
 _WRITES = frozenset("-fprint -fprint0 -fls -fprintf".split())
 
-_DELETING = frozenset(("rm", "unlink", "shred", "/bin/rm", "/usr/bin/rm"))
+_DELETING = frozenset("rm unlink shred /bin/rm /usr/bin/rm".split())
 _MAX_COMMANDS = 100
 """So many commands are made of those that find runs, one for each folder where it looks: what it
 finds begins with that. Beyond, it is not known with what it begins."""

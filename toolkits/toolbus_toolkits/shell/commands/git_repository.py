@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus_toolkits.workspace import PATH_MAX
+
 __all__ = ["config_programs", "runs_gpg"]
 
 # Bounds on what one question reads. An index of a very large repository has some 50 MB; no
@@ -22,8 +25,6 @@ __all__ = ["config_programs", "runs_gpg"]
 _MAX_CONFIG_BYTES = 256 * 1024
 _MAX_INDEX_BYTES = 128 * 1024 * 1024
 _MAX_REPOSITORIES = 100
-_MAX_LINK_BYTES = 4096
-_MAX_REPORTED_LENGTH = 60
 
 # Sections of which no key makes a command that only reads run a program. `alias` is among them
 # because an alias never replaces a command of git itself; `credential`, `http` and `url` because
@@ -63,7 +64,7 @@ _HARMLESS_KEYS = frozenset(
 )
 # Keys that are harmless with these values.
 _BOOLEANS = frozenset(("true", "false", "yes", "no", "on", "off", "1", "0", ""))
-_FALSE = frozenset(("false", "no", "off", "0"))
+_FALSE = frozenset("false no off 0".split())
 _HARMLESS_VALUES = {
     "core.fsmonitor": _BOOLEANS,
     "log.showsignature": _FALSE,
@@ -158,7 +159,7 @@ def _look(folder: str) -> tuple[str, tuple[str, ...]]:
         if name == "core.worktree" and os.path.realpath(os.path.join(git, value)) == folder:
             continue
         if not _is_harmless(name, value):
-            return f"sets {name[:_MAX_REPORTED_LENGTH]!r}", ()
+            return f"sets {one_line(name, SHOWN_CHARS)!r}", ()
     hash_length = 32 if ("extensions.objectformat", "sha256") in settings else 20
     submodules: list[str] = []
     for name in [name for name in os.listdir(git) if name.startswith("sharedindex.")] + ["index"]:
@@ -181,7 +182,7 @@ def _is_harmless(name: str, value: str) -> bool:
 
 def _linked(path: str, prefix: str) -> str:
     """Return the path that a file of git holds."""
-    file = _seen(path, _MAX_LINK_BYTES)
+    file = _seen(path, PATH_MAX)
     text = "" if file is None else os.fsdecode(_read(file))
     if not text.startswith(prefix):
         raise ValueError(f"{os.path.basename(path)} holds no path")

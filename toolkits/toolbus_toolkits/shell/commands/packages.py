@@ -70,7 +70,7 @@ _NPM_NAMES = {
 
 def _npm(command: SimpleCommand) -> Effect:
     effect = _npm_by_words(command)
-    name = (command.words[1].value or "") if len(command.words) > 1 else ""
+    name = command.value(1) or ""
     for full, others in _NPM_NAMES.items():
         if name != full and (name in others.split() or (len(name) > 2 and full.startswith(name))):
             return replace(effect, same=renamed(command, 2, f"npm {full}"))
@@ -230,7 +230,7 @@ def _run(row: Command, command: SimpleCommand, start: int) -> Effect:
 
 
 def _runner(command: SimpleCommand) -> Effect:
-    name = (command.words[0].value or "").rpartition("/")[2]
+    name = command.base_name
     title = name
     if title in _RUNNERS:
         return _run(_RUNNERS[title], command, 1)

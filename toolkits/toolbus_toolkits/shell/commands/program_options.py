@@ -157,7 +157,7 @@ _PLACES: Mapping[str, str] = {
     "aws": "--endpoint-url --profile",
     "ansible, ansible-playbook": "-i --inventory -M --module-path",
 }
-_LEADING = frozenset(("git", "docker", "podman", "nerdctl"))
+_LEADING = frozenset("git docker podman nerdctl".split())
 """Names of which the options stand before the sub-command: `git commit -C` is another `-C`."""
 _ONE_DASH = frozenset("go gcc g++ cc c++ clang clang++ terraform gdb".split())
 """Names of which a word with one `-` is one option, never several letters."""

@@ -333,7 +333,7 @@ _CONTAINERS = {
 
 
 def _containers(command: SimpleCommand) -> Effect:
-    program = (command.words[0].value or "").rpartition("/")[2]
+    program = command.base_name
     effect = _CONTAINERS[program](command)
     values = [word.value for word in command.words[1:]]
     if values[:1] == ["compose"] and {"exec", "run", None} & set(values):

@@ -273,11 +273,7 @@ def command_of(command: SimpleCommand, words: tuple[Word, ...]) -> SimpleCommand
 
 
 def unknown_command(source: str) -> SimpleCommand:
-    """Return a command that is known only when the line runs, so that every deny rule matches it.
-
-    Args:
-        source: Where it comes from.
-    """
+    """Return a command that is known only when it runs, so that every deny rule matches it."""
     return SimpleCommand((Word(source, None, is_split=True),), source=source, takes_more=True)
 
 
@@ -306,10 +302,7 @@ def asking(
 def row_effect(row: Command, command: SimpleCommand, start: int = 1) -> Effect:
     """Return what a command does by its row.
 
-    Args:
-        row: Its description.
-        command: The command.
-        start: Where its options begin among its words: behind its name and its sub-command.
+    Its options begin at the word `start`: behind its name and its sub-command.
     """
     if row.any_words:
         return Effect(read_only=True, reads=())
@@ -404,8 +397,7 @@ class _Reader:
 
     def _may_be_option(self, word: Word) -> None:
         if not self._row.any_option:
-            shown = f"`{word.source}`" if word.source else "a word that is added when it runs"
-            self._note(f"{shown} may become an option of `{self._row.name}`")
+            self._note(f"{word.shown} may become an option of `{self._row.name}`")
 
     def _read_option(self, word: Word) -> bool:
         """Whether a word is an option, or the `--` behind the options."""

@@ -106,7 +106,7 @@ def _runs_operands(arguments: Arguments) -> Effect:
         inner = unknown_command(command.source)
     return Effect(
         read_only=True,
-        reads=arguments.values(" ".join(arguments.row.files.split())),
+        reads=arguments.values(arguments.row.files),
         runs=(inner,),
         is_transparent=True,
     )

@@ -12,7 +12,7 @@ line is read by the rules of bash, and what is not described is not read at all.
 
 from __future__ import annotations
 
-from toolbus_toolkits.shell.reading.lines import read_line
+from toolbus_toolkits.shell.reading.lines import MAX_LINE_LENGTH, read_line
 from toolbus_toolkits.shell.reading.parts import (
     Assignment,
     Reading,
@@ -21,4 +21,12 @@ from toolbus_toolkits.shell.reading.parts import (
     Word,
 )
 
-__all__ = ["Assignment", "Reading", "Redirection", "SimpleCommand", "Word", "read_line"]
+__all__ = [
+    "MAX_LINE_LENGTH",
+    "Assignment",
+    "Reading",
+    "Redirection",
+    "SimpleCommand",
+    "Word",
+    "read_line",
+]

@@ -240,13 +240,11 @@ def without_calls(
         # A call before the definition, or where it did not run, is that command.
         if name in _BUILTINS or shutil.which(name, path=environment.get("PATH")):
             raise UnreadableError(f"the function `{name}` hides a command")
-        if any(
-            command.words and command.words[0].value in functions for command in commands[start:end]
-        ):
+        if any(command.value(0) in functions for command in commands[start:end]):
             raise UnreadableError(f"the function `{name}` calls a function")
     left = []
     for command in commands:
-        if command.words and command.words[0].value in functions:
+        if command.value(0) in functions:
             if not command.assignments and not command.redirections:
                 continue
             left.append(replace(command, words=()))

@@ -33,6 +33,11 @@ class Word:
         """The value; where that is not known, what it begins with."""
         return self.prefix if self.value is None else self.value
 
+    @property
+    def shown(self) -> str:
+        """As a message names it."""
+        return f"`{self.source}`" if self.source else "a word that is added when it runs"
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -82,6 +87,15 @@ class SimpleCommand:
     """Whether further words follow that are known only when it runs, as those of xargs."""
     is_piped: bool = False
     """Whether it may read its input from a pipe, or from a redirection around it."""
+
+    def value(self, at: int) -> str | None:
+        """Return the value of a word; None where there is none, or it is not known."""
+        return self.words[at].value if at < len(self.words) else None
+
+    @property
+    def base_name(self) -> str:
+        """Its name without the folder; empty if it has none that is known."""
+        return (self.value(0) or "").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
