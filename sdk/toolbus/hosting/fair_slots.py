@@ -1,23 +1,27 @@
 """Decides which caller may take a place of a host, so that no caller takes every place.
 
 Pure: `Runner` counts the calls. A caller is an identity, issuer and name, however many connections
-it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`.
+it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`. A call whose
+large result waits for its reader takes no place; what a caller may leave waiting is limited.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from toolbus.tools.tool_limits import Identity
 
 __all__ = [
     "MAX_IN_FLIGHT",
+    "MAX_UNREAD_BYTES",
     "RESERVED_SLOTS",
     "FairSlots",
     "HeldSlots",
     "SlotHolder",
+    "UnreadResults",
 ]
 
 MAX_IN_FLIGHT = 256
@@ -96,3 +100,42 @@ class HeldSlots:
             self.counts[call.identity] -= 1
             if not self.counts[call.identity]:
                 del self.counts[call.identity]
+
+
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Bytes of results that may wait for one caller; with more, its calls are `overloaded`."""
+
+
+class UnreadResults:
+    """The results of one host that are being sent in parts."""
+
+    __slots__ = ("_bytes_of", "_count_of", "count")
+
+    def __init__(self) -> None:
+        self._bytes_of: Counter[Identity] = Counter()
+        self._count_of: Counter[Identity] = Counter()
+        self.count: int = 0
+        """How many results wait."""
+
+    def is_full(self, caller: Identity) -> bool:
+        """Whether a caller has left too many bytes waiting."""
+        return self._bytes_of[caller] > MAX_UNREAD_BYTES
+
+    def count_of(self, caller: Identity) -> int:
+        """Return how many results of a caller wait."""
+        return self._count_of[caller]
+
+    @contextmanager
+    def waiting(self, caller: Identity, size: int) -> Iterator[None]:
+        """Count a result of `size` bytes until the block ends."""
+        self.count += 1
+        self._count_of[caller] += 1
+        self._bytes_of[caller] += size
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self._count_of[caller] -= 1
+            self._bytes_of[caller] -= size
+            if not self._count_of[caller]:
+                del self._count_of[caller], self._bytes_of[caller]

@@ -6,16 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import InvalidArguments, ToolFailed
+from toolbus.errors import Executed, InvalidArguments, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import HostedToolkit
-from toolbus.hosting.input_receiver import unreadable_input
-from toolbus.hosting.output_stream import CallHost, OutputStream
+from toolbus.hosting.output_stream import CallHost, OutputStream, unreadable_input
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
+from toolbus.telemetry.propagation import current_trace_id, trace_id_of
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import CallThreads, Execution
 from toolbus.tools.input_stream import ChunkSource
@@ -23,10 +24,24 @@ from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool_limits import Identity
 from toolbus.tools.tool_run import Participant, progress_chunk
 from toolbus.tools.toolkit import Toolkit, read_large_arguments
-from toolbus.wire import AssessDispatch, BadBody, Dispatch, unpack_body
+from toolbus.wire import AssessDispatch, BadBody, Dispatch, Failed, Frame, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
-__all__ = ["FIELDS_TO_READ", "CallRunner", "HostedCall", "accountable", "describe_calls"]
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
+    from toolbus.records.records import Records
+
+__all__ = [
+    "FIELDS_TO_READ",
+    "CallRunner",
+    "HostedCall",
+    "accountable",
+    "begin_recording",
+    "describe_calls",
+    "end_recording",
+    "note_arguments",
+    "record_refusal",
+]
 
 _MAX_CACHED_CALLERS = 512
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
@@ -295,3 +310,61 @@ def describe_calls(calls: Collection[HostedCall]) -> str:
     )
     total = counts.total()
     return f"{total} call{'' if total == 1 else 's'} ({names})"
+
+
+_OUTCOMES = MappingProxyType(
+    {
+        "deadline": "deadline_exceeded",
+        "broken": "stream_broken",
+        "stalled": "stream_stalled",
+        "leaving": "unavailable",
+        "lost": "host_lost",
+    }
+)
+
+
+def begin_recording(call: HostedCall, records: Records) -> Recording:
+    """Begin the record of a call."""
+    dispatch = call.dispatch
+    recording = call.begin_recording(records, call.method)
+    recording.trace_id = trace_id_of(dispatch.traceparent, dispatch.call_id)
+    return recording
+
+
+def note_arguments(recording: Recording, arguments: dict[str, object]) -> None:
+    """Add the arguments, where they are kept, and the trace, where this host began it."""
+    recording.keep_arguments(arguments)
+    recording.trace_id = recording.trace_id or current_trace_id()
+
+
+def record_refusal(call: HostedCall, records: Records, error: RoomException) -> None:
+    """Record a call that this host refused as it arrived."""
+    recording = begin_recording(call, records)
+    _identify(recording, call)
+    recording.end(error)
+
+
+def end_recording(call: HostedCall, reply: Frame | None) -> None:
+    """Record the end of a call, if it has not been recorded.
+
+    Args:
+        call: The call.
+        reply: What it ends with; not sent if the server has answered in its place. None for a call
+            that has no end of its own.
+    """
+    recording = call.recording
+    if recording is None or recording.ended:
+        return
+    _identify(recording, call)
+    if call.given_up:
+        recording.end_with(_OUTCOMES.get(call.stop_reason, "cancelled"), call.executed)
+    elif reply is None:
+        recording.end_with("host_lost", call.executed)
+    elif isinstance(reply, Failed):
+        recording.end_with(reply.code, cast(Executed, reply.executed))  # of this host
+    else:
+        recording.end_with("ok", call.executed)
+
+
+def _identify(recording: Recording, call: HostedCall) -> None:
+    recording.owner, recording.digest = call.owner, call.hosted.digest

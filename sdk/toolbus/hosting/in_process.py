@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.chunks.chunk_types import Chunk, FileChunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.errors import DeadlineExceeded, InvalidArguments, InvalidResult, RoomException
 from toolbus.hosting.hosted_toolkit import HostedToolkit
-from toolbus.hosting.local_input import LocalInput
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
@@ -29,12 +28,69 @@ from toolbus.tools.context import ToolContext
 from toolbus.tools.execution import Execution
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_limits import NO_LIMITS, Identity, ToolLimits
-from toolbus.tools.tool_run import LocalRun, progress_chunk
+from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
 from toolbus.wire import ToolkitManifest, pack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
-__all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
+__all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
+
+_END: Any = object()
+
+
+class LocalInput:
+    """The source of an `InputStream`, for one call.
+
+    Args:
+        items: The values; read as the tool asks for them.
+    """
+
+    def __init__(self, items: AsyncIterator[Any]) -> None:
+        self._items = items
+        self._count = 0
+        self.run: ToolRun | None = None
+        """Records the error with which the input ends the call; set when the call begins."""
+        self.error: Exception | None = None
+        """What the iterable raised, or the error for a value that cannot be sent."""
+
+    async def next(self) -> Chunk | None:
+        """Wait for the next chunk; None after the last one."""
+        try:
+            value = await anext(self._items, _END)
+        except Exception as error:
+            self.error = error
+            raise
+        if value is _END:
+            return None
+        self._count += 1
+        try:
+            chunk = as_chunk(value)
+        except InvalidResult as error:
+            invalid = InvalidArguments(error.message, executed="maybe", details=error.details)
+            self.error = invalid
+            raise invalid from error
+        if isinstance(chunk, FileChunk) and not chunk.is_whole:
+            return FileChunk.from_pieces(self._pieces(chunk), chunk.name, chunk.mime_type)
+        return chunk
+
+    async def _pieces(self, file: FileChunk) -> AsyncGenerator[bytes, None]:
+        async with aclosing(file.pieces()) as pieces:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except Exception as error:
+                self.error = error
+                raise
+
+    def fail(self, error: RoomException) -> RoomException:
+        """Let the call fail with an error, unless the tool handles it."""
+        run = self.run
+        if run is None:
+            return error
+        is_first = self._count <= 1 and not run.entered
+        error.executed = "no" if is_first else run.executed
+        return run.record(error)
+
 
 _logger = bounded_logger(__name__)
 _THREADS = 256

@@ -34,23 +34,19 @@ from toolbus.errors import (
     RoomException,
 )
 from toolbus.forked_children import end_child
-from toolbus.hosting.call_records import (
-    begin_recording,
-    end_recording,
-    note_arguments,
-    record_refusal,
-)
-from toolbus.hosting.definitions import Definitions
-from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldSlots
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldSlots, UnreadResults
 from toolbus.hosting.hosted_call import (
     FIELDS_TO_READ,
     HostedCall,
     accountable,
+    begin_recording,
     describe_calls,
+    end_recording,
+    note_arguments,
+    record_refusal,
 )
-from toolbus.hosting.hosted_toolkit import HostedToolkit
+from toolbus.hosting.hosted_toolkit import Definitions, HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call
-from toolbus.hosting.unread_results import UnreadResults
 from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_to_plain
 from toolbus.telemetry.attributes import decision_attributes
 from toolbus.telemetry.propagation import (

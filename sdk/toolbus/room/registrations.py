@@ -29,8 +29,12 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.hosting.definitions import Definitions
-from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer, check_shared_with
+from toolbus.hosting.hosted_toolkit import (
+    Definitions,
+    HostedToolkit,
+    InvalidOffer,
+    check_shared_with,
+)
 from toolbus.room.participants import BuilderInfo
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import (

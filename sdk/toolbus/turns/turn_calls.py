@@ -23,8 +23,7 @@ from toolbus.client.input_sender import (
 )
 from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
 from toolbus.errors import DeadlineExceeded, Executed, RoomException, ToolFailed
-from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
-from toolbus.hosting.local_input import LocalInput
+from toolbus.hosting.in_process import InProcessCall, InProcessToolkit, LocalInput
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room
 from toolbus.schemas.validation import JsonCheck

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from toolbus import Toolkit
-from toolbus.hosting.definitions import Definitions
-from toolbus.hosting.hosted_toolkit import HostedToolkit
+from toolbus.hosting.hosted_toolkit import Definitions, HostedToolkit
 
 FIRST, SECOND = "first connection", "second connection"
 

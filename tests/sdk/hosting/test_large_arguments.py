@@ -13,7 +13,7 @@ from toolbus.chunks.chunk_sequences import ChunkReader, ConcurrentReadError
 from toolbus.chunks.receive_credit import ReceivedChunk
 from toolbus.concurrency import slices
 from toolbus.errors import StreamBroken
-from toolbus.hosting.input_receiver import unreadable_input
+from toolbus.hosting.output_stream import unreadable_input
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.wire import pack_body
 

@@ -10,7 +10,7 @@ from support.parts.isolated_host import HostStage
 from toolbus import tool
 from toolbus.chunks.result_parts import LARGE_RESULT_BYTES, PART_BYTES
 from toolbus.errors import Overloaded
-from toolbus.hosting import unread_results
+from toolbus.hosting import fair_slots
 from toolbus.wire import StreamChunk, pack_body, unpack_body
 
 
@@ -75,7 +75,7 @@ async def test_a_caller_that_leaves_too_much_unread_gets_no_further_result(
     host_stage: HostStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """STREAM-11: other callers do."""
-    monkeypatch.setattr(unread_results, "MAX_UNREAD_BYTES", 150_000)
+    monkeypatch.setattr(fair_slots, "MAX_UNREAD_BYTES", 150_000)
     server = host_stage.server(text, reads_parts=True)
     for number in (1, 2):
         server.dispatch(number, "text", size=100_000)

@@ -27,8 +27,7 @@ from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import Unavailable
 from toolbus.hosting.hosted_call import HostedCall
-from toolbus.hosting.input_receiver import InputReceiver
-from toolbus.hosting.output_stream import OutputStream
+from toolbus.hosting.output_stream import InputReceiver, OutputStream
 from toolbus.room.room import connection_of
 from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
 
