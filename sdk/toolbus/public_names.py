@@ -14,14 +14,12 @@ __all__ = ["RENAMED_PARTS", "PublicNames", "missing"]
 
 _MODULES = {
     "toolbus.turns.agent_state": "AgentState",
-    "toolbus.turns.builders": "ToolkitBuilder ToolkitConfig make_toolkits",
-    "toolbus.turns.factory_builder": "builder_of",
+    "toolbus.turns.builders": "ToolkitBuilder ToolkitConfig builder_of make_toolkits",
     "toolbus.turns.granted_rules": "GrantedRule",
     "toolbus.turns.model_tools": "ModelTool",
     "toolbus.turns.approvals": "ApprovalDecision ApprovalRequest",
-    "toolbus.turns.skill_listing": "SkillEntry SkillListing SkillText skill_viewer",
+    "toolbus.turns.tool_groups": "SkillEntry SkillListing SkillText ToolGroup skill_viewer",
     "toolbus.turns.terminal_approvals": "approve_in_terminal",
-    "toolbus.turns.tool_groups": "ToolGroup",
     "toolbus.turns.tool_use": "ToolResult ToolUse",
     "toolbus.turns.turn": "Turn TurnTool",
     "toolbus.turns.turn_permissions": "TurnPermissions",

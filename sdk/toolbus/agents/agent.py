@@ -56,8 +56,7 @@ from toolbus.turns.builders import (
     read_configs,
     run_concurrently,
 )
-from toolbus.turns.skill_listing import SkillListing, checked_listings
-from toolbus.turns.tool_groups import ToolGroup, checked_groups
+from toolbus.turns.tool_groups import SkillListing, ToolGroup, checked_groups, checked_listings
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_options import (

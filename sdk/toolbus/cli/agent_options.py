@@ -46,10 +46,8 @@ from toolbus.room.room_client import RoomClient
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import Approver
-from toolbus.turns.builders import AnyBuilder, ToolkitBuilder
-from toolbus.turns.factory_builder import builder_of
-from toolbus.turns.skill_listing import SkillListing
-from toolbus.turns.tool_groups import ActiveGroups, ToolGroup
+from toolbus.turns.builders import AnyBuilder, ToolkitBuilder, builder_of
+from toolbus.turns.tool_groups import ActiveGroups, SkillListing, ToolGroup
 from toolbus.turns.turn_assembly import ToolkitNames
 from toolbus.turns.turn_toolkits import RequiredToolkit
 from toolbus.untrusted_text import one_line

@@ -5,7 +5,7 @@
     `tools`     the toolkit with which a model searches, describes and calls
 
 `tools.call` only names a tool: the turn calls that one in its place
-(`toolbus.turns.shown_definitions`).
+(`toolbus.turns.turn_tools`).
 """
 
 from typing import TYPE_CHECKING, Any

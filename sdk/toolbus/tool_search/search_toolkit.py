@@ -15,9 +15,9 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import TurnDefinitions
 from toolbus.tools.toolkit import Toolkit
-from toolbus.turns.seen_definitions import SeenDefinitions
-from toolbus.turns.shown_definitions import NamingTool, ShownDefinitions
-from toolbus.turns.tool_origins import Trust, quoted, visible_schema
+from toolbus.turns.agent_state import SeenDefinitions
+from toolbus.turns.model_tools import Trust, quoted, visible_schema
+from toolbus.turns.turn_tools import NamingTool, ShownDefinitions
 from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
 
 __all__ = ["FoundTools", "SearchableTools", "search_toolkit"]

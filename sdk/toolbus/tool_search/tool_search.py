@@ -31,10 +31,15 @@ from toolbus.tool_search.search_toolkit import FoundTools, search_toolkit
 from toolbus.tool_search.tool_index import IndexedTool, ToolIndex, as_name, full_names
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
-from toolbus.turns.available_toolkits import DESCRIBED_AT_A_TIME, described, usable_toolkits
-from toolbus.turns.tool_origins import Trust, quoted
+from toolbus.turns.model_tools import Trust, quoted
 from toolbus.turns.turn_assembly import tool_infos
-from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
+from toolbus.turns.turn_toolkits import (
+    DESCRIBED_AT_A_TIME,
+    LocalToolkit,
+    RequiredToolkit,
+    described,
+    usable_toolkits,
+)
 from toolbus.turns.turn_tools import ProviderNames
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus.wire import ToolkitManifest, ToolManifest

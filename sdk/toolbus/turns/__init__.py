@@ -10,16 +10,16 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.approvals import ApprovalRequest as ApprovalRequest
     from toolbus.turns.builders import ToolkitBuilder as ToolkitBuilder
     from toolbus.turns.builders import ToolkitConfig as ToolkitConfig
+    from toolbus.turns.builders import builder_of as builder_of
     from toolbus.turns.builders import make_toolkits as make_toolkits
-    from toolbus.turns.factory_builder import builder_of as builder_of
     from toolbus.turns.granted_rules import GrantedRule as GrantedRule
     from toolbus.turns.model_tools import ModelTool as ModelTool
-    from toolbus.turns.skill_listing import SkillEntry as SkillEntry
-    from toolbus.turns.skill_listing import SkillListing as SkillListing
-    from toolbus.turns.skill_listing import SkillText as SkillText
-    from toolbus.turns.skill_listing import skill_viewer as skill_viewer
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
+    from toolbus.turns.tool_groups import SkillEntry as SkillEntry
+    from toolbus.turns.tool_groups import SkillListing as SkillListing
+    from toolbus.turns.tool_groups import SkillText as SkillText
     from toolbus.turns.tool_groups import ToolGroup as ToolGroup
+    from toolbus.turns.tool_groups import skill_viewer as skill_viewer
     from toolbus.turns.tool_use import ToolResult as ToolResult
     from toolbus.turns.tool_use import ToolUse as ToolUse
     from toolbus.turns.turn import Turn as Turn

@@ -1,28 +1,98 @@
 """What an agent keeps from one turn to the next, as JSON.
 
 Each toolkit that runs in the agent's process has a dict of its own here, which its tools find as
-`context.state`. Nothing is written to a disk: the program stores `to_json()` where it likes.
+`context.state`. It also says which definitions a model was shown, so that a changed one is noticed.
+Nothing is written to a disk: the program stores `to_json()` where it likes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.granted_rules import (
     MAX_GRANTED_RULES,
     GrantedRule,
     GrantedRules,
     granted_rule,
 )
-from toolbus.turns.seen_definitions import MAX_DEFINITIONS, SeenDefinitions
 from toolbus.untrusted_text import one_line
 
-__all__ = ["AgentState"]
+__all__ = ["MAX_DEFINITIONS", "AgentState", "DefinitionKey", "SeenDefinitions", "definition_key"]
+
+MAX_DEFINITIONS = 1_000
+"""The most definitions that a state keeps."""
+_MAX_CHARS = 1_024  # names of participants have at most 128, and issuers may be addresses
+
+
+class DefinitionKey(NamedTuple):
+    """A toolkit by whose it is; a definition is one state of it."""
+
+    owner: str
+    """The name of the identity that registered it; empty for one of the agent's process."""
+    issuer: str
+    toolkit: str
+    """Its own name."""
+
+
+def definition_key(tool: ToolInfo) -> DefinitionKey:
+    """Return the key of a tool's toolkit."""
+    return DefinitionKey(tool.owner, tool.issuer, tool.own_name.partition(".")[0])
+
+
+class SeenDefinitions:
+    """The digest of each toolkit as it was last shown, the one shown longest ago first.
+
+    Beyond 1,000 toolkits, that one is forgotten, and its next definition is taken as a new one.
+
+    Args:
+        entries: Owner, issuer, toolkit and digest of each.
+
+    Raises `ValueError` for anything else.
+    """
+
+    def __init__(self, entries: Iterable[Iterable[str]] = ()) -> None:
+        self._digests: dict[DefinitionKey, str] = {}
+        for entry in entries:
+            texts = tuple(entry) if isinstance(entry, list | tuple) else ()
+            if len(texts) != 4 or not all(
+                isinstance(text, str) and len(text) <= _MAX_CHARS for text in texts
+            ):
+                raise ValueError("must be a list of owner, issuer, toolkit and digest")
+            self.add(DefinitionKey(*texts[:3]), texts[3])
+
+    def get(self, key: DefinitionKey) -> str | None:
+        """Return the digest of a toolkit as it was last shown; None if it was not."""
+        return self._digests.get(key)
+
+    def add(
+        self, key: DefinitionKey, digest: str, shown_with: Collection[DefinitionKey] = ()
+    ) -> None:
+        """Note that a definition is shown.
+
+        Args:
+            key: Its toolkit.
+            digest: The definition.
+            shown_with: The toolkits of the same turn. None of them is forgotten for this one: else
+                others who add toolkits to a room could make an agent forget them.
+        """
+        self._digests.pop(key, None)
+        if len(self._digests) >= MAX_DEFINITIONS:
+            oldest = next(iter(self._digests))
+            if oldest in shown_with:
+                return
+            del self._digests[oldest]
+        self._digests[key] = digest
+
+    def to_plain(self) -> list[list[str]]:
+        """Return the entries as lists of text."""
+        return [[*key, digest] for key, digest in self._digests.items()]
+
 
 _VERSION = 5
 _NAMES: Mapping[int, str] = {

@@ -37,16 +37,17 @@ from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approval_queue import ApprovalQueue
 from toolbus.turns.approvals import Approver
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
-from toolbus.turns.model_tools import ModelTool, ShownTools
-from toolbus.turns.prepared_calls import PreparedCalls
-from toolbus.turns.shown_definitions import ShownDefinitions
-from toolbus.turns.skill_listing import SkillListing, checked_listings
-from toolbus.turns.tool_groups import ActiveGroups, ToolGroup, checked_groups
-from toolbus.turns.tool_origins import Trust
+from toolbus.turns.model_tools import ModelTool, ShownTools, Trust, turn_prompt
+from toolbus.turns.tool_groups import (
+    ActiveGroups,
+    SkillListing,
+    ToolGroup,
+    checked_groups,
+    checked_listings,
+)
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn_assembly import TurnAssembly
-from toolbus.turns.turn_calls import TurnFacts
-from toolbus.turns.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
+from toolbus.turns.turn_calls import CollectedChunks, CollectedValues, PassedOnChunks, TurnFacts
 from toolbus.turns.turn_options import (
     NOT_GIVEN,
     TurnOptions,
@@ -56,19 +57,19 @@ from toolbus.turns.turn_options import (
     checked_room,
     checked_state,
     checked_timeout,
+    end_with,
     requested,
+    scope_of,
 )
 from toolbus.turns.turn_permissions import CallJudge, TurnPermissions
-from toolbus.turns.turn_prompt import turn_prompt
-from toolbus.turns.turn_runs import PreparedUse, TurnRuns
-from toolbus.turns.turn_scope import end_with, scope_of
+from toolbus.turns.turn_runs import PreparedCalls, PreparedUse, TurnRuns
 from toolbus.turns.turn_toolkits import (
     LocalToolkit,
     RequiredToolkit,
     checked_required,
     checked_toolkits,
 )
-from toolbus.turns.turn_tools import TurnTools
+from toolbus.turns.turn_tools import ShownDefinitions, TurnTools
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions

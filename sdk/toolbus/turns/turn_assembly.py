@@ -22,16 +22,14 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import KnownManifests, ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.toolkit import Toolkit
-from toolbus.turns.available_toolkits import available_toolkits
 from toolbus.turns.builders import (
     ToolkitRequest,
     build_toolkits,
     read_configs,
     run_concurrently,
 )
-from toolbus.turns.shown_definitions import CallsByName, NamingTool
+from toolbus.turns.model_tools import Trust
 from toolbus.turns.tool_groups import ActiveGroups
-from toolbus.turns.tool_origins import Trust
 from toolbus.turns.turn_calls import (
     Dispatch,
     LocalDispatch,
@@ -39,9 +37,9 @@ from toolbus.turns.turn_calls import (
     TurnEntry,
     TurnFacts,
 )
-from toolbus.turns.turn_options import TurnOptions
-from toolbus.turns.turn_scope import TurnScope
-from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
+from toolbus.turns.turn_options import TurnOptions, TurnScope
+from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit, available_toolkits
+from toolbus.turns.turn_tools import CallsByName, NamingTool
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["ToolkitNames", "TurnAssembly", "tool_infos"]

@@ -1,4 +1,4 @@
-"""The toolkits that a turn is given: those of its own process, and those that others must host.
+"""The toolkits of a turn: its own, those that others must host, and the public ones of its room.
 
 A required toolkit waits for the room's events and does not poll. What is missing is logged when the
 waiting begins, with similar names after a second, and named by the error if the time runs out.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
@@ -31,16 +31,22 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.room.events import RoomEvent
+from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.toolkit import Toolkit, invalid_name_text
+from toolbus.turns.builders import run_concurrently
 
 __all__ = [
+    "DESCRIBED_AT_A_TIME",
     "REQUIRED_TIMEOUT_S",
     "LocalToolkit",
     "RequiredToolkit",
+    "available_toolkits",
     "checked_required",
     "checked_toolkits",
+    "described",
+    "usable_toolkits",
 ]
 
 T = TypeVar("T")
@@ -355,3 +361,76 @@ def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple
             )
             raise TypeError(f"{option} must contain {text}, not {type(toolkit).__name__}{wrap}")
     return toolkits
+
+
+_turn_logger = bounded_logger("toolbus.turns.turn")
+DESCRIBED_AT_A_TIME = 64
+"""Toolkits that are described at a time, so that a full room does not fill the connection."""
+
+
+def usable_toolkits(
+    room: RoomClient, rights: ToolRights, listed: Iterable[ToolkitInfo], hidden: Collection[str]
+) -> list[ToolkitInfo]:
+    """Return the public toolkits that have a host and a tool that may be called.
+
+    Args:
+        room: The agent's room.
+        rights: The grants of its token.
+        listed: All toolkits that it can see.
+        hidden: Names of toolkits that are left out.
+    """
+    me = room.me.name, room.me.issuer
+    infos = list(listed)
+    # A call by name goes to the participant's own private toolkit of that name.
+    own = {info.name for info in infos if not info.public and (info.owner, info.issuer) == me}
+    return [
+        info
+        for info in infos
+        if info.public
+        and info.hosts > 0
+        and info.name not in hidden
+        and info.name not in own
+        and any(rights.may_call(info.name, tool) for tool in info.tools)
+    ]
+
+
+async def available_toolkits(
+    room: RoomClient, rights: ToolRights, present: Iterable[ToolkitProxy]
+) -> list[ToolkitProxy]:
+    """Describe every public toolkit that has a host and a tool that may be called, by name.
+
+    The room is listed once. A toolkit that has gone since is left out.
+
+    Args:
+        room: The agent's room.
+        rights: The grants of its token.
+        present: Toolkits that the turn has already.
+    """
+    listed = [info async for info in room.toolkits()]
+    hidden = {proxy.info.name for proxy in present if proxy.info.public}
+    limit = asyncio.Semaphore(DESCRIBED_AT_A_TIME)
+    wanted = usable_toolkits(room, rights, listed, hidden)
+    found = await run_concurrently([_described(room, info, limit) for info in wanted])
+    return [proxy for proxy in found if proxy is not None]
+
+
+async def _described(
+    room: RoomClient, listed: ToolkitInfo, limit: asyncio.Semaphore
+) -> ToolkitProxy | None:
+    known = connection_of(room).manifests.get((listed.name, None))
+    if known is not None and known.is_of(listed):
+        return ToolkitProxy(room, listed, known.manifest, {})
+    async with limit:
+        return await described(room, listed.name)
+
+
+async def described(room: RoomClient, name: str) -> ToolkitProxy | None:
+    """Describe the public toolkit of a name; None if it has gone, has no host, or is refused."""
+    try:
+        proxy: ToolkitProxy = await room.toolkit(name)
+    except (NotFound, NoHost, PermissionDenied, DefinitionChanged) as error:
+        is_changed = "difference" in error.details  # from the lock file
+        level = logging.WARNING if is_changed else logging.INFO
+        _turn_logger.log(level, "the turn leaves out the toolkit %s: %s", name, error.message)
+        return None
+    return proxy if proxy.info.public and proxy.info.hosts else None

@@ -24,7 +24,7 @@ from toolbus import (
     Turn,
 )
 from toolbus.tool_search.tool_search import definition_bytes
-from toolbus.turns.tool_origins import Trust
+from toolbus.turns.model_tools import Trust
 from toolbus_server.testing import FaultProxy, room_of, running_server
 
 KITS = 300

@@ -33,7 +33,7 @@ from toolbus.errors import (
 )
 from toolbus.room.room import Room
 from toolbus.turns.builders import builder_infos
-from toolbus.turns.turn_scope import scope_of
+from toolbus.turns.turn_options import scope_of
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import room_of, running_server
 

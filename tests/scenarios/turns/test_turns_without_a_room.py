@@ -163,7 +163,7 @@ async def test_turn_without_a_room_is_traced_as_this_process_is(
 ) -> None:
     provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("toolbus.turns.turn_scope.Tracing", lambda: Tracing(provider))
+    monkeypatch.setattr("toolbus.turns.turn_options.Tracing", lambda: Tracing(provider))
     async with Turn(None, always=[Toolkit("own", [letters])]) as turn:
         with pytest.raises(InvalidArguments):
             await turn.call("own.letters", letter="a")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus import AgentState, GrantedRule, InvalidArguments
-from toolbus.turns.seen_definitions import DefinitionKey
+from toolbus.turns.agent_state import DefinitionKey
 
 GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
 

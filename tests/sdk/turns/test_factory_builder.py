@@ -21,7 +21,7 @@ from toolbus import (
     builder_of,
     make_toolkits,
 )
-from toolbus.turns import factory_builder
+from toolbus.turns import builders
 from toolbus.turns.builders import builder_infos
 
 ROOM: Any = None
@@ -200,10 +200,10 @@ async def test_what_a_cancelled_or_late_factory_makes_is_dropped(
         making.cancel()
         with pytest.raises(asyncio.CancelledError):
             await making
-        monkeypatch.setattr(factory_builder, "_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(builders, "_TIMEOUT_S", 0.01)
         with pytest.raises(Unavailable, match=r"within 0\.01 s"):
             await make_toolkits(ROOM, None, [builder], [{"name": "gate"}])
-        monkeypatch.setattr(factory_builder, "_MAX_RUNNING", 2)
+        monkeypatch.setattr(builders, "_MAX_RUNNING", 2)
         with pytest.raises(Unavailable, match="making 2 toolkits already"):
             await make_toolkits(ROOM, None, [builder], [{"name": "gate"}])
         gated.release.set()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.seen_definitions import MAX_DEFINITIONS, DefinitionKey, SeenDefinitions
-from toolbus.turns.tool_origins import MAX_FOREIGN_CHARS, quoted, visible_schema
+from toolbus.turns.agent_state import MAX_DEFINITIONS, DefinitionKey, SeenDefinitions
+from toolbus.turns.model_tools import MAX_FOREIGN_CHARS, quoted, visible_schema
 from toolbus.untrusted_text import visible
 
 HIDDEN = "a\u200bb"

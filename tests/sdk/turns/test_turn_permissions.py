@@ -38,15 +38,14 @@ from toolbus.client.call_options import CallOptions
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.middlewares import TimeLimit
 from toolbus.tools.tool_run import Participant
+from toolbus.turns.agent_state import SeenDefinitions
 from toolbus.turns.approval_queue import ApprovalQueue
-from toolbus.turns.seen_definitions import SeenDefinitions
-from toolbus.turns.shown_definitions import ShownDefinitions
-from toolbus.turns.tool_origins import Trust
+from toolbus.turns.model_tools import Trust
 from toolbus.turns.turn_assembly import tool_infos
-from toolbus.turns.turn_calls import LocalDispatch, TurnCall, TurnEntry, TurnFacts
-from toolbus.turns.turn_chunks import CollectedChunks
+from toolbus.turns.turn_calls import CollectedChunks, LocalDispatch, TurnCall, TurnEntry, TurnFacts
 from toolbus.turns.turn_permissions import CallJudge, TurnPermissions
 from toolbus.turns.turn_runs import PreparedUse, TurnRuns
+from toolbus.turns.turn_tools import ShownDefinitions
 from toolbus_server.testing import running_server
 
 AGENT = Participant("1", "agent")
