@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from toolbus.tools.tool_limits import Identity
+from toolbus.tools.execution import Identity
 
 __all__ = [
     "MAX_IN_FLIGHT",

@@ -18,10 +18,9 @@ from toolbus.hosting.output_stream import CallHost, OutputStream, unreadable_inp
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.telemetry.propagation import current_trace_id, trace_id_of
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.execution import CallThreads, Execution
+from toolbus.tools.execution import CallThreads, Execution, Identity
 from toolbus.tools.input_stream import ChunkSource
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
-from toolbus.tools.tool_limits import Identity
 from toolbus.tools.tool_run import Participant, progress_chunk
 from toolbus.tools.toolkit import Toolkit, read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, Failed, Frame, unpack_body

@@ -16,8 +16,8 @@ from itertools import count
 from math import inf
 from typing import Any
 
+from toolbus.tools.execution import NO_LIMITS, ToolLimits, limits_of
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_limits import NO_LIMITS, ToolLimits, limits_of
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["NO_PATTERNS", "Definitions", "HostedToolkit", "InvalidOffer", "check_shared_with"]

@@ -25,9 +25,8 @@ from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
-from toolbus.tools.execution import Execution
+from toolbus.tools.execution import NO_LIMITS, Execution, Identity, ToolLimits
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_limits import NO_LIMITS, Identity, ToolLimits
 from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
 from toolbus.wire import ToolkitManifest, pack_body

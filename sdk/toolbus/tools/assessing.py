@@ -3,20 +3,27 @@
 A tool's `assess` is code of its author, and its arguments are those of a model. So it has 5 s,
 however it treats a cancellation; what it raises, and what is no assessment, is an ask that no allow
 rule replaces; and each field of its answer is bounded.
+
+One that blocks runs on a thread, which cannot be stopped and is left behind after its time. The
+threads are shared fairly between callers: else one caller could take all of them, and everybody's
+calls would be refused by their policies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import RoomException
 from toolbus.permissions.assessment import AssessedBehavior, Assessment, assessment_of_flags
 from toolbus.permissions.plain import (
@@ -28,13 +35,12 @@ from toolbus.permissions.plain import (
     MAX_SUGGESTIONS,
 )
 from toolbus.permissions.rule import Rule
-from toolbus.tools.assess_threads import on_assess_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable, shortened
 
-__all__ = ["assessed", "of_patterns"]
+__all__ = ["assessed", "of_patterns", "on_assess_thread"]
 
 _logger = bounded_logger(__name__)
 
@@ -286,3 +292,84 @@ def _usable(suggestions: Sequence[Any], name: str, reaches: str) -> tuple[Rule, 
             if rule.tool in (name, target):
                 found.append(rule)
     return tuple(found[:MAX_SUGGESTIONS])
+
+
+T = TypeVar("T")
+
+_THREADS = WorkerThreads("assess", 64, may_take_long=True)
+_MAX_OF_ONE_CALLER = 16
+"""Of the threads, at a time, also of those that were left behind: a quarter."""
+
+
+class _Share:
+    """The threads that one caller uses in one event loop."""
+
+    def __init__(self) -> None:
+        self.running: set[object] = set()
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> object:
+        """Wait for a thread; return what `release` takes."""
+        while len(self.running) >= _MAX_OF_ONE_CALLER:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it was its turn already
+                    self._wake_next()
+                raise
+        place = object()
+        self.running.add(place)
+        return place
+
+    def release(self, place: object) -> None:
+        """Give a thread back; more than once is as once."""
+        self.running.discard(place)
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self.waiting:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+_shares: dict[tuple[asyncio.AbstractEventLoop, str, str], _Share] = {}
+
+
+async def on_assess_thread(run: ToolRun, function: Callable[[], T]) -> T:
+    """Run a function of a tool on a thread, as one of those of the caller of a run.
+
+    Raises what the function raises.
+    """
+    loop = asyncio.get_running_loop()
+    key = (loop, run.caller.issuer, run.caller.name)
+    share = _shares.get(key)
+    if share is None:
+        share = _shares[key] = _Share()
+    place = await share.acquire()
+
+    def end() -> None:
+        share.release(place)
+        if not share.running and not share.waiting and _shares.get(key) is share:
+            del _shares[key]
+
+    has_begun = False
+
+    def work() -> T:
+        nonlocal has_begun
+        has_begun = True
+        try:
+            return function()
+        finally:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end)
+
+    try:
+        return await _THREADS.run(work)
+    except asyncio.CancelledError:
+        if not has_begun:  # it never will, or ends in no time: the place is given back once
+            end()
+        raise

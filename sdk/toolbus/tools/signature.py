@@ -22,6 +22,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import (
     Annotated,
@@ -58,7 +59,6 @@ from toolbus.tools.argument_models import (
     read_given,
 )
 from toolbus.tools.context import ToolContext
-from toolbus.tools.docstrings import read_docstring
 from toolbus.tools.input_stream import (
     ATTACHMENT,
     InputParameter,
@@ -70,10 +70,12 @@ from toolbus.tools.input_stream import (
 __all__ = [
     "ARGUMENTS_CONFIG",
     "ContextParameter",
+    "FunctionDocs",
     "FunctionSignature",
     "is_async",
     "is_context",
     "name_of",
+    "read_docstring",
     "read_result_type",
     "read_signature",
     "takes_positional",
@@ -647,3 +649,51 @@ def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]
         return TypeAdapter(annotation).json_schema(schema_generator=SchemaWriter, mode=mode)
     except PydanticUserError as error:
         raise TypeError(f"{what} has no JSON Schema: {unsupported_type_text(error)}") from None
+
+
+_STYLES = ("google", "numpy", "sphinx")
+
+
+class FunctionDocs(NamedTuple):
+    """The parts of one docstring."""
+
+    description: str
+    """Summary and body, without the sections about parameters, results and errors."""
+    parameters: dict[str, str]
+    """The description of each parameter."""
+
+
+def read_docstring(text: str | None) -> FunctionDocs:
+    """Split a docstring, as `inspect.getdoc` returns it, into its parts."""
+    if not text or not text.strip():
+        return FunctionDocs("", {})
+    if ":" not in text and "--" not in text:
+        # In no style is there a section without one of these, and griffe is slow to import.
+        return FunctionDocs(cleandoc(text).strip(), {})
+    body: list[str] = []
+    parameters: dict[str, str] = {}
+    for section in _sections(text):
+        match section.kind.value:
+            case "text":
+                body.append(section.value)
+            case "admonition":
+                body.append(f"{section.title}: {section.value.description}")
+            case "parameters" | "other parameters":
+                for parameter in section.value:
+                    parameters[parameter.name.lstrip("*")] = parameter.description.strip()
+    return FunctionDocs("\n\n".join(body).strip(), parameters)
+
+
+def _sections(text: str) -> list[Any]:
+    # Imported here because it takes long, and few participants read docstrings with sections.
+    import griffe
+
+    return griffe.parse_auto(
+        griffe.Docstring(text),
+        default="google",
+        per_style_options={
+            "google": {"warnings": False},
+            "numpy": {"warnings": False},
+            "sphinx": {"warnings": False},
+        },
+    )

@@ -41,10 +41,15 @@ from toolbus.tools.assessing import assessed, of_patterns
 from toolbus.tools.chain import ToolChain, input_refusal, unreadable_input
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
-from toolbus.tools.error_text import SentErrors, checked_errors, described
+from toolbus.tools.error_text import (
+    SentErrors,
+    checked_errors,
+    described,
+    refusal_message,
+    refused_call,
+)
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
-from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.omission import Omission, entries_of
 from toolbus.tools.policy import Inquiry, PolicyJudge, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS

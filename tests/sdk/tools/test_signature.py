@@ -28,10 +28,9 @@ from typing_extensions import TypedDict
 
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.tools.context import ToolContext
-from toolbus.tools.docstrings import read_docstring
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.signature import FunctionSignature, read_signature
+from toolbus.tools.signature import FunctionSignature, read_docstring, read_signature
 
 if TYPE_CHECKING:
     from collections import OrderedDict

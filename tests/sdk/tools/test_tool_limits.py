@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from toolbus.hosting.hosted_toolkit import HostedToolkit
+from toolbus.tools.execution import Identity, SlotUser, ToolSlots
 from toolbus.tools.function_tool import FunctionTool
-from toolbus.tools.tool_limits import Identity, SlotUser, ToolSlots
 from toolbus.tools.toolkit import Toolkit
 
 
