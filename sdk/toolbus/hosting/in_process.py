@@ -25,7 +25,7 @@ from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
-from toolbus.tools.execution import NO_LIMITS, Execution, Identity, ToolLimits
+from toolbus.tools.execution import Execution, Identity, ToolLimits
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
@@ -133,11 +133,29 @@ class InProcessCall(Execution, LocalRun):
         if self.source is not None:
             self.source.run = self
 
-    async def run(self, limits: ToolLimits) -> Chunk:
+    async def run(self, limits: ToolLimits | None) -> Chunk:
         """Run the call within the tool's limits and its own time; see `InProcessToolkit.run`."""
+        source = self.source
         try:
             async with self._limit:
-                return await self._result(limits)
+                try:
+                    if limits is None:
+                        chunk = await self.execute(self.arguments)
+                    else:
+                        chunk = await self.execute_limited(limits, self.arguments)
+                    if source is not None and source.error is not None:
+                        raise source.error
+                    if not isinstance(chunk, FileChunk):  # remote hosts send files in pieces
+                        packed_result(self, chunk)  # raises if a remote host could not send it
+                    return chunk
+                except BaseException as error:
+                    was_cancelled = isinstance(error, asyncio.CancelledError)
+                    if source is not None and source.error is not None and not was_cancelled:
+                        raise source.error from None
+                    reason = self.error_for(error)
+                    if reason is error:
+                        raise
+                    raise reason from error
         except TimeoutError as error:
             assert self._limit.expired(), "a timeout of the tool itself is a ToolFailed"
             if self.timed_out:  # in a task that was cancelled before
@@ -149,25 +167,6 @@ class InProcessCall(Execution, LocalRun):
             if self.followers is not None:
                 self.end_followers()
             self.finish()
-
-    async def _result(self, limits: ToolLimits) -> Chunk:
-        """Return the result, or raise the error for the caller."""
-        source = self.source
-        try:
-            chunk = await self.execute_limited(limits, self.arguments)
-            if source is not None and source.error is not None:
-                raise source.error
-            if not isinstance(chunk, FileChunk):  # large files are sent in pieces by remote hosts
-                packed_result(self, chunk)  # raises if a remote host could not send it
-            return chunk
-        except BaseException as error:
-            was_cancelled = isinstance(error, asyncio.CancelledError)
-            if source is not None and source.error is not None and not was_cancelled:
-                raise source.error from None
-            reason = self.error_for(error)
-            if reason is error:
-                raise
-            raise reason from error
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""
@@ -301,7 +300,7 @@ class InProcessToolkit:
             Exception: What the iterable of the call's input raised.
         """
         call.begin(self, room_until)
-        limits = self._limits.get(call.tool, NO_LIMITS)
+        limits = self._limits.get(call.tool)
         if self.toolkit.records is None:
             return await call.run(limits)
         recording = call.begin_recording(self.toolkit.records, call.method, call.arguments)

@@ -3,7 +3,7 @@
 `PreparedCalls` checks everything before anything of a call runs; what is wrong is the error of the
 use. Then each call is a task of the turn, and all of them end with it. There is one `ToolResult`
 for each use, whatever happens to the call. Every call begins in `_begin`; the end of one around
-which something stands is known in `_execute`.
+which something stands is known in `_observed`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import secrets
 from collections.abc import (
     AsyncGenerator,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
@@ -63,6 +62,7 @@ from toolbus.turns.turn_tools import TurnTools
 from toolbus.wire import unpack_body
 
 if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
     from toolbus.records.records import Records
 
 __all__ = ["PreparedCalls", "PreparedUse", "TurnRuns"]
@@ -144,78 +144,62 @@ class TurnRuns:
         try:
             if self._is_bare and call.entry.group == BASIC and call.options.attachment is None:
                 return await call.attempt(call.arguments, call.collected.put)
-            if self._records is None:
-                return await self._execute(call)
-            return await self._recorded(call, self._records)
+            with self._observed(call):
+                return await self._run(call)
         finally:
             if (ended := call.ended) is not None and not ended.done():
                 ended.set_result(None)
 
-    async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
-        info, facts = call.entry.info, self.facts
-        recording = records.recording(
-            info.name,
-            caller=facts.agent,
-            principal=facts.sender,
-            call_id=call.id,
-            arguments=call.arguments,
-        )
-        recording.owner, recording.digest = info.owner, info.digest
-        recording.executed = lambda: call.executed
-        call.recording = recording
-        with recording:
+    @contextmanager
+    def _observed(self, call: TurnCall) -> Iterator[None]:
+        """Record a call and put it into the trace of the turn, where there is any of them."""
+        info, recording, span = call.entry.info, None, None
+        if self._records is not None:
+            recording = call.recording = self._recording(self._records, info.name, call.id)
+            recording.keep_arguments(call.arguments)
+            recording.owner, recording.digest = info.owner, info.digest
+            recording.executed = lambda: call.executed
+        if self.span is not None:
+            span = call.span = self.span.begin_call(
+                info.toolkit, info.tool, call.id, mcp_server=info.annotations.get("mcp")
+            )
+        with recording or nullcontext():
             try:
-                return await self._execute(call)
-            except Exception as error:
-                recording.end(_as_room_exception(error, call))
+                yield
+            except BaseException as error:
+                if span is not None:
+                    executed = error.executed if isinstance(error, RoomException) else call.executed
+                    span.end(recorded_end(error), executed)
+                if recording is not None and isinstance(error, Exception):
+                    recording.end(_as_room_exception(error, call))
                 raise
+            if span is not None:
+                span.end(None, call.executed)
+
+    def _recording(self, records: Records, tool: str, call_id: str) -> Recording:
+        facts = self.facts
+        return records.recording(tool, caller=facts.agent, principal=facts.sender, call_id=call_id)
 
     def refused(self, tool: str, call_id: str, error: RoomException) -> None:
         """Record a call that cannot begin, such as one of a tool that is not in the turn."""
         if self._records is not None:
-            facts = self.facts
-            self._records.recording(
-                tool, caller=facts.agent, principal=facts.sender, call_id=call_id
-            ).end(error)
+            self._recording(self._records, tool, call_id).end(error)
 
-    async def _execute(self, call: TurnCall) -> Chunk:
-        if self.span is None:
-            return await self._run(call)
-        info = call.entry.info
-        span = call.span = self.span.begin_call(
-            info.toolkit, info.tool, call.id, mcp_server=info.annotations.get("mcp")
-        )
-        try:
-            chunk = await self._run(call)
-        except BaseException as error:
-            executed = error.executed if isinstance(error, RoomException) else call.executed
-            span.end(recorded_end(error), executed)
-            raise
-        span.end(None, call.executed)
-        return chunk
-
-    def _run(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
-        running = run_call(call, self._middlewares, self.facts)
-        if self.deadline_at is None:
-            return running
-        return self._run_within(call, running, self.deadline_at)
-
-    async def _run_within(
-        self, call: TurnCall, running: Coroutine[Any, Any, Chunk], deadline_at: float
-    ) -> Chunk:
-        """Run a call that has to end with the one that the turn serves."""
-        left_s = deadline_at - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            running.close()
-            raise DeadlineExceeded("no time was left for the call", executed="no")
-        if call.options.timeout_s > left_s:
-            call.options = replace(call.options, timeout_s=left_s)
-        if call.judge is None:
-            return await running
+    async def _run(self, call: TurnCall) -> Chunk:
+        """Run a call; one in a turn that serves another call has to end with that one."""
+        deadline_at = self.deadline_at
+        if deadline_at is not None:
+            left_s = deadline_at - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                raise DeadlineExceeded("no time was left for the call", executed="no")
+            if call.options.timeout_s > left_s:
+                call.options = replace(call.options, timeout_s=left_s)
+        if deadline_at is None or call.judge is None:
+            return await run_call(call, self._middlewares, self.facts)
         # While a person is asked, the time of this call stands still; that of the other goes on.
         try:
             async with asyncio.timeout_at(deadline_at) as limit:
-                return await running
+                return await run_call(call, self._middlewares, self.facts)
         except TimeoutError:
             if not limit.expired():
                 raise
