@@ -257,8 +257,10 @@ class InProcessToolkit:
         finally:
             self._users -= 1
             async with self._changing:
-                if not self._users:
-                    self._release_threads()
+                if not self._users and self._threads is not None:
+                    # They end after their functions; no task waits for these.
+                    self._threads.shutdown(wait=False, cancel_futures=True)
+                    self._threads = None
                 if not self._users and self._started is not None:
                     stack, self._started = self._started, None
                     await stack.aclose()
@@ -270,12 +272,6 @@ class InProcessToolkit:
             asked_for = sum(slot.count for slot in slots if slot is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
         return self._loop.run_in_executor(self._threads, function)
-
-    def _release_threads(self) -> None:
-        """Let threads end after their functions; no task waits for these."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
 
     async def assess(
         self,

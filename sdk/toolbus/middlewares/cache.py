@@ -138,15 +138,12 @@ class Cache:
             result.add(chunk)
             yield chunk
         if ttl_s is not None and result.is_complete and (tool.streaming or len(result.chunks) == 1):
-            self._keep(key, _Entry(tuple(result.chunks), result.size, ttl_s))
+            self._entries[key] = _Entry(tuple(result.chunks), result.size, ttl_s)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem()
 
     def _ttl_s(self, tool: ToolInfo) -> float | None:
         return self._tools.get(tool.name, tool.cache_ttl_s)
-
-    def _keep(self, key: Any, entry: _Entry) -> None:
-        self._entries[key] = entry
-        while len(self._entries) > self._max_entries:
-            self._entries.popitem()
 
 
 class _Recording:

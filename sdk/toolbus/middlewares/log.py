@@ -58,7 +58,10 @@ class Log:
         clock = run_of(call.context).clock
         began_s, count, raised = clock(), 0, None
         label = _label_of(call)
-        self._log_start(call, label)
+        arguments = ""
+        if self._arguments:
+            arguments = f" arguments={json_text(_SHORT.repr(dict(call.arguments)))}"
+        self._logger.log(self._level, "call began: %s%s", label, arguments)
         try:
             async for chunk in next(call):
                 count += 1
@@ -73,13 +76,6 @@ class Log:
                 "call ended: %s outcome=%s executed=%s chunks=%d duration_ms=%.1f",
                 *(label, code, executed, count, (clock() - began_s) * 1000),
             )
-
-    def _log_start(self, call: ToolCall, label: str) -> None:
-        if self._arguments:
-            shown = json_text(_SHORT.repr(dict(call.arguments)))
-            self._logger.log(self._level, "call began: %s arguments=%s", label, shown)
-        else:
-            self._logger.log(self._level, "call began: %s", label)
 
 
 def _label_of(call: ToolCall) -> str:

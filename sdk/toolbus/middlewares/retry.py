@@ -55,7 +55,10 @@ class Retry:
                 failure = failure_seen(call, error)
                 pause_s = None if has_chunk else self._pause_s(call, number, failure)
                 if pause_s is None:
-                    _cover_all(error, may_have_run=may_have_run)
+                    # The last error covers the earlier attempts.
+                    if may_have_run and isinstance(error, RoomException):
+                        if error.executed == "no":
+                            error.executed, error.retryable = "maybe", False
                     raise
                 may_have_run = may_have_run or failure.executed != "no"
             await asyncio.sleep(pause_s)
@@ -71,10 +74,3 @@ class Retry:
         )
         left_s = call.context.deadline
         return pause_s if left_s is None or pause_s < left_s else None
-
-
-def _cover_all(error: Exception, *, may_have_run: bool) -> None:
-    """Make the last error cover the earlier attempts."""
-    if may_have_run and isinstance(error, RoomException) and error.executed == "no":
-        error.executed = "maybe"
-        error.retryable = False

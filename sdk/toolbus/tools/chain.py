@@ -78,7 +78,7 @@ class ToolChain:
         if not self._middlewares:
             running = await innermost.enter(call)
             if not tool.streaming:
-                return _checked(tool, run, await running)
+                return run.made(tool.make_result, await running)
         else:
             try:
                 await read_in_time(tool, run, arguments)
@@ -87,7 +87,7 @@ class ToolChain:
                 run.refuse(error)
                 raise
             running = MiddlewareChain(self._middlewares, innermost).run(call)
-        return await collected(run, self._info, running, partial(_checked, tool, run))
+        return await collected(run, self._info, running, partial(run.made, tool.make_result))
 
 
 class _ToolStep:
@@ -102,11 +102,11 @@ class _ToolStep:
         tool, run = self._chain.tool, run_of(call.context)
         running = await self.enter(call)
         if not tool.streaming:
-            yield _checked(tool, run, await running)
+            yield run.made(tool.make_result, await running)
             return
         try:
             async for item in running:
-                yield _checked(tool, run, item)
+                yield run.made(tool.make_result, item)
         finally:
             await _close(running, f"tool {tool.name}")
 
@@ -246,7 +246,7 @@ class _Next:
             running = chain.middlewares[self._index](call, _Next(chain, self._index + 1))
         try:
             async for value in running:
-                chunk = value if is_tool else _checked_chunk(value, run)
+                chunk = value if is_tool else run.made(result_chunk, value)
                 self._state = "a chunk"
                 yield chunk
         except Exception:
@@ -267,24 +267,6 @@ async def _close(opened: Any, label: str) -> None:
         except Exception:
             # The result of the call is already determined.
             _logger.exception("%s raised while the call was closed", label)
-
-
-def _checked(tool: Tool, run: ToolRun, value: Any) -> Chunk:
-    """Convert a tool's value to a chunk. Raises `InvalidResult`, recorded in the run."""
-    try:
-        return tool.make_result(value)
-    except RoomException as error:
-        run.fail(error)
-        raise
-
-
-def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
-    """Return a value of a middleware as a chunk. Raises `InvalidResult`, recorded in the run."""
-    try:
-        return result_chunk(value)
-    except InvalidResult as error:
-        run.fail(error)
-        raise
 
 
 def _check_streams(tool: Tool, run: ToolRun) -> None:

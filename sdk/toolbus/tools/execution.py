@@ -30,14 +30,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.chunks.chunk_types import Chunk
+from toolbus.chunks.chunk_types import Chunk, result_chunk
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.tools.context import ToolContext
 from toolbus.tools.input_stream import ChunkSource, InputStream
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
-from toolbus.tools.toolkit import Toolkit, failure_of, settled_result
+from toolbus.tools.toolkit import Toolkit, failure_of
 
 __all__ = [
     "NO_LIMITS",
@@ -230,7 +230,8 @@ class Execution(ToolRun):
     async def _settled(self, running: Coroutine[Any, Any, Chunk]) -> Chunk:
         """Return the result of an override of `Toolkit.execute`, which may be any value."""
         self.unentered = "maybe"
-        return settled_result(self, await running)
+        result = await running
+        return self.made(result_chunk, result) if isinstance(result, Chunk) else result
 
     async def execute_limited(self, limits: ToolLimits, arguments: dict[str, Any]) -> Chunk:
         """Run the tool within its limits, after waiting for a free slot."""

@@ -22,7 +22,6 @@ from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
 from toolbus.tools.options import ToolFields, ToolOptions, merged_options, options_of
 from toolbus.tools.signature import (
-    FunctionSignature,
     is_async,
     is_context,
     name_of,
@@ -230,16 +229,18 @@ class FunctionTool(Tool):
         self.marks_entry: bool = (
             not signature.is_async and type(self).execute is FunctionTool.execute
         )
+        # An override may collect what the function yields, or yield what it returns.
+        is_own_result = self._yields() is signature.is_generator
+        result = self._postprocess or (is_own_result and signature) or None
         super().__init__(
             name,
             deepcopy(signature.input_schema),
             description=signature.description if marked.description is None else marked.description,
-            output_schema=marked.output_schema or self._read_output_schema(signature),
+            output_schema=marked.output_schema or (result and result.output_schema),
             **{option: getattr(marked, option) for option in _PASSED_ON},
         )
-        returned = self._read_returned(signature)
-        if returned is not None:
-            self._returned = returned
+        if result and result.returned is not None:
+            self._returned = result.returned
         self._extend(marked.extended)
         known = None if signature.takes_any else signature.parameters
         label = name_of(self.function)
@@ -325,17 +326,6 @@ class FunctionTool(Tool):
                 f"{name_of(self.function)}: only an async function can take an upload as a file:"
                 " make it async, or take attachment: InputStream[bytes]"
             )
-
-    def _read_output_schema(self, signature: FunctionSignature) -> dict[str, Any] | None:
-        if self._postprocess is not None:
-            return self._postprocess.output_schema
-        # An override may collect what the function yields, or yield what it returns.
-        return signature.output_schema if self._yields() is self._signature.is_generator else None
-
-    def _read_returned(self, signature: FunctionSignature) -> TypeAdapter[Any] | None:
-        if self._postprocess is not None:
-            return self._postprocess.returned
-        return signature.returned if self._yields() is signature.is_generator else None
 
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute

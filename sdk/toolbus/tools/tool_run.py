@@ -297,6 +297,14 @@ class ToolRun(ABC):
         error.executed = "yes" if self.entered else self.executed
         return self.record(error)
 
+    def made(self, make: Callable[[Any], Chunk], value: Any) -> Chunk:
+        """Return the chunk that `make` makes of a value; an error of it is recorded by `fail`."""
+        try:
+            return make(value)
+        except RoomException as error:
+            self.fail(error)
+            raise
+
     def refuse(self, error: _Error) -> _Error:
         """Do as `record`, unless the function was entered: then it is an error of the tool."""
         return error if self.entered else self.record(error)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.carried_values import Carrying
-from toolbus.chunks.chunk_types import Chunk, JsonChunk, MixedChunk, result_chunk
+from toolbus.chunks.chunk_types import Chunk, JsonChunk, MixedChunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.chunks.result_parts import MAX_JOINED_BYTES
 from toolbus.concurrency.slices import run_in_slices
@@ -74,7 +74,6 @@ __all__ = [
     "packed_result",
     "read_arguments",
     "read_large_arguments",
-    "settled_result",
     "too_large",
 ]
 
@@ -501,19 +500,6 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
         if len(body) > MAX_MIXED_BYTES:
             raise too_large(run, body, MAX_MIXED_BYTES)
     return body
-
-
-def settled_result(run: ToolRun, chunk: Chunk) -> Chunk:
-    """Convert a chunk that an override of `Toolkit.execute` returns, as that of a tool.
-
-    Raises `InvalidResult`, recorded in the run, for what has no form that can be sent.
-    """
-    if not isinstance(chunk, Chunk):
-        return chunk
-    try:
-        return result_chunk(chunk)
-    except InvalidResult as error:
-        raise run.fail(error) from error.__cause__
 
 
 def too_large(run: ToolRun, body: bytes, most: int = MAX_RESULT_BYTES) -> TooLarge:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple, Self
 
 from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
@@ -213,7 +214,9 @@ class AgentState:
                 raise _invalid(
                     json_pointer([name]), "is not known: a newer toolbus wrote this state"
                 )
-        messages = _messages(read.get("conversation", []))
+        messages = read.get("conversation", [])
+        if not isinstance(messages, list):
+            raise _invalid("/conversation", f"must be a list, not {shown(messages)}")
         # What JSON text can say and no state can hold, such as NaN, is refused.
         return cls(
             _plain("/state", _dicts(read.get("state", {}))),
@@ -222,7 +225,7 @@ class AgentState:
             _plain("/conversation", messages),
             _definitions(read.get("definitions", [])),
             read.get("adapter", ""),
-            _below(len(messages), _indices(read.get("questions", []))),
+            _indices(read.get("questions", []), len(messages)),
             read.get("model", ""),
         )
 
@@ -278,7 +281,7 @@ def _name(field: str, name: object) -> str:
     return name
 
 
-def _indices(values: object) -> list[int]:
+def _indices(values: object, count: float = inf) -> list[int]:
     wrong = "must be a list of indices, each larger than the one before"
     if not isinstance(values, list | tuple):
         raise _invalid("/questions", wrong)
@@ -287,10 +290,6 @@ def _indices(values: object) -> list[int]:
         if type(index) is not int or index <= (indices[-1] if indices else -1):
             raise _invalid("/questions", wrong)
         indices.append(index)
-    return indices
-
-
-def _below(count: int, indices: list[int]) -> list[int]:
     if indices and indices[-1] >= count:
         raise _invalid("/questions", f"has {shown(indices[-1])}, and there are {count} messages")
     return indices
@@ -327,12 +326,6 @@ def _granted(values: object) -> list[GrantedRule]:
         except ValueError as error:
             raise _invalid(f"/rules/{index}", cut(str(error))) from None
     return rules
-
-
-def _messages(values: object) -> list[Any]:
-    if not isinstance(values, list):
-        raise _invalid("/conversation", f"must be a list, not {shown(values)}")
-    return values
 
 
 def _definitions(values: object) -> list[Any]:

@@ -94,7 +94,10 @@ class ToolkitBuilder(ABC, Generic[C]):
             )
         self.name: str = name
         self.type: _TypeOf[C] = type
-        self.description: str = _words_of(type) if description is None else description
+        if description is None:  # the words of the type itself, not those it inherits
+            description = inspect.cleandoc(vars(type).get("__doc__") or "")
+            description = "" if type is ToolkitConfig else description
+        self.description: str = description
         self._schema = _schema_of(name, type)
         self._check = JsonCheck(self._schema)
 
@@ -228,13 +231,19 @@ def read_configs(
         if name in wanted:
             raise _invalid(f"{path}/name", f"{wanted[name].path} already requests {name}")
         is_limited = limits_objects or not isinstance(entry, ToolkitConfig)
-        if patterns is not None and is_limited and not _all_cover(patterns, name):
+        # Patterns of nobody cover nothing; `all` alone would say the opposite.
+        is_covered = patterns is None or (
+            patterns and all(pattern.covers_toolkit(name) for pattern in patterns)
+        )
+        if is_limited and not is_covered:
             text = f"{path}: no grant for builder {_shown(name)}"
             grant = f"agents.builders={name}"
             details = {"path": path, "message": text, "grant": grant}
             raise PermissionDenied(text, details=details)
         if name not in known:
-            raise _no_builder(name, path, known)
+            available = cut(", ".join(sorted(known)) or "none")
+            text = f"{path}: there is no builder {_shown(name)}; available: {available}"
+            raise NotFound(text, details={"path": path, "message": text})
         wanted[name] = ToolkitRequest(path, known[name], _read(known[name], entry, path))
     return list(wanted.values())
 
@@ -292,11 +301,6 @@ def _by_name(builders: Iterable[AnyBuilder]) -> dict[str, ToolkitBuilder[Any]]:
     return found
 
 
-def _all_cover(patterns: Sequence[ToolPatterns], name: str) -> bool:
-    # Of none at all `all` would say the opposite.
-    return bool(patterns) and all(pattern.covers_toolkit(name) for pattern in patterns)
-
-
 def _name_in(entry: object, path: str) -> str:
     if isinstance(entry, ToolkitConfig):
         return entry.name
@@ -328,12 +332,6 @@ def _read(builder: ToolkitBuilder[Any], entry: object, path: str) -> ToolkitConf
     return entry
 
 
-def _no_builder(name: str, path: str, known: Iterable[str]) -> NotFound:
-    available = ", ".join(sorted(known)) or "none"
-    text = f"{path}: there is no builder {_shown(name)}; available: {cut(available)}"
-    return NotFound(text, details={"path": path, "message": text})
-
-
 def _shown(name: str) -> str:
     return name if is_toolkit_name(name) else shown(name)
 
@@ -347,11 +345,6 @@ def _below(path: str, error: RoomException) -> InvalidArguments:
     """Return the error of a config with its path from `tools`."""
     message = str(error.details.get("message", error.message))
     return _invalid(f"{path}{error.details.get('path', '')}", message)
-
-
-def _words_of(kind: type[ToolkitConfig]) -> str:
-    own = vars(kind).get("__doc__") if kind is not ToolkitConfig else None
-    return inspect.cleandoc(own) if own else ""
 
 
 def _schema_of(name: str, kind: type[ToolkitConfig]) -> dict[str, Any]:
@@ -403,7 +396,8 @@ def builder_of(
             f"model, not {shown(factory)}"
         )
     name = getattr(factory, "__name__", "") if name is None else name
-    return _FactoryBuilder(found, name, _first_paragraph(factory), operator)
+    first_paragraph = (inspect.getdoc(factory) or "").partition("\n\n")[0].replace("\n", " ")
+    return _FactoryBuilder(found, name, first_paragraph, operator)
 
 
 class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
@@ -542,7 +536,3 @@ def _request_type(
     return create_model(
         factory.config.__name__, __base__=ToolkitConfig, **{"name": (str, name), **given}
     )
-
-
-def _first_paragraph(factory: Callable[..., Any]) -> str:
-    return (inspect.getdoc(factory) or "").partition("\n\n")[0].replace("\n", " ")

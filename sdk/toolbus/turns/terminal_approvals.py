@@ -183,7 +183,10 @@ class _Dialog:
             if key == "a" and (decision := await self._always()) is not None:
                 return decision
             if key in ("d", "\x04"):
-                return ApprovalDecision.deny(await self._reason() if key == "d" else "")
+                if key == "d":
+                    reason = await self._line("reason, for the model (may be empty): ")
+                    return ApprovalDecision.deny(reason[:500])
+                return ApprovalDecision.deny()
             if key == "e":
                 await self._edit()
             if key == "v":
@@ -268,9 +271,6 @@ class _Dialog:
         self._terminal.forget_input()
         self._terminal.write(prompt)
         return (await self._terminal.read()).decode(errors="replace").rstrip("\r\n\x04")
-
-    async def _reason(self) -> str:
-        return (await self._line("reason, for the model (may be empty): "))[:500]
 
     async def _always(self) -> ApprovalDecision | None:
         """Let the person choose what to allow from now on; None if nothing of it."""

@@ -367,7 +367,11 @@ class ActiveGroups:
         listings += [(listing, group.name) for group in self for listing in group.skills]
         self.skills: TurnSkills = TurnSkills(listings, self.is_active, self.check)
         """The skills of the turn and of its groups."""
-        switches = [_switches(self)] if self._groups else []
+        switches: list[Toolkit] = []
+        if self._groups:
+            text = "Activates and deactivates groups of tools."
+            tools = [_ResetTools(self), _GroupInstructions(self)]
+            switches.append(Toolkit(GROUP_TOOLKIT, tools, description=text))
         self.toolkits: tuple[Toolkit | LocalToolkit, ...] = (
             *chain.from_iterable(group.toolkits for group in self),
             *self.skills.toolkits(),
@@ -494,12 +498,3 @@ class _GroupInstructions(Tool):
     async def execute(self, context: Any, /, group: str | None = None) -> str:
         found = self._groups.instructions(only=group)
         return found or "There are no instructions."
-
-
-def _switches(groups: ActiveGroups) -> Toolkit:
-    """Return the toolkit with which a model switches groups."""
-    return Toolkit(
-        GROUP_TOOLKIT,
-        [_ResetTools(groups), _GroupInstructions(groups)],
-        description="Activates and deactivates groups of tools.",
-    )

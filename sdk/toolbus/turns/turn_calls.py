@@ -469,7 +469,11 @@ class LocalDispatch:
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
-        source = _local_input(options)
+        source = None
+        if options.input is not None:
+            source = LocalInput(options.input)
+        elif options.attachment is not None:
+            source = LocalInput(as_items([options.attachment]))
         inner = call.inner = InProcessCall(
             tool=self._tool,
             arguments=arguments,
@@ -506,12 +510,6 @@ class LocalDispatch:
     ) -> Assessment:
         """Ask the tool about a call."""
         return await self._toolkit.assess(context, self._tool, arguments, patterns)
-
-
-def _local_input(options: CallOptions) -> LocalInput | None:
-    if options.input is not None:
-        return LocalInput(options.input)
-    return None if options.attachment is None else LocalInput(as_items([options.attachment]))
 
 
 class RemoteDispatch:
@@ -557,8 +555,11 @@ class RemoteDispatch:
             async for chunk in chunks:
                 if is_stream:
                     await put(chunk)
-                else:
-                    results.append(await _detached(chunk, self._tool))
+                    continue
+                if isinstance(chunk, FileChunk) and not chunk.is_local:
+                    # It cannot be read any more when its stream has been left.
+                    chunk = await in_memory(chunk, MAX_RESULT_BYTES, self._tool)
+                results.append(chunk)
         return one_chunk(results)
 
     async def assess(
@@ -572,13 +573,6 @@ class RemoteDispatch:
             participant=self._participant,
             pin=self.digest,
         )
-
-
-async def _detached(chunk: Chunk, tool: str) -> Chunk:
-    """Return a result that can still be read when its stream has been left."""
-    if isinstance(chunk, FileChunk) and not chunk.is_local:
-        return await in_memory(chunk, MAX_RESULT_BYTES, tool)
-    return chunk
 
 
 async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: TurnFacts) -> Chunk:

@@ -102,7 +102,7 @@ class TurnOptions:
             *(toolkit for group in self.groups for toolkit in group.required),
         ]
         if required:
-            names = ", ".join(_name_of(toolkit) for toolkit in required)
+            names = ", ".join(getattr(toolkit, "name", str(toolkit)) for toolkit in required)
             raise ValueError(
                 f"{where}, so that nobody else hosts what is required ({cut(names)}): use"
                 " Turn(room), or toolkits of this process in always="
@@ -114,10 +114,6 @@ class TurnOptions:
                 f"{where}, so that no calls can be made on behalf of the sender of a message: use"
                 " Turn(room, message=message)"
             )
-
-
-def _name_of(required: RequiredToolkit | str) -> str:
-    return required if isinstance(required, str) else required.name
 
 
 def checked_room(room: object, context: ToolContext | None) -> RoomClient | None:
@@ -221,10 +217,6 @@ def checked_permissions(
     return None
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TurnScope:
     """The participants and the room of an entered turn. Made by `scope_of`."""
@@ -260,7 +252,9 @@ class TurnScope:
     @property
     def wants_error_text(self) -> Callable[[], bool]:
         """Tells, each time it is called, whether the room's server asks for texts of exceptions."""
-        return _never if self.client is None else connection_of(self.client).wants_error_text
+        if self.client is None:
+            return lambda: False
+        return connection_of(self.client).wants_error_text
 
     @asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:

@@ -134,7 +134,7 @@ class RequiredToolkit:
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
         if self.alias is not None:
             _check_alias(self.name, self.alias)
-        if self.pin is not None and not _is_digest(self.pin):
+        if self.pin is not None and not re.fullmatch("[0-9a-f]{64}", str(self.pin)):
             raise ValueError(f"toolkit {self.name}: pin must be a digest: 64 of 0-9 a-f")
 
     async def find(self, room: RoomClient, rights: ToolRights | None = None) -> ToolkitProxy:
@@ -227,14 +227,13 @@ class RequiredToolkit:
     async def _next_relevant_event(self, events: AsyncIterator[RoomEvent]) -> None:
         """Wait for an event that may change the result of a check."""
         async for event in events:
-            if self._may_matter(event):
+            if event.toolkit is None:
+                may_matter = event.name in {"reconnected", "missed"}
+            else:
+                may_matter = event.toolkit.name == self.name and event.name != "toolkit_removed"
+            if may_matter:
                 return
         raise Unavailable("the room is closed", executed="no", retryable=False)
-
-    def _may_matter(self, event: RoomEvent) -> bool:
-        if event.toolkit is None:
-            return event.name in {"reconnected", "missed"}
-        return event.toolkit.name == self.name and event.name != "toolkit_removed"
 
     async def _check_again(self, room: RoomClient) -> ToolkitProxy | _Missing | None:
         """Check as `_check` does; None if the connection was lost: the reconnect is an event."""
@@ -288,10 +287,6 @@ class RequiredToolkit:
         tools = list(missing.tools or self.tools or ())
         return NotFound(text, details={"toolkit": self.name, "tools": tools})
 
-    def _is_of_owner(self, info: ToolkitInfo, room: RoomClient) -> bool:
-        owner = self.participant
-        return owner is None or means(owner, info.owner, info.alias, room.me.alias)
-
     async def _alternatives(self, room: RoomClient) -> str:
         """List the toolkits that this participant can see instead."""
         names: list[str] = []
@@ -299,7 +294,8 @@ class RequiredToolkit:
         try:
             async with asyncio.timeout(_ALTERNATIVES_S), aclosing(room.toolkits()) as listed:
                 async for info in listed:
-                    if self._is_of_owner(info, room):
+                    owner = self.participant
+                    if owner is None or means(owner, info.owner, info.alias, room.me.alias):
                         names.append(info.name)
                         if info.name == self.name:
                             owners.append(info.full_owner)
@@ -313,10 +309,6 @@ class RequiredToolkit:
             return f"{text}: RequiredToolkit({self.name!r}, participant={owners[0]!r})"
         owner = "" if self.participant is None else f" of {self.participant}"
         return f"{_nearest([self.name], names)}; available toolkits{owner}: {_names(names)}"
-
-
-def _is_digest(text: object) -> bool:
-    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:
