@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from toolbus.schemas.argument_schema import IdentityCache, argument_schema
 from toolbus.schemas.merging import ImpossiblePart, Merger, declared, root_object
-from toolbus.schemas.notes import described
+from toolbus.schemas.notes import described, note
 from toolbus.schemas.reduction import DEFINITION_PREFIX, NoFormError, Reduction, plain_object
 from toolbus.schemas.rules import ANTHROPIC, GEMINI, OPENAI, Dialect, Rules, Totals
-from toolbus.schemas.walker import held, in_order, parts_of
+from toolbus.schemas.walker import Schema, held, in_order, part_in, parts_of
 
 __all__ = [
     "ANTHROPIC",
@@ -126,19 +126,35 @@ def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
     if "required" in root:
         usable = {*source.names, *filter(dialect.parameter.fullmatch, root["required"])}
         root["required"] = [name for name in root["required"] if name in usable]
-    root = declared(root)
+    root = _renamed(declared(root), names)
     root |= described(root.get("description"), source.dropped)
     if dialect.plain is None:
-        plain = SchemaForm(plain_object(source, root, names), False)
+        plain = SchemaForm(plain_object(source, root), False)
     else:
-        plain = SchemaForm(Reduction(source, dialect.plain).root(root, names), False)
+        plain = SchemaForm(Reduction(source, dialect.plain).root(root), False)
     if dialect.strict is None:
         return plain
     try:
-        strict = Reduction(source, dialect.strict).root(root, names)
+        strict = Reduction(source, dialect.strict).root(root)
         return SchemaForm(strict, True, _strict_cost(strict, dialect.strict), plain)
     except NoFormError:
         return plain
+
+
+def _renamed(root: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return a root with other names of its properties; each of these says its own one."""
+    if not names:
+        return root
+    properties: dict[str, Schema] = {}
+    for name, schema in root.get("properties", {}).items():
+        if name in names and schema is not False:
+            own = part_in(schema)
+            schema = {**own, **described(own.get("description"), [note("name", name)])}
+        properties[names.get(name, name)] = schema
+    renamed = {**root, "properties": properties}
+    if "required" in root:
+        renamed["required"] = [names.get(name, name) for name in root["required"]]
+    return renamed
 
 
 def _strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:

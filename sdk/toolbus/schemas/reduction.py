@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import pointer_keys
@@ -48,7 +47,6 @@ _NOT_SIMPLE = re.compile(r"\(\?|\\[^dDwWsSnrtfv0.*+?^$|(){}\[\]/\\-]|[*+?}]\+")
 """Syntax of patterns that not every provider knows: groups with options, properties, and others."""
 DEFINITION_PREFIX = "#/$defs/"
 """How references to definitions begin in what is written."""
-_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class NoFormError(Exception):
@@ -105,16 +103,12 @@ class Reduction:
         """The parts, by identity, that are being written where a reference to them stands."""
         self._left = _MAX_PARTS
 
-    def root(self, schema: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    def root(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Write the root, without unions and references, and all definitions.
-
-        Args:
-            schema: The root.
-            names: Other names of its properties.
 
         Raises `NoFormError` if the rules are strict.
         """
-        written = self._object(schema, names)
+        written = self._object(schema)
         written.setdefault("properties", {})
         definitions = self._definitions.written(self._or_any)
         if self._rules.has_optional_cycles:
@@ -231,11 +225,14 @@ class Reduction:
     # Parts with types
 
     def _typed(self, schema: dict[str, Any]) -> dict[str, Any]:
-        kinds = types_of(schema) or _implied_types(schema)
+        kinds = types_of(schema)
         if "const" in schema and not self._rules.has_const:
             schema = {**schema, "enum": [schema["const"]]}
         if "const" in schema or "enum" in schema:
             return self._listed(schema, kinds)
+        kinds = (
+            kinds or [kind for kind, names in _TYPED_BY if not schema.keys().isdisjoint(names)][:1]
+        )
         if not kinds:
             return self._untyped(schema)
         if len(kinds) > 1 and not {"object", "array"}.isdisjoint(kinds):
@@ -305,8 +302,9 @@ class Reduction:
         text = described(_text(schema), notes)
         if len(branches) > 1:
             return {**text, "anyOf": branches}
-        text = described(_text(schema), [*notes, *_notes_in(branches[0])])
-        return {**branches[0], **text}
+        (only,) = branches
+        own = [only["description"][1:-1]] if "description" in only else []
+        return {**only, **described(_text(schema), [*notes, *own])}
 
     def _untyped(self, schema: dict[str, Any]) -> dict[str, Any]:
         if self._rules.is_strict:
@@ -343,47 +341,39 @@ class Reduction:
         except ImpossiblePart:
             return self._untyped({})
 
-    def _object(
-        self, schema: dict[str, Any], names: Mapping[str, str] = _NO_NAMES
-    ) -> dict[str, Any]:
+    def _object(self, schema: dict[str, Any]) -> dict[str, Any]:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if self._rules.is_strict:
             _require_closed(schema, others)
-        schema = _with_own_names(declared(schema), names)
+        schema = declared(schema)
         needed = {*schema.get("required", ())}
         properties: dict[str, Any] = {}
         for name, asked in schema.get("properties", {}).items():
             try:
-                properties[name] = self._property(asked, is_required=name in needed)
+                properties[name] = self.part(asked)
             except ImpossiblePart:
                 continue  # it can only be left out
-        required = [
-            names.get(name, name)
-            for name in properties
-            if self._rules.requires_all or name in needed
-        ]
-        notes = notes_of(schema, ("object",), ())
-        written: dict[str, Any] = {
-            "type": "object",
-            **described(_text(schema), notes),
-        }
-        if properties or self._rules.is_strict:
-            written["properties"] = {
-                names.get(name, name): part for name, part in properties.items()
-            }
-        if required or self._rules.is_strict:
-            written["required"] = required
+            is_left_out = self._rules.requires_all and name not in needed
+            if is_left_out and not self._source.takes_null(asked):
+                properties[name] = _or_null(properties[name])
+        required = [name for name in properties if self._rules.requires_all or name in needed]
+        text = described(_text(schema), notes_of(schema, ("object",), ()))
+        written: dict[str, Any] = {"type": "object", **text}
         if self._rules.is_strict:
-            written["additionalProperties"] = False
-        elif others is not None:
-            is_schema = isinstance(others, dict)
-            written["additionalProperties"] = self._or_any(others) if is_schema else others
-        return written
-
-    def _property(self, asked: Schema, *, is_required: bool) -> dict[str, Any]:
-        written = self.part(asked)
-        if self._rules.requires_all and not is_required and not self._source.takes_null(asked):
-            return _or_null(written)
+            return {
+                **written,
+                "properties": properties,
+                "required": required,
+                "additionalProperties": False,
+            }
+        if properties:
+            written["properties"] = properties
+        if required:
+            written["required"] = required
+        if isinstance(others, dict):
+            others = self._or_any(others)
+        if others is not None:
+            written["additionalProperties"] = others
         return written
 
 
@@ -393,22 +383,6 @@ _KEYWORDS_OF = {
     **dict.fromkeys(("number", "integer"), _TYPED_BY[3][1]),
     "array": ("minItems", "maxItems"),
 }
-
-
-def _with_note(schema: Schema, text: str) -> Schema:
-    """Return a part with a note in its description."""
-    if schema is False:
-        return schema
-    own = part_in(schema)
-    return {**own, **described(own.get("description"), [text])}
-
-
-def _with_own_names(schema: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a part in which each property that gets another name says its own one."""
-    properties = dict(schema.get("properties", {}))
-    for name in names.keys() & properties:
-        properties[name] = _with_note(properties[name], note("name", name))
-    return {**schema, "properties": properties}
 
 
 def _text(schema: dict[str, Any]) -> Any:
@@ -450,26 +424,12 @@ def _or_null(written: dict[str, Any]) -> dict[str, Any]:
     return nullable
 
 
-def _implied_types(schema: dict[str, Any]) -> list[str]:
-    """Return the type of a part that names none: an `enum` has the types of its values."""
-    if "enum" in schema or "const" in schema:
-        return []
-    return [kind for kind, keywords in _TYPED_BY if not schema.keys().isdisjoint(keywords)][:1]
-
-
 def _is_of(value: Any, kinds: list[str]) -> bool:
+    also = {"integer": "number"}
+    if isinstance(value, float) and value.is_integer():
+        also = {"number": "integer"}
     kind = JSON_TYPES[type(value)]
-    is_whole = isinstance(value, float) and value.is_integer()
-    return (
-        kind in kinds
-        or (kind == "integer" and "number" in kinds)
-        or (is_whole and "integer" in kinds)
-    )
-
-
-def _notes_in(branch: dict[str, Any]) -> list[str]:
-    text = branch.get("description", "")
-    return [text[1:-1]] if text else []
+    return kind in kinds or also.get(kind) in kinds
 
 
 def _definition_name(reference: str, taken: Collection[str]) -> str:
@@ -492,43 +452,25 @@ _OPEN_OR_CLOSED = ("additionalProperties", *UNEVALUATED)
 """Keywords that are kept where they are true or false."""
 
 
-def plain_object(
-    source: ArgumentSchema, root: dict[str, Any], names: dict[str, str]
-) -> dict[str, Any]:
-    """Write a root.
+def plain_object(source: ArgumentSchema, root: dict[str, Any]) -> dict[str, Any]:
+    """Write a root, as `root_object` returns it."""
+    definitions = Definitions()
 
-    Args:
-        source: The schema.
-        root: Its root, as `root_object` returns it.
-        names: Other names of its properties.
-    """
-    copy = _PlainCopy(source)
-    written = copy.part({"type": "object", **_with_own_names(root, names)})
-    written["properties"] = {
-        names.get(name, name): schema for name, schema in written["properties"].items()
-    }
-    if "required" in written:
-        written["required"] = [names.get(name, name) for name in written["required"]]
-    if definitions := copy.definitions.written(copy.part):
-        written["$defs"] = definitions
-    return written
-
-
-class _PlainCopy:
-    def __init__(self, source: ArgumentSchema) -> None:
-        self._source = source
-        self.definitions = Definitions()
-
-    def part(self, schema: Any) -> dict[str, Any]:
+    def part(schema: Any) -> dict[str, Any]:
         """Write a part: an object, with `items` for an array, and references to definitions."""
-        if not isinstance(schema, dict):
-            return {"not": {}} if schema is False else {}
+        if schema is False:
+            return {"not": {}}
+        schema = declared(part_in(schema))
         written: dict[str, Any] = {}
-        schema = declared(schema)
         for keyword, value in schema.items():
             if keyword in _GONE:
                 continue
-            written[keyword] = self._value(keyword, value)
+            if keyword == "$ref":
+                written[keyword] = definitions.reference(source.target(value), value)
+            elif keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
+                written[keyword] = value
+            else:
+                written[keyword] = rewritten(keyword, value, part)
         if "array" in types_of(schema) and not isinstance(schema.get("items"), dict):
             # OpenAI refuses an array without `items`, and `items` that is a boolean.
             if schema.get("items") is False:
@@ -537,12 +479,10 @@ class _PlainCopy:
             written["items"] = {}
         return written
 
-    def _value(self, keyword: str, value: Any) -> Any:
-        if keyword == "$ref":
-            return self.definitions.reference(self._source.target(value), value)
-        if keyword in _OPEN_OR_CLOSED and isinstance(value, bool):
-            return value
-        return rewritten(keyword, value, self.part)
+    written = part({"type": "object", "properties": {}, **root})
+    if held := definitions.written(part):
+        written["$defs"] = held
+    return written
 
 
 # Cycles
