@@ -13,25 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = [
-    "CLOSE_WRITE",
-    "CREATE",
-    "DELETE",
-    "DELETE_SELF",
-    "EXCL_UNLINK",
-    "IGNORED",
-    "ISDIR",
-    "MASK_CREATE",
-    "MODIFY",
-    "MOVED_FROM",
-    "MOVED_TO",
-    "MOVE_SELF",
-    "ONLYDIR",
-    "Q_OVERFLOW",
-    "UNMOUNT",
-    "Event",
-    "Inotify",
-]
+__all__ = ["Event", "Inotify"]
 
 # <linux/inotify.h>
 MODIFY = 0x2

@@ -140,7 +140,8 @@ class ExcerptScan:
             shown.append(f"[{'; '.join(notes)}]")
         # A line of which no more can be shown counts as seen, or nobody could change it.
         unseen = cut if self._limit > 1 else []
-        seen = _between(self._offset, last, unseen)
+        bounds = pairwise([self._offset - 1, *unseen, last + 1])
+        seen = tuple((a + 1, b - 1) for a, b in bounds if b - a > 1)
         return Excerpt("\n".join(shown), bool(cut) or last < count, count, seen)
 
     def _texts(self, encoding: Encoding, count: int) -> list[str]:
@@ -175,12 +176,6 @@ class ExcerptScan:
 
 def _count_of_chars(data: bytes) -> int:
     return len(data.translate(None, _CONTINUATION))
-
-
-def _between(first: int, last: int, without: list[int]) -> tuple[Lines, ...]:
-    """Return the ranges of lines that others leave."""
-    bounds = pairwise([first - 1, *without, last + 1])
-    return tuple((a + 1, b - 1) for a, b in bounds if b - a > 1)
 
 
 _BLOCK_BYTES = 1024 * 1024

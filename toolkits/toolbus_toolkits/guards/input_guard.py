@@ -193,7 +193,8 @@ def _is_dangerous(text: str) -> bool:
         words = [word.strip("'\"()") for word in part.split()]
         names = [word.rpartition("/")[2] for word in words]
         piped = separator == "|" and fetched
-        if _destroys(words, names) or (piped and _first_program(names) in _SHELLS):
+        program = next((name for name in names if name != "sudo"), "")
+        if _destroys(words, names) or (piped and program in _SHELLS):
             return True
         fetched = piped or not _FETCHERS.isdisjoint(names)
     return False
@@ -208,10 +209,6 @@ def _destroys(words: list[str], names: list[str]) -> bool:
         return any(word.startswith("/") for word in words[names.index("chmod") + 1 :])
     after = words[names.index("rm") + 1 :] if "rm" in names else []
     return any(map(_RECURSIVE.fullmatch, after)) and any(map(_ROOTS.fullmatch, after))
-
-
-def _first_program(names: list[str]) -> str:
-    return next((name for name in names if name != "sudo"), "")
 
 
 def _leaves_its_folder(text: str) -> bool:
@@ -259,14 +256,10 @@ def _has_another_scheme(text: str) -> bool:
     return scheme in {"file", "gopher", "dict", "ftp", "ldap", "jar", "data", "javascript"}
 
 
-def _has_a_null(text: str) -> bool:
-    return "\0" in text
-
-
 _EACH: frozenset[ParameterKind] = frozenset({"path", "address", "command"})
 
 DEFAULT_RULES: tuple[InputRule, ...] = (
-    InputRule("null_byte", _EACH, _has_a_null, message="it has a null byte"),
+    InputRule("null_byte", _EACH, lambda text: "\0" in text, message="it has a null byte"),
     InputRule(
         "path_traversal",
         frozenset({"path"}),

@@ -8,7 +8,6 @@ text; three forms, whose patterns in the library do not, have patterns here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 try:
@@ -93,11 +92,5 @@ def _without_openai(run: re.Match[str]) -> str:
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple(_found())
-
-
-def _found() -> Iterator[tuple[str, re.Pattern[str]]]:
-    for detector_class in _DETECTORS:
-        detector = detector_class()
-        for pattern in detector.denylist:
-            yield detector.secret_type, pattern
+    detectors = [detector() for detector in _DETECTORS]
+    return tuple((found.secret_type, pattern) for found in detectors for pattern in found.denylist)

@@ -105,7 +105,10 @@ class Marks:
             ended. No process was left if there is none.
         """
         killed: list[int] = []
-        for pid in _processes():
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir("/proc")
+        for pid in map(int, filter(str.isdecimal, names)):
             # Ids are given in turn. So a short command costs no system call for each of the
             # processes that were there before it, of which a machine may have thousands.
             if age_s < _RECENT_S and (pid - leader) % self._ids > _RECENT_PROCESSES:
@@ -142,12 +145,6 @@ def _open(pid: int, mark: int) -> int | None:
                 return descriptor
     os.close(descriptor)
     return None
-
-
-def _processes() -> list[int]:
-    with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return []
 
 
 MARKS = Marks()

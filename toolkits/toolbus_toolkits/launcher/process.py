@@ -260,7 +260,9 @@ class StartedProcess:
         mark = MARKS.new() if kind == "command" else None
         # /bin/sh may drop variables whose names it cannot use: then the program is started at once,
         # and marked a moment later.
-        is_held = mark is not None and all(map(_is_name, environment))
+        is_held = mark is not None and all(
+            name.isidentifier() and name.isascii() for name in environment
+        )
         argv = [path, *program.args]
         if is_held:
             script = _AT_THE_DOOR if has_stdin else f"{_AT_THE_DOOR} </dev/null"
@@ -482,10 +484,6 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and text.isascii()
 
 
 def _find(program: Program, environment: Mapping[str, str]) -> str:

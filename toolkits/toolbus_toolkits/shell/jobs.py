@@ -103,8 +103,7 @@ class Job:
     @property
     def seconds(self) -> float:
         """Seconds since its start, until its end."""
-        ended_at = time.monotonic() if self._ended_at is None else self._ended_at
-        return ended_at - self._started_at
+        return (self._ended_at or time.monotonic()) - self._started_at
 
     def receive(self, stream: str, data: bytes) -> None:
         """Take a piece of its output. One that writes too much is killed, a fast one paused."""

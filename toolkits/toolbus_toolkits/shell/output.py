@@ -81,9 +81,9 @@ class _Ends:
             self._join_tails()
 
     def head(self) -> str:
-        if len(self._heads) > 1:
+        if len(self._heads) != 1:
             self._heads = ["".join(self._heads)]
-        return self._heads[0] if self._heads else ""
+        return self._heads[0]
 
     def tail(self) -> str:
         """Return the end, without what `head` has."""

@@ -140,7 +140,7 @@ class PathResolver:
         if _DESCRIPTORS.fullmatch(word.value):
             return ()
         found = []
-        for directory in self.directories if directories is None else directories:
+        for directory in directories or self.directories:
             if directory is None and not word.value.startswith("/"):
                 why = "is in a directory that is known only when the line runs"
                 found.append(Target(word.value, None, why))

@@ -78,8 +78,8 @@ def _described(
     modules: Iterable[ModuleType],
 ) -> tuple[Mapping[str, Command], Mapping[str, Callable[[SimpleCommand], Effect]]]:
     rows = chain.from_iterable(module.ROWS for module in modules)
-    special = chain.from_iterable(getattr(module, "SPECIAL", {}).items() for module in modules)
-    return by_name(*rows), by_title(special)
+    special = (getattr(module, "SPECIAL", {}) for module in modules)
+    return by_name(*rows), by_title(*special)
 
 
 ROWS, SPECIAL = _described(MODULES)

@@ -178,10 +178,6 @@ def _found(word: Word, path: str) -> Word:
     return replace(word, value=None, prefix=before + path)
 
 
-def _find(command: SimpleCommand) -> Effect:
-    return _Find(command).effect()
-
-
 _FD = Command(
     "fd",
     "-H --hidden -I --no-ignore -u --unrestricted --no-ignore-vcs --no-ignore-parent -s"
@@ -208,7 +204,7 @@ def _fd(command: SimpleCommand) -> Effect:
 ROWS: tuple[Command, ...] = (_FD, replace(_FD, name="fdfind"))
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
-    "find": _find,
+    "find": lambda command: _Find(command).effect(),
     "fd": _fd,
     "fdfind": _fd,
 }

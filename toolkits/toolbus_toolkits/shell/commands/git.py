@@ -20,6 +20,7 @@ from toolbus_toolkits.shell.commands.table import (
     Command,
     Effect,
     by_name,
+    by_title,
     read_arguments,
     shows,
     starts_itself,
@@ -551,54 +552,48 @@ ROWS: tuple[Command, ...] = (
 _NETWORK = "it asks another machine"
 _WHYS: Mapping[str, str] = {
     "git add": "it changes what is committed next, and runs filters of the configuration",
-    "git am": "it changes files and commits",
+    "git am, git cherry-pick, git revert": "it changes files and commits",
     "git apply": "it changes files",
     "git archive": "it may write a file, or ask another machine",
     "git bisect": "it checks out other commits",
     "git checkout": "it replaces files, and what is not committed may be lost",
-    "git cherry-pick": "it changes files and commits",
     "git clone": "it copies a repository from another machine",
     "git commit": "it commits, and runs hooks of the repository",
     "git config edit": "it opens an editor",
     "git credential": "it reads or changes passwords",
-    "git difftool": RUNS,
-    "git fetch": _NETWORK,
-    "git filter-branch": RUNS,
-    "git gc": "it deletes objects that nothing refers to",
+    "git difftool, git filter-branch, git mergetool": RUNS,
+    "git fetch, git ls-remote": _NETWORK,
+    "git gc, git prune": "it deletes objects that nothing refers to",
     "git help": "it opens a pager or a browser",
     "git init": "it makes a repository",
-    "git ls-remote": _NETWORK,
     "git merge": "it changes files and commits, and runs hooks of the repository",
-    "git mergetool": RUNS,
     "git mv": "it renames files",
     "git notes": "it changes notes of commits",
-    "git prune": "it deletes objects that nothing refers to",
     "git pull": "it asks another machine, and changes files and commits",
     "git push": "it changes a repository on another machine",
     "git rebase": "it rewrites commits",
-    "git reflog expire": "it deletes entries, and with them what they could bring back",
-    "git reflog delete": "it deletes entries, and with them what they could bring back",
+    "git reflog expire, git reflog delete": (
+        "it deletes entries, and with them what they could bring back"
+    ),
     "git remote": "it changes the remotes of the repository, or asks another machine",
     "git reset": "it changes what is committed next, and where the branch stands",
     "git restore": "it replaces files, and what is not committed is lost",
-    "git revert": "it changes files and commits",
     "git stash": "it takes what is not committed out of the files",
     "git stash clear": "it deletes all stashes",
     "git stash drop": "it deletes a stash",
     "git submodule": "it changes submodules, or runs commands in them",
     "git switch": "it checks out another branch",
-    "git verify-commit": "it runs gpg",
-    "git verify-tag": "it runs gpg",
+    "git verify-commit, git verify-tag": "it runs gpg",
     "git worktree": "it changes the worktrees of the repository",
 }
 _FORCED = {
-    ("git push", "--force"): "it overwrites commits on another machine",
-    ("git push", "-f"): "it overwrites commits on another machine",
-    ("git push", "--delete"): "it deletes a branch or a tag on another machine",
-    ("git push", "--mirror"): "it makes another repository the same, and deletes what it has more",
-    ("git reset", "--hard"): "it replaces all files, and what is not committed is lost",
-    ("git switch", "--discard-changes"): "it replaces files, and what is not committed is lost",
-    ("git switch", "-f"): "it replaces files, and what is not committed is lost",
+    "git push --force, git push -f": "it overwrites commits on another machine",
+    "git push --delete": "it deletes a branch or a tag on another machine",
+    "git push --mirror": "it makes another repository the same, and deletes what it has more",
+    "git reset --hard": "it replaces all files, and what is not committed is lost",
+    "git switch --discard-changes, git switch -f": (
+        "it replaces files, and what is not committed is lost"
+    ),
 }
 
 _TOP = Command(
@@ -626,24 +621,19 @@ def _git(command: SimpleCommand) -> Effect:
         return _with_options(arguments)
     if len(command.words) == 1 and not command.takes_more:
         return Effect(read_only=True, reads=())
-    effect = subcommand_effect(command, "git", _ROWS_BY_NAME, _WHYS)
+    effect = subcommand_effect(command, "git", _ROWS_BY_NAME, _CLAUSES)
     if effect.read_only or len(command.words) < 2:
         return effect
     title = f"git {command.words[1].value}"
     for word in command.words[2:]:
-        if clause := _FORCED.get((title, word.value or "")):
-            return replace(effect, why=clause, same=_in_full(command, title))
+        if clause := _CLAUSES_OF_OPTIONS.get(f"{title} {word.value}"):
+            force = Word("--force", "--force")
+            words = (force if word.value == "-f" else word for word in command.words)
+            same = (replace(command, words=tuple(words)),) if title == "git push" else ()
+            return replace(effect, why=clause, same=same)
     if start := _STARTS.get(title):
         return start(command, effect)
     return effect
-
-
-def _in_full(command: SimpleCommand, title: str) -> tuple[SimpleCommand, ...]:
-    if title != "git push":
-        return ()
-    force = Word("--force", "--force")
-    words = tuple(force if word.value == "-f" else word for word in command.words)
-    return (replace(command, words=words),)
 
 
 def _with_options(arguments: Arguments) -> Effect:
@@ -708,5 +698,7 @@ _STARTS: Mapping[str, Callable[[SimpleCommand, Effect], Effect]] = {
     "git rebase": _starts_rebase,
 }
 _ROWS_BY_NAME = by_name(*ROWS)
+_CLAUSES = by_title(_WHYS)
+_CLAUSES_OF_OPTIONS = by_title(_FORCED)
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {"git": _git}

@@ -108,7 +108,8 @@ def config_programs(directory: str) -> str:
     folder = os.path.realpath(directory)
     while True:
         waiting.append(folder)
-        if _is_bare(folder):
+        # Versions of git before 2.38 do not know `safe.bareRepository`, which the environment sets.
+        if all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects")):
             return f"{folder!r} is a bare repository"
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -133,13 +134,6 @@ def config_programs(directory: str) -> str:
         seen |= fresh
         waiting.extend(sorted(fresh))
     return ""
-
-
-def _is_bare(folder: str) -> bool:
-    # Versions of git before 2.38 do not know `safe.bareRepository`, which the environment sets.
-    return os.path.lexists(os.path.join(folder, "HEAD")) and os.path.lexists(
-        os.path.join(folder, "objects")
-    )
 
 
 def _look(folder: str) -> tuple[str, tuple[str, ...]]:
@@ -226,16 +220,13 @@ def _parsed(text: str) -> Iterator[tuple[str, str]]:
             if match[2] is not None:
                 section += "." + re.sub(r"\\(.)", r"\1", match[2])
         elif section and (match := _KEY.match(text, position)):
-            yield f"{section}.{match[1].lower()}", _value(match[2] or "")
+            # Blanks at the ends do not count, and quotes and escapes are no part of the value. An
+            # escape such as `\t` keeps its letter here: no value that is compared has one.
+            value = re.sub(r'\\\n|"|\\(?=.)', "", match[2] or "").strip(" \t\r\n")
+            yield f"{section}.{match[1].lower()}", value
         else:
             raise ValueError("a line of its configuration is not understood")
         position = match.end()
-
-
-def _value(raw: str) -> str:
-    # Blanks at the ends do not count, and quotes and escapes are no part of the value. An escape
-    # such as `\t` keeps its letter here: no value that is compared has one.
-    return re.sub(r'\\\n|"|\\(?=.)', "", raw).strip(" \t\r\n")
 
 
 @lru_cache(maxsize=128)

@@ -22,6 +22,7 @@ from toolbus_toolkits.shell.commands.table import (
     Effect,
     asking,
     by_name,
+    by_title,
     command_of,
     read_arguments,
     renamed,
@@ -190,20 +191,18 @@ _RUNNERS = by_name(
     starts("conda run", valued="-n --name -p --prefix --cwd"),
     starts("dotenv run", valued="-f --file"),
 )
-_NO_RUNNER = {
-    "uv": "it runs the Python of the folder, or changes packages",
-    "poetry": "it runs the Python of the folder, or changes packages",
-    "pipenv": "it runs the Python of the folder, or changes packages",
-    "pdm": "it runs the Python of the folder, or changes packages",
-    "hatch": "it runs scripts of the project",
-    "rye": "it runs scripts of the project",
-    "pipx": "it installs or runs packages",
-    "bundle": "it runs the Gemfile of the folder",
-    "pnpm": "it may load and run the version of pnpm that package.json names",
-    "yarn": "it runs the file that `.yarnrc.yml` of the folder names, and scripts of packages",
-    "conda": "it changes packages",
-    "dotenv": "it reads secrets",
-}
+_NO_RUNNER = by_title(
+    {
+        "uv, poetry, pipenv, pdm": "it runs the Python of the folder, or changes packages",
+        "hatch, rye": "it runs scripts of the project",
+        "pipx": "it installs or runs packages",
+        "bundle": "it runs the Gemfile of the folder",
+        "pnpm": "it may load and run the version of pnpm that package.json names",
+        "yarn": "it runs the file that `.yarnrc.yml` of the folder names, and scripts of packages",
+        "conda": "it changes packages",
+        "dotenv": "it reads secrets",
+    }
+)
 _CONDA_ROWS = (
     takes_words(
         "conda list",

@@ -121,23 +121,17 @@ _DOCKER_WHYS = {
     "docker compose": "it reads the variables and the projects that its file names, or starts"
     " containers",
     "docker compose down": "it ends and removes containers",
-    "docker container exec": RUNS,
-    "docker container run": RUNS,
+    "docker container exec, docker container run, docker exec, docker run": RUNS,
     "docker cp": "it copies files into or out of a container",
-    "docker exec": RUNS,
-    "docker kill": "it ends containers",
-    "docker context use": SETTINGS,
-    "docker login": SETTINGS,
+    "docker kill, docker stop": "it ends containers",
+    "docker context use, docker login": SETTINGS,
     "docker pull": "it loads an image from another machine",
     "docker push": "it sends an image to another machine",
     "docker restart": "it ends and starts containers",
     "docker rm": "it removes containers",
     "docker rmi": "it removes images",
-    "docker run": RUNS,
-    "docker stop": "it ends containers",
     "docker system prune": "it removes containers, networks and images that are not used",
-    "docker volume rm": "it removes what is stored in volumes",
-    "docker volume prune": "it removes what is stored in volumes",
+    "docker volume rm, docker volume prune": "it removes what is stored in volumes",
 }
 
 _PODMAN_WHYS = {
@@ -254,11 +248,9 @@ _KUBECTL_WHYS = {
     "kubectl apply": "it changes a cluster",
     "kubectl config": SETTINGS,
     "kubectl cp": "it copies files into or out of a container",
-    "kubectl debug": RUNS,
+    "kubectl debug, kubectl exec, kubectl run": RUNS,
     "kubectl delete": "it deletes resources of a cluster",
-    "kubectl exec": RUNS,
     "kubectl port-forward": "it opens a port of this machine",
-    "kubectl run": RUNS,
 }
 
 _GH_TOP = Command("gh", "--version --help", permutes=False)
@@ -312,9 +304,7 @@ _GH_ROWS = (
 )
 _GH_WHYS = {
     "gh api": "it may change anything on GitHub, or ask another machine",
-    "gh alias": SETTINGS,
-    "gh auth": SETTINGS,
-    "gh config": SETTINGS,
+    "gh alias, gh auth, gh config": SETTINGS,
     "gh extension": "it installs or runs programs",
     "gh gist": "it shows or changes gists",
     "gh pr checkout": "it asks GitHub, and checks out a branch",

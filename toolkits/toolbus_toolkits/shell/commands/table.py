@@ -13,9 +13,10 @@ Words are read as getopt of GNU does: `-no` is `-n -o`, `-k1` is `-k 1`, `--key=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Literal, TypeVar
 
 from toolbus_toolkits.shell.reading import SimpleCommand, Word
@@ -222,7 +223,10 @@ class Arguments:
         if self.row.operands == "words":
             return given
         leading = 0 if self.has(self.row.leading_given_by) else self.row.leading
-        operands = self.operands[leading:] if self._leading_is_known(leading) else self.operands
+        operands = self.operands
+        # `grep $x file`: if x is empty, `file` is the pattern; if x is `a b`, then b is a path.
+        if not any(may_be_several(word) for word in operands[:leading]):
+            operands = operands[leading:]
         if self.is_recursive() and not operands:
             operands = (Word(".", "."),)
         return given + operands
@@ -231,18 +235,14 @@ class Arguments:
         """Whether the command reads all files below its folders."""
         return self.row.recursive == "*" or self.has(self.row.recursive)
 
-    def _leading_is_known(self, leading: int) -> bool:
-        # `grep $x file`: if x is empty, `file` is the pattern; if x is `a b`, then b is a path.
-        return not any(may_be_several(word) for word in self.operands[:leading])
 
-
-def by_title(entries: Iterable[tuple[str, _Entry]]) -> dict[str, _Entry]:
-    """Return entries by the names that they are for, of which each may have several with commas.
+def by_title(*tables: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """Return the entries of tables by one name each; a key may have several names, with commas.
 
     Raises `ValueError` if a name has two entries.
     """
     found: dict[str, _Entry] = {}
-    for titles, entry in entries:
+    for titles, entry in chain.from_iterable(table.items() for table in tables):
         for title in titles.split(", "):
             if title in found:
                 raise ValueError(f"{title} is described twice")
@@ -252,7 +252,7 @@ def by_title(entries: Iterable[tuple[str, _Entry]]) -> dict[str, _Entry]:
 
 def by_name(*rows: Command) -> dict[str, Command]:
     """Return rows by their names, each with one name."""
-    found = by_title((row.name, row) for row in rows)
+    found = by_title(*({row.name: row} for row in rows))
     return {name: replace(row, name=name) for name, row in found.items()}
 
 
@@ -364,7 +364,10 @@ class _Reader:
             if self._is_open:
                 self._may_be_option(more)
             self._operands.append(more)
-        self._check_count()
+        row = self._row
+        is_known = not any(may_be_several(word) for word in self._operands)
+        if row.at_most is not None and (len(self._operands) > row.at_most or not is_known):
+            self._note(row.beyond)
         return Arguments(
             self._row,
             self._command,
@@ -383,14 +386,6 @@ class _Reader:
         self._operands.append(word)
         if not self._row.permutes:
             self._is_open = False
-
-    def _check_count(self) -> None:
-        row = self._row
-        if row.at_most is None:
-            return
-        is_known = not any(may_be_several(word) for word in self._operands)
-        if len(self._operands) > row.at_most or not is_known:
-            self._note(row.beyond)
 
     def _note(self, fault: str) -> None:
         self._fault = self._fault or fault
@@ -501,7 +496,7 @@ def with_subcommands(
         rows: The sub-commands that are known to only read in some form: `docker compose ps`.
         whys: What others do, as a clause, by `docker run`.
     """
-    clauses = by_title(whys.items())
+    clauses = by_title(whys)
 
     def effect(command: SimpleCommand) -> Effect:
         arguments = read_arguments(top, command)
@@ -523,7 +518,7 @@ def starts_itself(arguments: Arguments) -> Effect:
         # An option that is not known may take the next word as its value.
         rest = range(arguments.first_operand + 1, len(command.words))
         begins += [i for i in rest if not command.words[i].source.startswith("-")][:_MAX_TAILS]
-    runs = [_from(command, begin) for begin in begins]
+    runs = [command_of(command, (command.words[0], *command.words[i:])) for i in begins]
     if begins[0] >= len(command.words) or len(begins) > _MAX_TAILS:
         runs.append(unknown_command(command.source))
     return Effect(
@@ -542,10 +537,6 @@ def renamed(command: SimpleCommand, count: int, text: str) -> tuple[SimpleComman
     words = (*(Word(word, word) for word in text.split()), *command.words[count:])
     source = " ".join(word.source for word in words)
     return (SimpleCommand(words, source=source, takes_more=command.takes_more),)
-
-
-def _from(command: SimpleCommand, begin: int) -> SimpleCommand:
-    return command_of(command, (command.words[0], *command.words[begin:]))
 
 
 def subcommand_effect(
