@@ -188,18 +188,21 @@ class Assessor:
                     diff, error_text = self._diff(context, location, change, token)
                 shown = _shown(path, self._files.name_of(location))
                 message = _words_of_change(location, shown, diff, error_text)
-                reason = self._reason(path, location, writes=True)
-                suggested = () if reason else self._suggestions(location)
+                suggested = self._suggestions(location)
+                if reason := self._reason(path, location, writes=True):
+                    message += f"; it {reason}"
+                    suggested = ()
                 paths = self._paths(path, location)
         except ToolFailed as error:
             return self._with_rules(context, *self._unreached(path, error, reads=False))
-        preview = f"[it would change nothing: {error_text}]" if error_text else diff
+        if error_text:
+            diff = f"[it would change nothing: {error_text}]"
         assessment = Assessment(
             "ask",
             immune=bool(reason),
             within_workdir=not reason,
-            message=f"{message}; it {reason}" if reason else message,
-            preview=preview or "",
+            message=message,
+            preview=diff or "",
             suggestions=suggested,
         )
         return self._with_rules(context, assessment, paths)

@@ -19,8 +19,7 @@ from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
-from toolbus_toolkits.shell.jobs import Job, Jobs, WrittenLines
-from toolbus_toolkits.shell.output import MAX_CHARS
+from toolbus_toolkits.shell.jobs import MAX_CHARS, Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
 from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths

@@ -330,7 +330,9 @@ class _Parser:
     def _set(self) -> None:
         text = self._text
         at = self._at
+        negation = ""
         if text[at : at + 1] in ("!", "^"):
+            negation = "^"
             at += 1
         end = text.find("]", at + 1)  # as the first character it stands for itself
         if end < 0:
@@ -345,7 +347,7 @@ class _Parser:
                 raise ValueError(f"{first}-{last} is no range")
             found += f"{re.escape(first)}-{re.escape(last)}"
             characters = characters[length:]
-        self._branches[-1].append(f"(?!/)[{'^' if at > self._at else ''}{found}]")
+        self._branches[-1].append(f"(?!/)[{negation}{found}]")
         self._at = end + 1
 
 
@@ -401,20 +403,20 @@ def _regex_of(text: list[str]) -> str:
 
 def _names_regex_of(tokens: list[str]) -> str:
     found = ""
+    star = ""
     chunk = ""
-    has_star = False
     for token in tokens:
         if token == _STAR:
-            if has_star and chunk:
+            if star and chunk:
                 found += f"(?>[^/]*?{chunk})"
-            elif not has_star:
+            elif not star:
                 found += chunk
+            star = _STAR
             chunk = ""
-            has_star = True
         elif token == "/":
-            found += f"{_STAR if has_star else ''}{chunk}/"
+            found += f"{star}{chunk}/"
+            star = ""
             chunk = ""
-            has_star = False
         else:
             chunk += re.escape(token) if len(token) == 1 else token
-    return f"{found}{_STAR if has_star else ''}{chunk}"
+    return f"{found}{star}{chunk}"

@@ -475,9 +475,6 @@ def _rest(word: Word, text: str) -> Word:
     return replace(word, source=text, value=text)
 
 
-_MAX_WORDS = 3
-"""The most words of a sub-command: `gh repo view` has two behind its name."""
-
 SETTINGS = "it changes settings of the user"
 """What a sub-command does that a person decides about, whatever the rules allow."""
 RUNS = "it runs a command that its words name, or programs"
@@ -549,7 +546,7 @@ def subcommand_effect(
             return row_effect(row, command)
         return Effect(why=whys.get(name, "it is not known to only read"))
     texts = [name]
-    for word in command.words[1 : 1 + _MAX_WORDS]:
+    for word in command.words[1:4]:  # `docker container exec` has two behind its name
         if word.value is None or word.is_pattern:
             break
         texts.append(word.value)
