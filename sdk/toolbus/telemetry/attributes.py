@@ -146,7 +146,9 @@ def turn_attributes(agent: str, room: str, on_behalf_of: str | None) -> dict[str
     }
     if room:  # a turn may have none
         attributes[ROOM] = room
-    return attributes if on_behalf_of is None else {**attributes, ON_BEHALF_OF: on_behalf_of}
+    if on_behalf_of is not None:
+        attributes[ON_BEHALF_OF] = on_behalf_of
+    return attributes
 
 
 def turn_call_attributes(toolkit: str, tool: str, mcp_server: object = None) -> SharedAttributes:

@@ -89,16 +89,7 @@ class PipelineProvider(TracerProvider):
 
 
 class LightSpan(trace.Span):
-    """A span that keeps what it is given, without a lock.
-
-    Args:
-        recorder: Takes it at its end.
-        context: Its own ids.
-        parent: The context of its parent; None for a root.
-        name: The span's name.
-        kind: Which end of the call it is.
-        written: Attributes that are known at the start; kept, not copied.
-    """
+    """A span that keeps what it is given, without a lock; attributes are not copied."""
 
     def __init__(
         self,

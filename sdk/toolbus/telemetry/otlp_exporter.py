@@ -57,7 +57,6 @@ _COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
 }
-_NOISY_LOGGERS = ("opentelemetry.sdk._shared_internal",)
 _CREDENTIAL_PROVIDERS = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
@@ -216,7 +215,9 @@ class OtlpExporter(SpanExporter):
             except requests.Timeout:
                 return None, None, False
             else:
-                return response.status_code, _retry_after_s(response), False
+                after = response.headers.get("Retry-After", "")
+                pause_s = float(after) if after.isdecimal() else None
+                return response.status_code, pause_s, False
         return None, None, False
 
     def _encoded(self, spans: Sequence[ReadableSpan | LightSpan]) -> Iterator[bytes]:
@@ -254,11 +255,6 @@ def _is_refusal(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, ConnectionRefusedError):
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _retry_after_s(response: requests.Response) -> float | None:
-    text = response.headers.get("Retry-After", "")
-    return float(text) if text.isdecimal() else None
 
 
 def _variable(name: str) -> str:
@@ -337,11 +333,11 @@ class SpanPipeline:
 
         Enter `corrected_variables` first: the SDK raises for some wrong ones.
         """
-        for name in _NOISY_LOGGERS:  # we report failures
-            silence(name)
+        silence("opentelemetry.sdk._shared_internal")  # we report failures
         exporter = OtlpExporter.from_environment()
+        shown = _variable("ENDPOINT") or "localhost:4318"  # without the credentials in it
         return cls.to_exporter(
-            ReportingExporter(exporter, _endpoint_for_log()),
+            ReportingExporter(exporter, shown.partition("?")[0].rpartition("@")[2]),
             _resource(service_name, instance_id or str(uuid4())),
             exporter.prepare_close,
         )
@@ -388,12 +384,6 @@ def _resource(service_name: str, instance_id: str) -> Resource:
             **from_variables,
         }
     )
-
-
-def _endpoint_for_log() -> str:
-    """Name the collector for the log, without the credentials that an address may contain."""
-    endpoint = _variable("ENDPOINT") or "localhost:4318"
-    return endpoint.partition("?")[0].rpartition("@")[2]
 
 
 def _span_limits(environ: Mapping[str, str]) -> SpanLimits:

@@ -49,11 +49,7 @@ class SpanRecorder(Protocol):
 
 
 class TracerRecorder:
-    """Records with the tracer of any OpenTelemetry provider.
-
-    Args:
-        tracer: Starts the spans.
-    """
+    """Records with the tracer of any OpenTelemetry provider."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer

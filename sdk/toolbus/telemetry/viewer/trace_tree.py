@@ -142,7 +142,7 @@ def build_tree(spans: Iterable[SpanRecord]) -> TraceTree:
 
     Roots come first, then spans whose parent is missing, then cycles, each from its earliest span.
     """
-    by_id = {span.span_id: span for span in sorted(spans, key=_by_start)}
+    by_id = {span.span_id: span for span in sorted(spans, key=lambda span: span.start_ns)}
     children: dict[str, list[SpanRecord]] = {}
     tops: list[SpanRecord] = []
     for span in by_id.values():
@@ -164,10 +164,6 @@ def build_tree(spans: Iterable[SpanRecord]) -> TraceTree:
         start_ns=min((node.span.start_ns for node in nodes), default=0),
         end_ns=max((node.span.end_ns for node in nodes), default=0),
     )
-
-
-def _by_start(span: SpanRecord) -> int:
-    return span.start_ns
 
 
 def _walk(
