@@ -31,7 +31,7 @@ from toolbus_toolkits.mcp.entry_keys import (
     restricts,
 )
 from toolbus_toolkits.mcp.names import toolkit_name
-from toolbus_toolkits.mcp.variables import FileContext, filled_in
+from toolbus_toolkits.mcp.variables import MAX_FILE_BYTES, FileContext, filled_in
 
 __all__ = [
     "HOME_FILE",
@@ -50,7 +50,6 @@ __all__ = [
 
 HOME_FILE = "mcp.json"
 """The file of `TOOLBUS_HOME` that bundles add their servers to."""
-MAX_FILE_BYTES = 1024 * 1024
 MAX_SERVERS = 256
 MAX_REASON_CHARS = 1_000
 """Why a server is not used: what its file or a room said, as `mcp.list` shows it to all callers."""

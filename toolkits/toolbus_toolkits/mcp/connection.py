@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -225,8 +226,9 @@ class ServerConnection:
         raise AssertionError("unreachable")
 
     async def _enter_in(self, mode: _Mode, stack: AsyncExitStack) -> tuple[Client, Link]:
+        on_line = partial(self._lines.log, _logger.info, "MCP server %s: %s", self.name)
         link = await stack.enter_async_context(
-            open_link(self._entry, self._access, self._log_line, self._changed.set)
+            open_link(self._entry, self._access, on_line, self._changed.set)
         )
         lists = ToolLists(self.name, lambda: client.protocol_version, self.redact, self.seen)
         client = Client(
@@ -245,8 +247,7 @@ class ServerConnection:
             words = self._words(error, link)
             # The SDK begins with `initialize` itself where a probe is refused, but not where the
             # server ends at it. One that ends at `initialize` would be started again in vain.
-            is_other_mode = _is_lost(error) if mode == "auto" else _is_answer(error)
-            if is_other_mode:
+            if (mode == "auto" and _is_lost(error)) or (mode == "legacy" and _is_answer(error)):
                 raise _OtherMode(words) from error
             raise ConnectionError(words) from error
         # The toolkit checks results, in time in proportion to them. A schema of a server could
@@ -373,9 +374,6 @@ class ServerConnection:
         self._questions.log(_logger.warning, text, self.name, question)
         return types.ElicitResult(action="decline")
 
-    def _log_line(self, line: str) -> None:
-        self._lines.log(_logger.info, "MCP server %s: %s", self.name, line)
-
     async def call(
         self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT | None = None
     ) -> types.CallToolResult:
@@ -500,17 +498,18 @@ class ServerConnection:
         error = _first_of_group(error)
         link = link or self._link
         ending = link.ending() if link is not None else ""
+        text = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             text = f"it did not answer within {self._entry.connect_timeout_s:g} s"
-        else:
-            text = str(error) or type(error).__name__
-        text = f"{text}; {ending}" if ending and ending not in text else text
+        if ending not in text:
+            text += f"; {ending}"
         if self._entry.url is not None:  # its path and query may hold a secret
             host = host_text(urlsplit(self._entry.url).netloc)
             for address in (self._entry.url, without_query(self._entry.url)):
                 text = text.replace(address, host)
             text = text.partition("\n")[0]
-            text = text if host in text else f"{host}: {text}"
+            if host not in text:
+                text = f"{host}: {text}"
         return one_line(self._access.redact(text), MAX_WORDS)
 
 

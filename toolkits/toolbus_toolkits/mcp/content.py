@@ -121,12 +121,15 @@ def _repeated_by_texts(structured: Any) -> list[Any]:
     Servers wrap what is no object in an object with one member, such as `{"result": ...}` or
     `{"content": ...}`. Those that name it `result` write each item of a list as a block.
     """
-    if not isinstance(structured, dict) or len(structured) != 1:
-        items = structured if isinstance(structured, list) else []
-        return [structured, *items]
-    ((name, value),) = structured.items()
-    items = value if name == "result" and isinstance(value, list) else []
-    return [structured, value, *items]
+    repeated = [structured]
+    if isinstance(structured, list):
+        repeated += structured
+    elif isinstance(structured, dict) and len(structured) == 1:
+        ((name, value),) = structured.items()
+        repeated.append(value)
+        if name == "result" and isinstance(value, list):
+            repeated += value
+    return repeated
 
 
 def _is_copy(block: types.ContentBlock, values: list[Any]) -> bool:

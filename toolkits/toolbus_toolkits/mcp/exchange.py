@@ -50,7 +50,6 @@ _SLICE = 50
 """Tools that are checked in one piece: some milliseconds."""
 _MAX_PROBLEMS = 1_000
 """Of one slice: one with more is left as it is."""
-_MAX_LOGGED = 20
 _MAX_NAME_CHARS = 1_000
 _MAX_LEFT_OUT = 2_000
 TOO_MANY = f"a toolkit has at most {MAX_TOOLS:,} tools: choose with enabledTools or disabledTools"
@@ -77,8 +76,8 @@ class SeenTools:
 
     def takes(self, tool: object) -> bool:
         """Note a tool; return whether it is shown, as far as that is known."""
-        name = tool.get("name") if isinstance(tool, dict) else None
-        if not isinstance(name, str):
+        name = _name_of(tool)
+        if name is None:
             return True
         if len(name) > _MAX_NAME_CHARS:  # MCP itself has 128
             self.left_out.append(Omission(name, "its name is too long"))
@@ -105,7 +104,7 @@ class ToolLists:
         self.version = version
         self._redact = redact
         self._seen = seen
-        self._logged = set[str]()
+        self._has_logged = False
 
     async def leave_out_invalid(self, result: dict[str, Any]) -> None:
         """Remove what is not shown, what is invalid, and what is beyond the tools of a toolkit."""
@@ -121,7 +120,10 @@ class ToolLists:
                 valid += self._valid({**result, "tools": found})
             await asyncio.sleep(0)
             if len(self._seen.left_out) > _MAX_LEFT_OUT:
-                self._log(f"a list of {len(tools):,} tools is not read to its end")
+                if not self._has_logged:  # once, and not for each list
+                    self._has_logged = True
+                    text = f"a list of {len(tools):,} tools is not read to its end"
+                    _logger.warning("MCP server %s: %s", self._server, text)
                 unread = len(tools) - start - _SLICE
                 if unread > 0:
                     name = f"the last {unread:,} of the list"
@@ -139,12 +141,6 @@ class ToolLists:
             part["tools"] = [tool for i, tool in enumerate(tools) if i not in problems]
         return list(part["tools"])
 
-    def _log(self, words: str) -> None:
-        # Once, and not for each list; and a server that changes its words is heard so often only.
-        if words not in self._logged and len(self._logged) < _MAX_LOGGED:
-            self._logged.add(words)
-            _logger.warning("MCP server %s: %s", self._server, words)
-
     def _problems(self, result: dict[str, Any]) -> dict[int, str]:
         """Return why tools of a result are invalid, by their places in it."""
         try:
@@ -157,17 +153,21 @@ class ToolLists:
             for problem in problems:
                 match problem["loc"]:
                     case ("tools", int(place), *path):
-                        where = f"{'.'.join(map(str, path))}: " if path else ""
-                        found.setdefault(place, where + problem["msg"])
+                        text = f"{'.'.join(map(str, path))}: {problem['msg']}"
+                        found.setdefault(place, text.removeprefix(": "))
             return found
         except (KeyError, ValueError):  # of a version that has no such list
             pass
         return {}
 
     def _left_out(self, tool: object, reason: str) -> Omission:
-        name = tool.get("name") if isinstance(tool, dict) else None
-        shown = self._redact(name) if isinstance(name, str) else "one without a name"
-        return Omission(shown, self._redact(reason))
+        name = _name_of(tool) or "one without a name"
+        return Omission(self._redact(name), self._redact(reason))
+
+
+def _name_of(tool: object) -> str | None:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else None
 
 
 @asynccontextmanager

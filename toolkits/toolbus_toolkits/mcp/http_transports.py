@@ -16,7 +16,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,7 +39,13 @@ from toolbus_toolkits.mcp.messages import (
     read_messages,
 )
 from toolbus_toolkits.mcp.stdio import Streams
-from toolbus_toolkits.network import NOT_SENT, SECRET_QUERY, failure_reason, read_body
+from toolbus_toolkits.network import (
+    NOT_SENT,
+    SECRET_QUERY,
+    failure_reason,
+    read_body,
+    status_text,
+)
 from toolbus_toolkits.network.client import retry_after_s
 
 __all__ = ["EVENTS", "sse", "streamable_http", "without_query"]
@@ -311,10 +316,7 @@ def _check_not_packed(response: httpx2.Response) -> None:
 
 def _refused(response: httpx2.Response, body: bytes, kind: FailureKind = "status") -> RequestFailed:
     status = response.status_code
-    try:
-        text = f"HTTP {status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        text = f"HTTP {status}"
+    text = f"HTTP {status_text(status)}"
     if words := _words(body):
         text += f": {words}"
     after_s = retry_after_s(response.headers.get("retry-after", "")[:100])

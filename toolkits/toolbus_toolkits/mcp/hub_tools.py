@@ -45,7 +45,7 @@ __all__ = ["McpToolkit"]
 _NAME = "mcp"
 _SUMMARY = 300
 """Characters of a description: a list has up to a thousand of them for each server."""
-_MISSING = ("left_out", "left_out_count", "unchecked", "unchecked_count")
+_MISSING = frozenset({"left_out", "left_out_count", "unchecked", "unchecked_count"})
 """Annotations of a toolkit that say what of its server is not there."""
 _CALL_SCHEMA: Mapping[str, Any] = {
     "properties": {
@@ -177,7 +177,8 @@ class _Audience:
         except Unavailable as error:
             return error
         refused = self._hub.refused.get(server.name)
-        text = f"MCP server {server.name} is not hosted{f': {refused}' if refused else ' yet'}"
+        why = f": {refused}" if refused else " yet"
+        text = f"MCP server {server.name} is not hosted{why}"
         return Unavailable(text, executed="no", retryable=not refused)
 
 
@@ -363,8 +364,7 @@ class _Connect(_Importing):
         """Return the server as `list` shows it."""
         self._check(context)
         server = self._hub.server(name)
-        found = None if server is None else await self._audience.description(server, context)
-        if server is None or found is None:
+        if server is None or await self._audience.description(server, context) is None:
             raise context.refuse(NotFound(f"there is no MCP server {one_line(name, 64)!r}"))
         await server.retry()
         return await self._audience.description(server, context)
@@ -413,23 +413,21 @@ def _invalid(path: str, message: str) -> InvalidArguments:
 def _description(
     server: McpServer, refused: str | None, shown: ToolkitManifest | None
 ) -> dict[str, Any]:
-    tools = () if shown is None else shown.tools
-    annotations = {} if shown is None else shown.annotations
-    return {
+    described: dict[str, Any] = {
         "name": server.name,
         "state": server.state,
         "reason": server.reason if server.state != "connected" else refused or "",
-        "tools": [
-            {
-                "name": f"{server.name}.{tool.name}",
-                "description": one_line(tool.description.strip().partition("\n")[0], _SUMMARY),
-            }
-            for tool in tools
-        ],
+        "tools": [],
         "left_out": [],
         "unchecked": [],
-        **{key: annotations[key] for key in _MISSING if key in annotations},
     }
+    if shown is not None:
+        for tool in shown.tools:
+            summary = one_line(tool.description.strip().partition("\n")[0], _SUMMARY)
+            name = f"{server.name}.{tool.name}"
+            described["tools"].append({"name": name, "description": summary})
+        described |= {key: value for key, value in shown.annotations.items() if key in _MISSING}
+    return described
 
 
 def _skipped(entries: Iterable[SkippedEntry]) -> list[dict[str, Any]]:

@@ -211,7 +211,7 @@ class McpServer:
         toolkit = self.toolkit()
         tools = [tool for tool in toolkit.tools if isinstance(tool, McpTool)]
         found = next((tool for tool in tools if tool.definition.name == name), None)
-        tool = found if found is not None else toolkit.get_tool(name)
+        tool = found or toolkit.get_tool(name)
         assert isinstance(tool, McpTool)
 
         async def call(**arguments: Any) -> Any:
@@ -280,9 +280,7 @@ def _notes_of(made: ListedTools) -> Iterator[str]:
     """Return what an operator should know of a list."""
     if made.left_out:
         shown = "; ".join(f"{tool.name}: {tool.reason}" for tool in made.left_out[:_MAX_SHOWN])
-        more = len(made.left_out) - _MAX_SHOWN
-        text = f"tools that are left out: {len(made.left_out)}: {shown}"
-        yield f"{text}; and {more} more" if more > 0 else text
+        yield f"tools that are left out: {len(made.left_out)}: {shown}"
     if made.unchecked:
         yield f"{len(made.unchecked)} parts of its schemas are checked by the server alone"
     if made.description_chars < MAX_DESCRIPTION_CHARS:

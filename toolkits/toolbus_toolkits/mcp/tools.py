@@ -246,12 +246,11 @@ async def tools_of(
     """
     definitions = {tool.name: tool for tool in listed}
     names = tool_names(definitions)
-    attempt = _Attempt(ListedTools(), {})
     for chars in (MAX_DESCRIPTION_CHARS, *_SHORTER_CHARS):
+        made = ListedTools(description_chars=chars)
         known: dict[str, McpTool] = {}
         if former is not None and former.description_chars == chars:
             known = {tool.definition.name: tool for tool in former.tools}
-        attempt = _Attempt(ListedTools(description_chars=chars), known)
         make = partial(
             McpTool,
             connection=connection,
@@ -259,73 +258,55 @@ async def tools_of(
             trusted=trusted,
             description_chars=chars,
         )
-        async for name, original in _in_slices(names):
-            attempt.add(name, definitions[original], make)
-            if attempt.is_exceeded and chars != _SHORTER_CHARS[-1]:
-                break
-        if not attempt.is_exceeded:
+        is_last = chars == _SHORTER_CHARS[-1]
+        if await _add_tools(made, names, definitions, known, make, to_the_end=is_last):
             break
-    left_out = attempt.made.left_out
     for original in sorted(set(definitions) - set(names.values())):
-        left_out.append(Omission(original, "another tool of this server has its name here"))
-    return attempt.made
+        reason = "another tool of this server has its name here"
+        made.left_out.append(Omission(original, reason))
+    return made
 
 
-class _Attempt:
-    """The tools of a list with descriptions of one length.
-
-    Args:
-        made: Where they go.
-        known: Tools of a former list, by their original names.
-    """
-
-    def __init__(self, made: ListedTools, known: Mapping[str, McpTool]) -> None:
-        self.made = made
-        self.is_exceeded: bool = False
-        """Whether a tool has no place because all together are too large."""
-        self._known = known
-        self._bytes = 0
-        self._values = 0
-
-    def add(
-        self, name: str, definition: types.Tool, make: Callable[[str, types.Tool], McpTool]
-    ) -> None:
-        """Add a tool, or leave it out."""
-        if len(self.made.tools) == MAX_TOOLS:
-            reason = TOO_MANY
-        elif self.is_exceeded:  # also a smaller one: which are left out is easy to say
-            reason = _TOO_LARGE
-        else:
-            reason = self._refusal(name, definition, make)
-        if reason:
-            self.made.left_out.append(Omission(definition.name, reason))
-
-    def _refusal(
-        self, name: str, definition: types.Tool, make: Callable[[str, types.Tool], McpTool]
-    ) -> str:
-        """Return why a tool is left out; else it is added."""
-        tool = self._known.get(definition.name)
+async def _add_tools(
+    made: ListedTools,
+    names: Mapping[str, str],
+    definitions: Mapping[str, types.Tool],
+    known: Mapping[str, McpTool],
+    make: Callable[[str, types.Tool], McpTool],
+    *,
+    to_the_end: bool,
+) -> bool:
+    """Add tools, or name why they are left out; return whether one manifest takes all of them."""
+    left_bytes = MAX_MANIFEST_BYTES - _RESERVED_BYTES
+    left_values = MAX_MANIFEST_VALUES - _RESERVED_VALUES
+    is_full = False
+    async for name, original in _in_slices(names):
+        definition = definitions[original]
         try:
+            if len(made.tools) == MAX_TOOLS:
+                raise ValueError(TOO_MANY)
+            if is_full:  # also for a smaller one: which are left out is easy to say
+                raise ValueError(_TOO_LARGE)
+            tool = known.get(original)
             if tool is None or (tool.name, tool.definition) != (name, definition):
                 tool = make(name, definition)
             # With its defaults, as readers get it: a toolkit that only fits without them would be
             # hosted, and nobody could read its definition. Beside it they get the names once more.
             packed = pack_body(tool.manifest().model_dump(mode="json"))
-            values = run_steps(read_tool(packed)).values  # raises if a room refuses it
+            left_values -= run_steps(read_tool(packed)).values  # raises if a room refuses it
+            left_bytes -= len(packed) + len(pack_body(name))
+            is_full = left_bytes < 0 or left_values < 0
+            if is_full:
+                raise ValueError(_TOO_LARGE)
+            made.tools.append(tool)
         except BadBody as error:
-            return f"{error.path}: {error.reason}" if error.path else error.reason
+            reason = f"{error.path}: {error.reason}".removeprefix(": ")
+            made.left_out.append(Omission(original, reason))
         except Exception as error:  # a definition may be anything
-            return str(error) or type(error).__name__
-        self._bytes += len(packed) + len(pack_body(name))
-        self._values += values
-        self.is_exceeded = (
-            self._bytes > MAX_MANIFEST_BYTES - _RESERVED_BYTES
-            or self._values > MAX_MANIFEST_VALUES - _RESERVED_VALUES
-        )
-        if self.is_exceeded:
-            return _TOO_LARGE
-        self.made.tools.append(tool)
-        return ""
+            made.left_out.append(Omission(original, str(error) or type(error).__name__))
+        if is_full and not to_the_end:
+            break
+    return not is_full
 
 
 async def _in_slices(names: Mapping[str, str]) -> AsyncIterator[tuple[str, str]]:

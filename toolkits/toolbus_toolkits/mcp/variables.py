@@ -17,7 +17,7 @@ from typing import Any
 from toolbus.settings import user_folder
 from toolbus_toolkits.bounded_json import read_json_file
 
-__all__ = ["FileContext", "filled_in"]
+__all__ = ["MAX_FILE_BYTES", "FileContext", "filled_in"]
 
 _VARIABLE = re.compile(
     # What is searched for each brace is bounded by this length.
@@ -33,7 +33,8 @@ _SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(.*)")
 _QUOTED = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)')\s*(?:#.*)?""")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\", "\\$": "$"}
-_MAX_ENV_FILE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
+"""Of a file of servers, and of one with variables: it is held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _escaped(value: str) -> str:
 
 def _at_home(text: str) -> str:
     """Return a path that may begin with `~`, as a shell reads it."""
-    return str(user_folder()) + text[1:] if text == "~" or text.startswith("~/") else text
+    return re.sub(r"\A~(?=/|\Z)", lambda _: str(user_folder()), text)
 
 
 def _read_env_files(files: Iterable[object], context: FileContext) -> dict[str, str]:
@@ -189,7 +190,7 @@ def _read_env_files(files: Iterable[object], context: FileContext) -> dict[str, 
         if not path.is_file():  # reading a pipe would wait for ever
             raise ValueError(f"envFile {path}: it is no file")
         try:
-            found |= read_json_file(path, _MAX_ENV_FILE_BYTES, parse=_env_lines)
+            found |= read_json_file(path, MAX_FILE_BYTES, parse=_env_lines)
         except ValueError as error:
             raise ValueError(f"envFile {error}") from None
     return found

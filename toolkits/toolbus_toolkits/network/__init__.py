@@ -19,6 +19,7 @@ from toolbus_toolkits.network.client import (
     failure_reason,
     http_client,
     read_body,
+    status_text,
 )
 from toolbus_toolkits.network.transport import MAX_ADDRESS_CHARS, BoundedStream, ResponseTooLarge
 
@@ -38,4 +39,5 @@ __all__ = [
     "host_text",
     "http_client",
     "read_body",
+    "status_text",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 
 import httpx2
@@ -271,6 +272,14 @@ async def read_body(response: httpx2.Response, max_bytes: int = MAX_RESPONSE_BYT
             raise ResponseTooLarge(max_bytes)
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def status_text(status: int) -> str:
+    """Return a status of HTTP with its phrase: `404 Not Found`."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
 
 
 def failure_reason(error: Exception) -> str:

@@ -255,14 +255,7 @@ class _FormDraft:
 
 
 class _BodyPlanner:
-    """Plans the arguments of one body, whatever media types it has.
-
-    Args:
-        body: The body.
-        drafts: Its media types of use.
-        names: Gives arguments their names.
-        writer: Writes schemas.
-    """
+    """Plans the arguments of one body, whatever media types it has."""
 
     def __init__(
         self, body: Body, drafts: list[_FormDraft], names: ArgumentNames, writer: SchemaWriter

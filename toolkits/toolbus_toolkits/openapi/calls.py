@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
@@ -179,7 +179,8 @@ class ApiClient:
             limit_s = min(limit_s, context.deadline)
         until = asyncio.get_running_loop().time() + limit_s
         try:
-            async with asyncio.timeout_at(until), self._client() as client:
+            shared = None if self._shared is None else nullcontext(self._shared)
+            async with asyncio.timeout_at(until), shared or self._new_client() as client:
                 # On a thread, because a credential may be read from a keyring or a file.
                 sent = await CREDENTIAL_THREADS.run(self._build, client, operation, request, until)
                 response = await client.send(sent, stream=True)
@@ -237,14 +238,6 @@ class ApiClient:
             content=request.content or None,
             extensions={WAIT_UNTIL: until, SECRET_QUERY: "&".join(shown.query)},
         )
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[httpx2.AsyncClient]:
-        if self._shared is not None:
-            yield self._shared
-            return
-        async with self._new_client() as client:
-            yield client
 
     def _new_client(self) -> httpx2.AsyncClient:
         return http_client(

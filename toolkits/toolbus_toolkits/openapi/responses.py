@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from email.message import Message
-from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -20,7 +19,7 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import answer_of
 from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus_toolkits.network import MAX_ADDRESS_CHARS
-from toolbus_toolkits.network.client import retry_after_s
+from toolbus_toolkits.network.client import retry_after_s, status_text
 from toolbus_toolkits.openapi.model import Operation
 from toolbus_toolkits.openapi.requests import PreparedRequest
 
@@ -117,7 +116,7 @@ def _failure(
     if status in _POSTPONED:
         wait_s = retry_after_s(response.headers.get("retry-after", ""))
     return ToolFailed(
-        f"{operation.label} answered {status}{_phrase(status)}{reason and ': '}{reason}",
+        f"{operation.label} answered {status_text(status)}{reason and ': '}{reason}",
         executed="yes",
         retryable=status in _POSTPONED and operation.method in ("GET", "HEAD", "PUT", "DELETE"),
         details=details,
@@ -137,13 +136,6 @@ def _excerpt(response: ReadResponse, redact: Callable[[str], str]) -> str:
         else:
             text = text if clean is value else json.dumps(clean, ensure_ascii=False)
     return redact(text)[:_MAX_EXCERPT]
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f" {HTTPStatus(status).phrase}"
-    except ValueError:
-        return ""
 
 
 def _is_text(kind: str) -> bool:

@@ -20,7 +20,8 @@ _COPIED = frozenset(
     "maxProperties minContains minItems minLength minProperties multipleOf title "
     "uniqueItems".split()
 )
-_NUMBERS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
+_EXCLUSIVE = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
+_NUMBERS = frozenset(keyword for pair in _EXCLUSIVE for keyword in pair)
 _SCHEMAS = frozenset(
     "additionalProperties contains else if items not propertyNames then unevaluatedItems "
     "unevaluatedProperties".split()
@@ -127,9 +128,16 @@ class SchemaWriter:
             member = self._member(key, value, place)
             if member is not None:
                 written[key] = member
-        if self._is_old:
-            _use_exclusive_numbers(written, place.value)
-        hidden = _hidden(place)
+        if self._is_old:  # `exclusiveMinimum` of older versions is true or false
+            for exclusive, limit in _EXCLUSIVE:
+                if place.value.get(exclusive) is True and limit in written:
+                    written[exclusive] = written.pop(limit)
+        properties = place.get("properties")
+        hidden = {
+            name
+            for name, schema in properties.members.items()
+            if is_hidden(Place(schema, properties.resolver))
+        }
         if hidden:
             for name in hidden:
                 written["properties"].pop(name, None)
@@ -194,18 +202,3 @@ class SchemaWriter:
 def is_hidden(place: Place) -> bool:
     """Return whether only a response has the values of a schema. Raises `SpecError`."""
     return follow(place).flag("readOnly")
-
-
-def _hidden(place: Place) -> set[str]:
-    """Return the properties that a request does not have."""
-    properties = place.value.get("properties")
-    if not isinstance(properties, dict):
-        return set()
-    return {name for name, schema in properties.items() if is_hidden(Place(schema, place.resolver))}
-
-
-def _use_exclusive_numbers(written: dict[str, Any], value: dict[str, Any]) -> None:
-    """Replace the boolean `exclusiveMinimum` of older versions by the number."""
-    for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if value.get(exclusive) is True and limit in written:
-            written[exclusive] = written.pop(limit)

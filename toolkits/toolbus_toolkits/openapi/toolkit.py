@@ -251,7 +251,12 @@ class _ToolMaker:
         servers = self._servers(operations, choice)
         hosts = self._hosts or tuple(sorted(_hosts_of(set(servers.values()))))
         policy = AddressPolicy(hosts, self._options.allow_private)
-        client = self._client(policy)
+        client = ApiClient(
+            policy,
+            Credentials(self._api.schemes, self._options.credentials, self._options.resolver),
+            timeout_s=self._options.timeout_s,
+            max_response_bytes=self._options.max_response_bytes,
+        )
         calls: list[OperationCall] = []
         for operation in operations:
             if operation.key in servers:
@@ -303,19 +308,12 @@ class _ToolMaker:
                 self._skip(operation, str(error), choice)
         return found
 
-    def _client(self, policy: AddressPolicy) -> ApiClient:
-        options = self._options
-        return ApiClient(
-            policy,
-            Credentials(self._api.schemes, options.credentials, options.resolver),
-            timeout_s=options.timeout_s,
-            max_response_bytes=options.max_response_bytes,
-        )
-
     def _call(self, operation: Operation, server: str, client: ApiClient) -> OperationCall:
         """Plan the calls of an operation. Raises `ValueError`."""
         name = self._names[operation.key]
-        rule = self._rule(operation, name)
+        rule = self._options.pages.get(name) or self._options.pages.get(operation.id or name)
+        if rule is not None and operation.method != "GET":
+            raise SpecError("pages are for GET only")
         check_path(operation)
         operation = self._with_media_type(operation, name)
         plan = plan_arguments(operation, self._definitions.writer())
@@ -331,12 +329,6 @@ class _ToolMaker:
             read_only=operation.method in self._options.read_only_methods
             and not overrides_method(operation),
         )
-
-    def _rule(self, operation: Operation, name: str) -> PageRule | None:
-        rule = self._options.pages.get(name) or self._options.pages.get(operation.id or name)
-        if rule is not None and operation.method != "GET":
-            raise SpecError("pages are for GET only")
-        return rule
 
     def _with_media_type(self, operation: Operation, name: str) -> Operation:
         """Return an operation whose body has only the media type that the operator names."""
