@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -34,7 +34,6 @@ __all__ = [
     "Arguments",
     "BodyForm",
     "BodyPlan",
-    "FileField",
     "plan_arguments",
     "tool_names",
     "toolkit_name",
@@ -84,11 +83,13 @@ class ArgumentNames:
         With its place as a suffix if it is taken, or is exactly that of another one.
         """
         base = _sanitised(wire_name, r"[^A-Za-z0-9_.-]+")[:_MAX_NAME] or location
-        name, number = base, 1
+        name = base
+        suffix = f"_{location}"
+        number = 1
         while name in self._taken or (name != wire_name and name in self._wire_names):
-            suffix = f"_{location}" if number == 1 else f"_{location}_{number}"
             name = f"{base[: _MAX_NAME - len(suffix)]}{suffix}"
             number += 1
+            suffix = f"_{location}_{number}"
         self._taken.add(name)
         return name
 
@@ -115,14 +116,6 @@ _CHANGES: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 
 
 @dataclass(frozen=True, slots=True)
-class FileField:
-    """A field of a multipart body that takes a file."""
-
-    name: str
-    is_list: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BodyForm:
     """How a body is made from arguments, in one media type."""
 
@@ -134,7 +127,8 @@ class BodyForm:
     """The argument that is the whole body, where there is one."""
     types: frozenset[str] = frozenset()
     """The JSON types that a whole body may have; all if it is empty."""
-    files: tuple[FileField, ...] = ()
+    files: Mapping[str, bool] = field(default_factory=dict)
+    """The fields that take files, and whether each takes several."""
     files_required: bool = False
 
     @property
@@ -159,7 +153,7 @@ class BodyForm:
             return "one"
         if not self.files:
             return ""
-        return "many" if len(self.files) > 1 or self.files[0].is_list else "one"
+        return "many" if len(self.files) > 1 or any(self.files.values()) else "one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +317,7 @@ class _BodyPlanner:
             {arguments[name]: name for name in draft.fields.places},
             argument=arguments[""] if draft.is_whole else "",
             types=frozenset(types),
-            files=tuple(FileField(name, is_list) for name, is_list in draft.files.items()),
+            files=draft.files,
             files_required=draft.files_required,
         )
 

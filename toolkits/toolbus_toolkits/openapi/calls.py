@@ -29,19 +29,7 @@ from toolbus_toolkits.openapi.model import Operation, SecurityScheme
 from toolbus_toolkits.openapi.requests import PreparedRequest
 from toolbus_toolkits.openapi.responses import ReadResponse
 
-__all__ = ["ApiClient", "Credentials", "CredentialsNeeded", "Presented"]
-
-
-class CredentialsNeeded(ToolFailed):
-    """An operation that needs a credential which the operator has not configured."""
-
-    def __init__(self, label: str, schemes: list[str]) -> None:
-        names = ", ".join(schemes)
-        super().__init__(
-            f"{label} needs a credential: the operator gives one of {names} in `credentials`",
-            executed="no",
-            retryable=False,
-        )
+__all__ = ["ApiClient", "Credentials", "Presented"]
 
 
 @dataclass(frozen=True)
@@ -85,14 +73,26 @@ class Credentials:
         """Return what a request to a host presents.
 
         The first alternative of the operation counts whose schemes are all configured. Raises
-        `CredentialsNeeded` if there is none, and what the resolver raises.
+        `ToolFailed` if there is none, and what the resolver raises.
         """
         shown = Presented()
         for name in self._chosen(operation):
             text = self._texts[name]
             if self._resolver is not None:
                 text = self._resolver.for_host(text, host)
-            _add(shown, self._schemes[name], text)
+            scheme = self._schemes[name]
+            pair = f"{quote(scheme.parameter, safe='')}={quote(text, safe='')}"
+            if scheme.kind == "basic":
+                basic = base64.b64encode(text.encode()).decode()
+                shown.headers["authorization"] = f"Basic {basic}"
+            elif scheme.kind == "bearer":
+                shown.headers["authorization"] = f"Bearer {text}"
+            elif scheme.location == "header":
+                shown.headers[scheme.parameter] = text
+            elif scheme.location == "query":
+                shown.query.append(pair)
+            else:
+                shown.cookies.append(pair)
         return shown
 
     def redact(self, text: str) -> str:
@@ -100,27 +100,14 @@ class Credentials:
         return text if self._resolver is None else self._resolver.redact(text)
 
     def _chosen(self, operation: Operation) -> tuple[str, ...]:
-        if not operation.security:
-            return ()
         for alternative in operation.security:
             if alternative and all(name in self._texts for name in alternative):
                 return alternative
-        if () in operation.security:
+        if not operation.security or () in operation.security:
             return ()
-        names = sorted({name for schemes in operation.security for name in schemes})
-        raise CredentialsNeeded(operation.label, names)
-
-
-def _add(shown: Presented, scheme: SecurityScheme, text: str) -> None:
-    if scheme.kind == "basic":
-        shown.headers["authorization"] = f"Basic {base64.b64encode(text.encode()).decode()}"
-    elif scheme.kind == "bearer":
-        shown.headers["authorization"] = f"Bearer {text}"
-    elif scheme.location == "header":
-        shown.headers[scheme.parameter] = text
-    else:
-        pair = f"{quote(scheme.parameter, safe='')}={quote(text, safe='')}"
-        (shown.query if scheme.location == "query" else shown.cookies).append(pair)
+        names = ", ".join(sorted({name for schemes in operation.security for name in schemes}))
+        text = f"{operation.label} needs a credential: the operator gives one of {names}"
+        raise ToolFailed(f"{text} in `credentials`", executed="no", retryable=False)
 
 
 _IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS")

@@ -418,7 +418,7 @@ def _problem(
     if files and not form.takes_files:
         return ArgumentRefused("attachment", f"a body of the type {form.name} takes no file")
     if form.files_required and not files:
-        names = ", ".join(file.name for file in form.files) or "body"
+        names = ", ".join(form.files) or "body"
         return ArgumentRefused("attachment", f"a file is required: {names}")
     value = arguments.get(form.argument)
     kind = "array" if isinstance(value, list) else "object"
@@ -505,12 +505,12 @@ def _assigned(form: BodyForm, given: set[str], files: list[ReadFile]) -> list[tu
     A field that an argument has filled is passed over.
     """
     found: list[tuple[str, ReadFile]] = []
-    fields = [file for file in form.files if file.name not in given]
+    fields = [name for name in form.files if name not in given]
     for file in files:
         if not fields:
-            names = ", ".join(file.name for file in form.files)
+            names = ", ".join(form.files)
             raise ArgumentRefused("attachment", f"more files than the fields take: {names}")
-        found.append((fields[0].name, file))
-        if not fields[0].is_list:
+        found.append((fields[0], file))
+        if not form.files[fields[0]]:
             del fields[0]
     return found

@@ -164,8 +164,8 @@ class OpenApiToolkit(Toolkit):
         cls, root: Place, base: str, choice: _Choice, hosts: tuple[str, ...], options: ApiOptions
     ) -> Self:
         api = read_api(root)
-        maker = _ToolMaker(api, base, hosts, options)
-        fitted = maker.make(choice)
+        maker = _ToolMaker(api, base, choice, hosts, options)
+        fitted = maker.make()
         made = cls(
             maker.toolkit,
             fitted.tools,
@@ -202,8 +202,9 @@ class _Choice:
         for name in self.operations:
             if name not in known:
                 near = get_close_matches(name, known - {""}, n=2)
-                unusable = f"; not usable is {_first(api.left_out)}" if api.left_out else ""
-                hint = f"; did you mean {' or '.join(near)}?" if near else unusable
+                hint = _first("; not usable is ", api.left_out)
+                if near:
+                    hint = f"; did you mean {' or '.join(near)}?"
                 raise SpecError(f"the description has no operation {name[:100]!r}{hint}")
         used = {tag for operation in api.operations for tag in operation.tags}
         for tag in self.tags:
@@ -212,7 +213,7 @@ class _Choice:
                 raise SpecError(f"no operation has the tag {tag[:100]!r}: there are {tags[:500]}")
         found = [operation for operation in api.operations if self._has(operation, names)]
         if not found:
-            why = f": {_first(api.left_out)}" if api.left_out else ""
+            why = _first(": ", api.left_out)
             raise SpecError(f"no operation of the description is chosen{why}")
         return found
 
@@ -228,9 +229,12 @@ class _Choice:
 class _ToolMaker:
     """Makes the tools of one API."""
 
-    def __init__(self, api: Api, base: str, hosts: tuple[str, ...], options: ApiOptions) -> None:
+    def __init__(
+        self, api: Api, base: str, choice: _Choice, hosts: tuple[str, ...], options: ApiOptions
+    ) -> None:
         self._api = api
         self._base = base
+        self._choice = choice
         self._hosts = hosts
         self._options = options
         self.toolkit: str = options.name or toolkit_name(api.title)
@@ -240,15 +244,15 @@ class _ToolMaker:
         self.left_out = list(api.left_out)
         self.unchecked: list[Omission] = []
 
-    def make(self, choice: _Choice) -> Fitted:
+    def make(self) -> Fitted:
         """Make the tools of the chosen operations. Raises `ValueError`."""
-        operations = choice.apply(self._api, self._names)
+        operations = self._choice.apply(self._api, self._names)
         if len(operations) > MAX_TOOLS:
             raise SpecError(
                 f"{len(operations):,} operations are chosen, at most {MAX_TOOLS:,} fit into one "
                 f"toolkit: {choice_of_tags(operations)}"
             )
-        servers = self._servers(operations, choice)
+        servers = self._servers(operations)
         hosts = self._hosts or tuple(sorted(_hosts_of(set(servers.values()))))
         policy = AddressPolicy(hosts, self._options.allow_private)
         client = ApiClient(
@@ -264,15 +268,15 @@ class _ToolMaker:
                     policy.check_url(servers[operation.key])
                     calls.append(self._call(operation, servers[operation.key], client))
                 except (AddressRefused, ValueError) as error:
-                    self._skip(operation, str(error), choice)
-        fitted = self._fitted(calls, choice)
+                    self._skip(operation, str(error))
+        fitted = self._fitted(calls)
         if not fitted.tools:
-            raise SpecError(f"no chosen operation is usable: {_first(self.left_out)}")
+            raise SpecError(f"no chosen operation is usable{_first(': ', self.left_out)}")
         self._check_names("pages", self._options.pages)
         self._check_names("media_types", self._options.media_types)
         return fitted
 
-    def _fitted(self, calls: Sequence[OperationCall], choice: _Choice) -> Fitted:
+    def _fitted(self, calls: Sequence[OperationCall]) -> Fitted:
         schemas = usable_schemas((call.plan for call in calls), self._definitions)
         users: dict[str, list[str]] = {}
         drafts: list[Draft] = []
@@ -290,12 +294,10 @@ class _ToolMaker:
         fitted = fit(drafts)
         labels = {call.operation.label: call.operation for call in calls}
         for entry in fitted.left_out:
-            self._skip(labels[entry.name], entry.reason, choice)
+            self._skip(labels[entry.name], entry.reason)
         return fitted
 
-    def _servers(
-        self, operations: Sequence[Operation], choice: _Choice
-    ) -> dict[tuple[str, str], str]:
+    def _servers(self, operations: Sequence[Operation]) -> dict[tuple[str, str], str]:
         """Return the address of the server of each operation that has one."""
         given = self._options.server.rstrip("/")
         if given and urlsplit(given).scheme not in ("http", "https"):
@@ -305,7 +307,7 @@ class _ToolMaker:
             try:
                 found[operation.key] = given or server_of(operation, self._base)
             except SpecError as error:
-                self._skip(operation, str(error), choice)
+                self._skip(operation, str(error))
         return found
 
     def _call(self, operation: Operation, server: str, client: ApiClient) -> OperationCall:
@@ -349,15 +351,16 @@ class _ToolMaker:
             if name not in known:
                 raise SpecError(f"{option} has {name[:100]!r}, which is no operation")
 
-    def _skip(self, operation: Operation, reason: str, choice: _Choice) -> None:
+    def _skip(self, operation: Operation, reason: str) -> None:
         entry = Omission(operation.label, reason)
-        if choice.operations:
+        if self._choice.operations:
             raise SpecError(f"{entry.name}: {entry.reason}")
         self.left_out.append(entry)
 
 
-def _first(left_out: Sequence[Omission]) -> str:
-    return f"{left_out[0].name}: {left_out[0].reason}"
+def _first(before: str, left_out: Sequence[Omission]) -> str:
+    """Return some words and the first entry of a list; nothing if it is empty."""
+    return "".join(f"{before}{entry.name}: {entry.reason}" for entry in left_out[:1])
 
 
 def _hosts_of(servers: Iterable[str]) -> Iterable[str]:

@@ -283,12 +283,11 @@ def _description(api: Api, call: OperationCall) -> str:
     operation = call.operation
     parts = [operation.summary, operation.description]
     if not any(parts):
-        parts = [f"{operation.label} of {api.title}" if api.title else operation.label]
+        parts = [f"{operation.label} of {api.title}".removesuffix(" of ")]
     if operation.deprecated:
         parts.append("Deprecated.")
-    body = call.plan.body
-    files = {file.name: None for form in body.forms for file in form.files} if body else {}
-    if files:
+    forms = () if call.plan.body is None else call.plan.body.forms
+    if files := dict.fromkeys(name for form in forms for name in form.files):
         parts.append(f"Files, in this order: {', '.join(files)}.")
     different = dict.fromkeys(text.strip() for text in parts if text.strip())
     return "\n\n".join(different)
