@@ -257,8 +257,10 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
     return arguments
 
 
-def read_caller_context(typed: str) -> dict[str, Any]:
+def read_caller_context(typed: str | None) -> dict[str, Any] | None:
     """Parse the caller's context: one JSON object, or @FILE with one. Raises UsageError."""
+    if typed is None:
+        return None
     name, value = read_json_option("--caller-context", typed)
     if not isinstance(value, dict):
         raise UsageError(f'{name} must be one JSON object, for example {{"locale": "de"}}')

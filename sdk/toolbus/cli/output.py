@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 _STDOUT = Path("-")
-_MAX_PROGRESS_CHARS = 2_000
 
 
 # stdout
@@ -178,10 +177,11 @@ class ValueOutput:
             )
 
     def _write_to_stdout(self, chunk: Chunk, data: bytes) -> None:
-        is_file = isinstance(chunk, FileChunk) and not self.as_json
-        if is_file:
+        if isinstance(chunk, FileChunk) and not self.as_json:
             self.refuse_terminal(f"a file of {len(data)} bytes", "yes")
-        write_stdout(data if is_file or data.endswith(b"\n") else data + b"\n")
+        elif not data.endswith(b"\n"):
+            data += b"\n"
+        write_stdout(data)
 
     def _encode(self, chunk: Chunk) -> bytes:
         is_terminal = self.file is None and sys.stdout.isatty()
@@ -191,8 +191,10 @@ class ValueOutput:
             return _encode_text(chunk.text, is_terminal=is_terminal)
         if isinstance(chunk, LinkChunk) and not self.as_json:
             return _encode_text(chunk.url, is_terminal=is_terminal)
-        indent = 2 if is_terminal else None
-        return json_text(to_json_value(chunk), indent=indent).encode()
+        value = to_json_value(chunk)
+        if is_terminal:
+            return json_text(value, indent=2).encode()
+        return json_text(value).encode()
 
 
 def _may_be_written(path: Path) -> bool:
@@ -203,7 +205,9 @@ def _may_be_written(path: Path) -> bool:
 
 
 def _encode_text(text: str, *, is_terminal: bool) -> bytes:
-    return (printable(text) if is_terminal else text).encode()
+    if is_terminal:
+        text = printable(text)
+    return text.encode()
 
 
 def to_json_value(chunk: Chunk) -> Any:
@@ -226,8 +230,9 @@ def note_places(chunk: Chunk) -> None:
     if not chunk.as_text:
         return
     named = ", ".join(one_line(place or "the value", SHOWN_CHARS) for place in chunk.as_text)
-    more = f" and {chunk.more_as_text} further places" if chunk.more_as_text else ""
-    typer.echo(f"note: text in place of what JSON cannot carry: {named}{more}", err=True)
+    if chunk.more_as_text:
+        named += f" and {chunk.more_as_text} further places"
+    typer.echo(f"note: text in place of what JSON cannot carry: {named}", err=True)
 
 
 # A stream of values
@@ -268,17 +273,14 @@ class StreamOutput:
             async for chunk in chunks:
                 await self._write(chunk)
         except RoomException:
-            self._end_line_on_stderr()
+            # Separates the error from the text before it; a pipe receives nothing more.
+            if self._is_mid_line and not sys.stdout.isatty() and _share_one_target():
+                typer.echo(err=True)
             raise
         finally:
             await self._stdout.aclose()
             if self._is_mid_line and sys.stdout.isatty():
                 write_stdout(b"\n")
-
-    def _end_line_on_stderr(self) -> None:
-        """Separate an error from the text before it; nothing is added to what a pipe receives."""
-        if self._is_mid_line and not sys.stdout.isatty() and _share_one_target():
-            typer.echo(err=True)
 
     async def _write(self, chunk: Chunk) -> None:
         note_places(chunk)
@@ -304,8 +306,9 @@ class StreamOutput:
         return self._file is None and sys.stdout.isatty()
 
     async def _put_line(self, line: bytes) -> None:
-        start = b"\n" if self._is_mid_line else b""
-        await self._put(start + line + b"\n")
+        if self._is_mid_line:
+            line = b"\n" + line
+        await self._put(line + b"\n")
 
     async def _put(self, data: bytes) -> None:
         if data:
@@ -359,8 +362,9 @@ def progress_printer() -> Callable[[Any], None] | None:
         return None
 
     def show(value: Any) -> None:
-        text = value if isinstance(value, str) else json_text(value)
-        shown = one_line(" ".join(text.split("\n")), _MAX_PROGRESS_CHARS)
+        if not isinstance(value, str):
+            value = json_text(value)
+        shown = one_line(value.replace("\n", " "), 2_000)
         typer.echo(f"... {shown}", err=True)
 
     return show
@@ -383,12 +387,13 @@ def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
     host = explained.host
     if as_json or host is None:
         return
-    affinity = ", and later calls of the same affinity go to it too" if explained.affinity else ""
-    hosts = f"one of {explained.hosts} hosts" if explained.hosts > 1 else "the only host"
-    node = f" on node {one_line(explained.node)}" if explained.node else ""
-    typer.echo(
-        f"would run at {one_line(host.full_name)} ({one_line(host.id)}){node}, {hosts}{affinity}"
-    )
+    text = f"would run at {one_line(host.full_name)} ({one_line(host.id)})"
+    if explained.node:
+        text += f" on node {one_line(explained.node)}"
+    text += f", one of {explained.hosts} hosts" if explained.hosts > 1 else ", the only host"
+    if explained.affinity:
+        text += ", and later calls of the same affinity go to it too"
+    typer.echo(text)
     typer.echo(f"  generation {explained.generation}, digest {one_line(explained.digest)}")
     if explained.assessment is not None:
         for line in _assessment_lines(explained.assessment):
@@ -414,8 +419,9 @@ def show_assessment(assessment: Assessment, *, as_json: bool) -> None:
 def _assessment_lines(assessment: Assessment) -> Iterator[str]:
     """Yield what a tool says, as lines for a person; all texts in them may be of somebody else."""
     effect = "changes nothing" if assessment.read_only else "may change something"
-    where = ", all of it within a working directory" if assessment.within_workdir else ""
-    yield f"with these arguments the call {effect}{where}"
+    if assessment.within_workdir:
+        effect += ", all of it within a working directory"
+    yield f"with these arguments the call {effect}"
     if assessment.behavior in _BEHAVIORS:
         always = ", whatever rules allow" if assessment.immune else ""
         yield f"{_BEHAVIORS[assessment.behavior]}{always}"

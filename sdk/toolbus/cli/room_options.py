@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ __all__ = [
     "joined_room",
     "joins_a_room",
     "read_lock",
+    "say_hosted",
 ]
 
 T = TypeVar("T")
@@ -106,6 +108,15 @@ class RoomOptions:
 
 ROOM_SETTINGS = ("url", "room", "token", "name", "context")
 """The flags that say which room is joined, and as whom."""
+
+
+def say_hosted(room: RoomClient, toolkit: str, *, as_json: bool) -> None:
+    """Print that a toolkit of this process can be called now."""
+    if as_json:
+        facts = {"toolkit": toolkit, "room": room.room, "name": room.name}
+        typer.echo(json.dumps(facts))
+    else:
+        typer.echo(f"hosting {toolkit} in room {room.room} as {room.me.full_name}")
 
 
 async def _no_token() -> str:

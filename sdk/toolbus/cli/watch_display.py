@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from toolbus.cli.columns import definition_text
+from toolbus.cli.columns import counted, definition_text
 from toolbus.cli.watched_room import RateRow, SeenError, Superseded
 from toolbus.untrusted_text import one_line
 
@@ -28,13 +28,10 @@ __all__ = [
     "superseded_lines",
 ]
 
-_COLUMNS = ("tool", "calls/s", "errors/s", "p50", "p99")
-_MAX_CHARS = 40
-_MAX_NAMES = 20
+_NAMES = 20
 _SHOWN_ERRORS = 5
 _OTHER_LINES = 5
 """Lines beside rows and errors: summary, participants, toolkits, table header, cursor."""
-_MIN_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ def _json_superseded(superseded: Superseded) -> dict[str, Any]:
 
 def _json_row(row: RateRow) -> dict[str, Any]:
     facts = {name: value for name, value in asdict(row).items() if name not in {"toolkit", "tool"}}
-    rounded = {name: None if value is None else round(value, 6) for name, value in facts.items()}
+    rounded = {name: value and round(value, 6) for name, value in facts.items()}
     return {"toolkit": row.toolkit or None, "tool": row.tool or None, **rounded}
 
 
@@ -116,13 +113,19 @@ def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
     clock = _clock(snapshot)
     if snapshot.has_gap:
         yield f"{clock} some calls may be missing"
-    state = "" if snapshot.connected else "  connection lost"
-    yield f"{clock} {_summary(snapshot)}{state}"
+    summary = _summary(snapshot)
+    if not snapshot.connected:
+        summary = f"{summary}  connection lost"
+    yield f"{clock} {summary}"
     for row in snapshot.rows:
-        yield f"{clock} {_method(row.toolkit, row.tool)}  {_rates(row)}"
+        calls, errors, p50, p99 = _rate_cells(row)
+        rates = f"{calls} calls/s  {errors} errors/s  p50 {p50}  p99 {p99}"
+        yield f"{clock} {_method(row.toolkit, row.tool)}  {rates}"
     for error in snapshot.new_errors:
-        trace = f"  trace {_escaped(error.call.trace_id)}" if error.call.trace_id else ""
-        yield f"{clock} error {_error_text(error)}{trace}"
+        text = _error_text(error)
+        if error.call.trace_id:
+            text = f"{text}  trace {_escaped(error.call.trace_id)}"
+        yield f"{clock} error {text}"
     yield from superseded_lines(snapshot)
 
 
@@ -153,11 +156,6 @@ def _summary(snapshot: RoomSnapshot) -> str:
     return f"in flight {in_flight}  {rates}"
 
 
-def _rates(row: RateRow) -> str:
-    calls, errors, p50, p99 = _rate_cells(row)
-    return f"{calls} calls/s  {errors} errors/s  p50 {p50}  p99 {p99}"
-
-
 def _participants_text(snapshot: RoomSnapshot) -> str | None:
     listed = snapshot.participants
     if listed is None:
@@ -169,18 +167,15 @@ def _participants_text(snapshot: RoomSnapshot) -> str | None:
 def _toolkits_text(snapshot: RoomSnapshot) -> str | None:
     if snapshot.toolkits is None:
         return None
-    names = (f"{_escaped(name)} ({hosts} {_hosts(hosts)})" for name, _, hosts in snapshot.toolkits)
+    names = (f"{_escaped(name)} ({counted(hosts, 'host')})" for name, _, hosts in snapshot.toolkits)
     return f"toolkits {len(snapshot.toolkits)}: {_joined(names)}"
 
 
 def _joined(names: Iterable[str]) -> str:
     shown = list(names)
-    more = len(shown) - _MAX_NAMES
-    return ", ".join([*shown[:_MAX_NAMES], *([f"{more} more"] if more > 0 else [])])
-
-
-def _hosts(count: int) -> str:
-    return "host" if count == 1 else "hosts"
+    if len(shown) > _NAMES:
+        shown[_NAMES:] = [f"{len(shown) - _NAMES} more"]
+    return ", ".join(shown)
 
 
 # A terminal
@@ -189,7 +184,7 @@ def _hosts(count: int) -> str:
 def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
     """Return a snapshot cut to a terminal of this size."""
     errors = [*_error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
-    max_rows = max(_MIN_ROWS, height - _OTHER_LINES - len(errors))
+    max_rows = max(3, height - _OTHER_LINES - len(errors))
     state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
     head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
     heads = (head, _participants_text(snapshot))
@@ -208,10 +203,12 @@ def _line(text: str, width: int) -> Text:
 
 def _rate_table(rows: Sequence[RateRow], max_rows: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in _COLUMNS:
-        justify: Literal["left", "right"] = "left" if name == _COLUMNS[0] else "right"
-        table.add_column(name, justify=justify, no_wrap=True)
-    shown = rows if len(rows) <= max_rows else rows[: max_rows - 1]
+    table.add_column("tool", no_wrap=True)
+    for name in ("calls/s", "errors/s", "p50", "p99"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = rows
+    if len(rows) > max_rows:
+        shown = rows[: max_rows - 1]
     for row in shown:
         cells = map(Text, (_method(row.toolkit, row.tool), *_rate_cells(row)))
         table.add_row(*cells, style="red" if row.failed_per_s else "")
@@ -249,7 +246,7 @@ def _method(toolkit: str, tool: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return one_line(text, _MAX_CHARS)
+    return one_line(text, 40)
 
 
 def _duration(seconds: float | None) -> str:
@@ -257,4 +254,6 @@ def _duration(seconds: float | None) -> str:
         return "-"
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s"

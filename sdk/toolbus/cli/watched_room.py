@@ -7,7 +7,7 @@ names are untrusted: `MAX_ROWS` rows with `MAX_DURATIONS` durations each.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
@@ -37,7 +37,6 @@ MAX_DURATIONS = 2_000
 _MAX_ERRORS = 200
 _STEP_S = 0.1
 """Counts within this time are merged."""
-_MIN_WINDOW_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +163,17 @@ class CallRates:
 
     def rows(self, now: float) -> list[RateRow]:
         """Return a row for each tool called within the window, the busiest first."""
-        return sorted(self._live(now), key=lambda row: (-row.calls_per_s, row.toolkit, row.tool))
-
-    def _live(self, now: float) -> Iterator[RateRow]:
         seconds = self._seconds(now)
-        for (toolkit, tool), row in self._rows.items():
-            if not row.is_idle(now):
-                yield row.row(toolkit, tool, seconds)
-        if not self._others.is_idle(now):
-            yield self._others.row("", "", seconds)
+        every = {**self._rows, ("", ""): self._others}
+        found = [
+            row.row(toolkit, tool, seconds)
+            for (toolkit, tool), row in every.items()
+            if not row.is_idle(now)
+        ]
+        return sorted(found, key=lambda row: (-row.calls_per_s, row.toolkit, row.tool))
 
     def _seconds(self, now: float) -> float:
-        return min(WINDOW_S, max(_MIN_WINDOW_S, now - self._began_at))
+        return min(WINDOW_S, max(_STEP_S, now - self._began_at))
 
     def _distribute(
         self, calls: Iterable[EndedCall], ended: int, now: float, *, failed: bool = False
@@ -185,25 +183,23 @@ class CallRates:
         if not calls:
             if ended > 0:
                 self._others.is_idle(now)
-                self._others.count(now, ended, ended if failed else 0)
+                self._others.count(now, ended, ended * failed)
             return
         weight = max(ended, 0) / len(calls)
         for call in calls:
             row = self._row_of(call, now)
-            row.count(now, weight, weight if failed else 0)
+            row.count(now, weight, weight * failed)
             if call.host_id is not None:
                 row.durations.append((now, call.duration_s))
 
     def _row_of(self, call: EndedCall, now: float) -> _Row:
         key = (call.toolkit, call.tool)
-        row = self._rows.get(key)
-        if row is None and len(self._rows) >= MAX_ROWS:
+        if key not in self._rows and len(self._rows) >= MAX_ROWS:
             self._rows = {key: row for key, row in self._rows.items() if not row.is_idle(now)}
-        if row is None:
-            if len(self._rows) >= MAX_ROWS:
-                row = self._others
-            else:
-                row = self._rows[key] = _Row()
+        if key in self._rows or len(self._rows) < MAX_ROWS:
+            row = self._rows.setdefault(key, _Row())
+        else:
+            row = self._others
         row.is_idle(now)
         return row
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +17,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
-from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
+from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
 from toolbus.cli.toolkit_options import OfferingCommand
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
@@ -85,9 +84,7 @@ class AgentRoom(RoomClient):
         self._check_grants()
         await run_concurrently([self._find(toolkit) for toolkit in self._agent.required])
         async with super().host(toolkit, **options):
-            facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
-            text = f"hosting {toolkit.name} in room {self.room} as {self.me.full_name}"
-            typer.echo(json.dumps(facts) if self._as_json else text)
+            say_hosted(self, toolkit.name, as_json=self._as_json)
             yield toolkit
 
     def _check_grants(self) -> None:
@@ -147,6 +144,8 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
     records.check()
     with reporting_cancel(as_json=options.as_json):
         settings = options.resolve()
+        if wait is None:
+            wait = settings.wait
         name = _name_of(settings, options.name)
         store = records.open()
         made = agent_of(None, choices, name=name, records=store)
@@ -155,14 +154,16 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
             typer.echo(_NO_RULES, err=True)
         room = AgentRoom(
             made,
-            waits=settings.wait if wait is None else wait,
+            waits=wait,
             as_json=options.as_json,
             instance=instance,
             locked=read_lock(settings, locked),
             **options.choices(),
         )
         if drain_s is None:
-            drain_s = _DRAIN_S if settings.drain_s is None else settings.drain_s
+            drain_s = settings.drain_s
+        if drain_s is None:
+            drain_s = _DRAIN_S
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(flushing(configure(name), [made.toolkit])) as end:
             event_loop.run(_serve(settings, room, made, drain_s, wait, end))

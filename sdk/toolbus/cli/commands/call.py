@@ -172,7 +172,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         "retry": not no_retry,
         "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
-        "caller_context": (None if caller_context is None else read_caller_context(caller_context)),
+        "caller_context": read_caller_context(caller_context),
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
     }
@@ -255,20 +255,23 @@ class _Plan:
 
     async def explain(self, room: CommandRoom) -> CallExplanation:
         """Ask the server which host would run the call, and the tool if there are arguments."""
-        arguments = await self._read_arguments(room)
-        asked = arguments if self.arguments else None
-        return await room.explain(self.target.full_name, asked, **self._named)
+        arguments: dict[str, Any] | None = None
+        if self.arguments:
+            arguments = await self._read_arguments(room)
+        return await room.explain(self.target.full_name, arguments, **self._named)
 
     async def assess(self, room: CommandRoom) -> Assessment:
         """Ask the tool what the call would do."""
         arguments = await self._read_arguments(room)
-        limit: dict[str, Any] = (
-            {} if self.target.timeout_s is None else {"timeout_s": self.target.timeout_s}
-        )
-        return await room.assess(self.target.full_name, arguments, **self._named, **limit)
+        options = self._named
+        if self.target.timeout_s is not None:
+            options["timeout_s"] = self.target.timeout_s
+        return await room.assess(self.target.full_name, arguments, **options)
 
     async def _read_arguments(self, room: CommandRoom) -> dict[str, Any]:
-        proxy = await self._toolkit(room) if needs_schema(self.arguments) else None
+        proxy: ToolkitProxy | None = None
+        if needs_schema(self.arguments):
+            proxy = await self._toolkit(room)
         return read_arguments(self.arguments, self._parameters(proxy))
 
     @property
@@ -302,24 +305,21 @@ class _Plan:
         try:
             is_unknown = proxy is None and self.input is not None
             if self.is_stream or is_unknown or self._streams(proxy):
-                limit_s = None if self.target.timeout_s is None else left_s
-                await self._write_stream(room, arguments, limit_s)
+                limit_s = self.target.timeout_s and left_s
+                async with self._stream(room, arguments, limit_s) as chunks:
+                    await StreamOutput(self.output).write_all(chunks)
                 return None
-            return await self._value(room, arguments, left_s)
+            if self.input is not None:
+                return await self._value_of_input(room, arguments, left_s)
+            chunk: Chunk = await room.invoke(
+                self.target.full_name, arguments, timeout_s=left_s, **self.options
+            )
+            return await self._complete_value(chunk)
         except NotFound as error:
             if proxy is None:
                 raise await suggest_name(error, room, self.target) from None
             names = (tool.name for tool in proxy.manifest.tools)
             raise suggest_tool(error, self.target, names) from None
-
-    async def _value(
-        self, room: CommandRoom, arguments: dict[str, Any], left_s: float
-    ) -> Chunk | None:
-        if self.input is not None:
-            return await self._value_of_input(room, arguments, left_s)
-        name = self.target.full_name
-        chunk: Chunk = await room.invoke(name, arguments, timeout_s=left_s, **self.options)
-        return await self._complete_value(chunk)
 
     async def _value_of_input(
         self, room: CommandRoom, arguments: dict[str, Any], left_s: float
@@ -342,12 +342,6 @@ class _Plan:
         await self.output.write_pieces(chunk)
         return None
 
-    async def _write_stream(
-        self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
-    ) -> None:
-        async with self._stream(room, arguments, limit_s) as chunks:
-            await StreamOutput(self.output).write_all(chunks)
-
     def _stream(
         self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
     ) -> ChunkStream:
@@ -367,7 +361,9 @@ class _Plan:
             return None  # if it cannot be called either, the call reports why
 
     def _parameters(self, proxy: ToolkitProxy | None) -> dict[str, Parameter]:
+        if proxy is None:
+            return {}
         try:
-            return read_parameters(proxy.tool(self.target.tool).input_schema) if proxy else {}
+            return read_parameters(proxy.tool(self.target.tool).input_schema)
         except NotFound:
             return {}

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +22,7 @@ from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
-from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
+from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
 from toolbus.cli.toolkit_options import (
     GivenFlags,
     HostCommand,
@@ -49,27 +47,25 @@ from toolbus.tools.toolkit import Toolkit
 __all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
 
 
-@dataclass(frozen=True, slots=True)
-class _HostOptions:
-    """How the toolkits are hosted; None keeps the toolkit's own setting."""
-
-    public: bool | None
-    shared_with: tuple[str, ...] | None
-    supersede: bool | None
-
-
 class _HostingRoom(RoomClient):
     """A room that prints the toolkits on stdout as soon as all of them can be called.
 
     Not earlier: if one is refused, none is hosted. What a hosted toolkit brings is printed with it,
     and later as soon as it can be called.
+
+    Args:
+        chosen: How toolkits are hosted that do not say it themselves: options of `host`.
+        named: The toolkits of the command line.
+        policy: Binds all of them.
+        as_json: Whether it prints JSON.
+        choices: The arguments of a `RoomClient`.
     """
 
     __slots__ = ("_as_json", "_chosen", "_hosted", "_is_announced", "_named", "_policy")
 
     def __init__(
         self,
-        chosen: _HostOptions,
+        chosen: Mapping[str, Any],
         named: Sequence[Toolkit],
         *,
         policy: PolicyFile | None,
@@ -85,28 +81,19 @@ class _HostingRoom(RoomClient):
         self._as_json = as_json
 
     @asynccontextmanager
-    async def host(
-        self,
-        toolkit: Toolkit,
-        *,
-        public: bool | None = None,
-        shared_with: Sequence[str] | None = None,
-        supersede: bool | None = None,
-    ) -> AsyncIterator[Toolkit]:
-        chosen = self._chosen
+    async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
         if self._policy is not None:  # what a hosted toolkit brings is bound too
             self._policy.bind(toolkit)
-        hosted = super().host(
-            toolkit,
-            public=chosen.public if public is None else public,
-            shared_with=chosen.shared_with if shared_with is None else shared_with,
-            supersede=chosen.supersede if supersede is None else supersede,
-        )
+        given = {name: value for name, value in options.items() if value is not None}
+        hosted = super().host(toolkit, **{**self._chosen, **given})
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(hosted)
             except PermissionDenied as error:
-                raise self._with_private_hint(error) from None
+                grants = self.grants.agents
+                if grants.register_private_toolkit and not grants.register_public_toolkit:
+                    raise NotPublic(error) from None
+                raise
             self._hosted.append(toolkit)
             stack.callback(self._hosted.remove, toolkit)
             if self._is_announced:
@@ -136,18 +123,8 @@ class _HostingRoom(RoomClient):
         await super().replace(toolkit, supersede=supersede)
 
     def _print_hosted(self, toolkits: Sequence[Toolkit]) -> None:
-        for name in (toolkit.name for toolkit in toolkits):
-            facts = {"toolkit": name, "room": self.room, "name": self.name}
-            text = f"hosting {name} in room {self.room} as {self.me.full_name}"
-            typer.echo(json.dumps(facts) if self._as_json else text)
-
-    def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
-        """Suggest --private if the token permits only private toolkits."""
-        grants = self.grants.agents
-        may_only_host_private = (
-            grants.register_private_toolkit and not grants.register_public_toolkit
-        )
-        return NotPublic(error) if may_only_host_private else error
+        for toolkit in toolkits:
+            say_hosted(self, toolkit.name, as_json=self._as_json)
 
 
 def tune_collector() -> None:
@@ -261,26 +238,28 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
             store = records.open()
             for toolkit in found:
                 toolkit.records = store
-        shares = tuple(share) if share else None
-        chosen = _HostOptions(False if private else None, shares, supersede)
+        chosen: dict[str, Any] = {"supersede": supersede}
+        if private:
+            chosen["public"] = False
+        if share:
+            chosen["shared_with"] = tuple(share)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
-        file = None if policy is None else _read_policy(policy)
+        file = _read_policy(policy)
         room = _HostingRoom(chosen, found, policy=file, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         for name in {name for reference in toolkits for name in logger_names(reference)}:
             show_info_of(name)
-        with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
+        # The name of the service in spans, as in `RemoteToolkit.run`.
+        service = found[0].name if len(found) == 1 else "toolbus-host"
+        with GracefulShutdown(flushing(configure(service), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
-def _service_name(toolkits: Sequence[Toolkit]) -> str:
-    """Return the service name for spans: the toolkit's name, as in `RemoteToolkit.run`."""
-    return toolkits[0].name if len(toolkits) == 1 else "toolbus-host"
-
-
-def _read_policy(path: Path) -> PolicyFile:
+def _read_policy(path: Path | None) -> PolicyFile | None:
     """Read the file of `--policy`. Raises UsageError with the line of a mistake."""
+    if path is None:
+        return None
     try:
         return PolicyFile(path)
     except RuleFileError as error:

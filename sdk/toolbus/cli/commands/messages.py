@@ -60,29 +60,34 @@ def send(
     Needs the grant messaging. Only connections that subscribe to messages receive it, such as
     `toolbus listen`. Nothing is stored. Exit code 4: there is no participant of this name.
     """
-    before = 1 if to_all else 2
-    if len(words) < before:
+    to: str | None = None
+    rest = list(words)
+    if not to_all:
+        to = rest.pop(0)
+    if not rest:
         raise UsageError(_FORM)
-    to = None if to_all else words[0]
-    kind = words[before - 1]
+    kind = rest.pop(0)
     if _KIND.fullmatch(kind) is None:
         raise UsageError(
             f"{shown(kind)} is not a kind of message: write 1 to 64 of A-Z, a-z, 0-9, '_', '-' "
             "and '.'"
         )
     try:
-        body = _read_body(words[before:])
+        body = _read_body(rest)
     except UsageError as error:
-        advice = f"; --all takes no NAME, so {kind} is the kind" if to_all else ""
-        raise UsageError(error.message + advice) from error
+        if to_all:
+            error.message += f"; --all takes no NAME, so {kind} is the kind"
+        raise
     delivered = in_room(options, lambda room: _send(room, to, kind, body))
     if options.as_json:
         typer.echo(json.dumps({"delivered": delivered}))
         return
     typer.echo(f"sent to {counted(delivered, 'connection')}")
     if not delivered:
-        receiver = "no other participant" if to is None else f"no connection of {shown(to)}"
-        typer.echo(f"{one_line(receiver)} subscribes to messages now", err=True)
+        receiver = "other participant"
+        if to is not None:
+            receiver = f"connection of {one_line(shown(to))}"
+        typer.echo(f"no {receiver} subscribes to messages now", err=True)
 
 
 async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:

@@ -82,7 +82,11 @@ def tools(
         elif found:
             _show_list(found)
         else:
-            typer.echo(_nothing_found(options.resolve_room().room, search or participant), err=True)
+            text = f"no visible toolkit in room {options.resolve_room().room}"
+            step = ": `toolbus host` hosts one"
+            if search or participant:
+                step = " matches: `toolbus tools` lists all of them"
+            typer.echo(f"{text}{step}", err=True)
         return
     name, _, tool = toolkit.partition(".")
     target = CallTarget(name, tool, participant)
@@ -169,29 +173,22 @@ def _left_out_line(proxy: ToolkitProxy) -> Iterator[tuple[str, str]]:
 # The list
 
 
-def _nothing_found(room: str, wanted: str | None) -> str:
-    if wanted:
-        return f"no visible toolkit in room {room} matches: `toolbus tools` lists all of them"
-    return f"no visible toolkit in room {room}: `toolbus host` hosts one"
-
-
 def _show_list(found: Sequence[ToolkitInfo]) -> None:
-    _show_rows(_COLUMNS, [_row(info) for info in found])
+    rows = [
+        (
+            info.name,
+            ", ".join(info.tools),
+            info.full_owner,
+            str(info.hosts),
+            "all" if info.public else "some",
+            " ".join((info.description or _own_title(info)).split()),
+        )
+        for info in found
+    ]
+    _show_rows(_COLUMNS, rows)
     for info in found:
         for line in reserve_lines(info):
             typer.echo(f"{one_line(info.name)}: {line}")
-
-
-def _row(info: ToolkitInfo) -> tuple[str, ...]:
-    description = " ".join((info.description or _own_title(info)).split())
-    return (
-        info.name,
-        ", ".join(info.tools),
-        info.full_owner,
-        str(info.hosts),
-        "all" if info.public else "some",
-        description,
-    )
 
 
 def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -228,13 +225,10 @@ def _toolkit_lines(
     proxy: ToolkitProxy, chosen: Sequence[ToolManifest], *, is_nested: bool
 ) -> Iterator[tuple[str, str]]:
     info, manifest = proxy.info, proxy.manifest
-    visibility, owner = "public" if info.public else "private", info.full_owner
-    title = _own_title(manifest)
-    yield "bold", f"{info.name}: {title}" if title else info.name
-    yield (
-        "dim",
-        f"  {visibility}, owner {owner}, hosts {info.hosts}, version {info.version or '-'}",
-    )
+    visibility = "public" if info.public else "private"
+    yield "bold", ": ".join(filter(None, (info.name, _own_title(manifest))))
+    owner = f"owner {info.full_owner}, hosts {info.hosts}"
+    yield "dim", f"  {visibility}, {owner}, version {info.version or '-'}"
     yield "dim", f"  digest {info.digest}"
     server = _mcp_server(manifest)
     if server:
@@ -280,9 +274,11 @@ def _tool_lines(
     toolkit: str, tool: ToolManifest, read: Callable[[Mapping[str, Any]], SchemaTree]
 ) -> Iterator[tuple[str, str]]:
     parameters = read(tool.input_schema)
-    result = read(tool.output_schema) if tool.output_schema else None
-    returns = f" -> {result.type_text}" if result else ""
-    yield "bold", f"{toolkit}.{tool.name}{returns}"
+    result = tool.output_schema and read(tool.output_schema)
+    title = f"{toolkit}.{tool.name}"
+    if result:
+        title = f"{title} -> {result.type_text}"
+    yield "bold", title
     yield from _paragraph(tool.description, "  ")
     yield from _rules(tool.rules, "  ")
     if properties := ", ".join(_properties(tool)):
@@ -296,16 +292,14 @@ def _tool_lines(
 
 
 def _properties(tool: ToolManifest) -> Iterator[str]:
-    if tool.read_only:
-        yield "read-only"
-    if tool.idempotent:
-        yield "idempotent"
-    if tool.destructive:
-        yield "destructive"
-    if tool.approval:
-        yield "a person should approve each call"
-    if tool.streaming:
-        yield "streaming"
+    flags = {
+        "read-only": tool.read_only,
+        "idempotent": tool.idempotent,
+        "destructive": tool.destructive,
+        "a person should approve each call": tool.approval,
+        "streaming": tool.streaming,
+    }
+    yield from (text for text, is_set in flags.items() if is_set)
     if tool.takes in _TAKES:
         yield f"{'requires' if tool.takes_required else 'accepts'} {_TAKES[tool.takes]}"
     if tool.supports_context:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
@@ -45,8 +46,6 @@ _Show: TypeAlias = Callable[[RoomSnapshot], None]
 _logger = bounded_logger(__name__)
 _TOPICS = ("toolkits", "participants")
 _GAPS = frozenset({"reconnected", "missed"})
-_MIN_INTERVAL_S = 0.1
-_MAX_S = 86_400.0
 
 
 @joins_a_room
@@ -63,9 +62,9 @@ def watch(
     Needs the grant observe (`toolbus token create --name NAME --grant observe`). Rates and
     percentiles cover the last 10 s.
     """
-    if not _MIN_INTERVAL_S <= interval <= _MAX_S:
+    if not 0.1 <= interval <= 86_400:
         raise UsageError("--interval must be a number of seconds from 0.1 to 86400")
-    if for_s is not None and not 0 < for_s <= _MAX_S:
+    if for_s is not None and not 0 < for_s <= 86_400:
         raise UsageError("--for must be a number of seconds above 0 and at most 86400")
     if once and for_s is not None:
         raise UsageError("--once and --for cannot be combined")
@@ -80,7 +79,7 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
     console = Console()
     if as_json_lines or not console.is_terminal:
         logging.basicConfig(format=LOG_FORMAT)
-        yield _show_json if as_json_lines else _Lines().show
+        yield _Lines(as_json=as_json_lines).show
         return
     with Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
         # `Live` has replaced stderr: the log is printed above the table.
@@ -95,17 +94,17 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
         yield show
 
 
-def _show_json(snapshot: RoomSnapshot) -> None:
-    typer.echo(json_text(as_json(snapshot)))
-
-
 @dataclass(slots=True)
 class _Lines:
-    """Prints plain lines; participants and toolkits only if they have changed."""
+    """Prints JSON, or plain lines: participants and toolkits only if they have changed."""
 
+    as_json: bool
     known: tuple[object, object] | None = None
 
     def show(self, snapshot: RoomSnapshot) -> None:
+        if self.as_json:
+            typer.echo(json_text(as_json(snapshot)))
+            return
         if self.known != (snapshot.participants, snapshot.toolkits):
             self.known = (snapshot.participants, snapshot.toolkits)
             typer.echo("\n".join(roster_lines(snapshot)))
@@ -186,12 +185,12 @@ class _Watcher:
 
     async def _show_periodically(self) -> None:
         loop = asyncio.get_running_loop()
-        ends_at = None if self.for_s is None else loop.time() + self.for_s
+        ends_at = loop.time() + (self.for_s or inf)
         await self._wait(ends_at, self._has_data())
         while not self.stop.is_set():
             next_at = loop.time() + self.interval_s
-            is_last = self.once or (ends_at is not None and next_at >= ends_at)
-            await self._wait(next_at if ends_at is None else min(next_at, ends_at))
+            is_last = self.once or next_at >= ends_at
+            await self._wait(min(next_at, ends_at))
             if not self.stop.is_set():
                 self.show(self._snapshot())
             if is_last:
@@ -201,15 +200,19 @@ class _Watcher:
         await self.monitored.wait()
         await self.listed.wait()
 
-    async def _wait(self, at: float | None, until: Coroutine[Any, Any, None] | None = None) -> None:
+    async def _wait(self, at: float, until: Coroutine[Any, Any, None] | None = None) -> None:
         """Wait for the time `at`, for `stop`, or for `until`, whichever is first."""
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.stop.wait())]
         if until is not None:
             waiting.append(asyncio.ensure_future(until))
-        timeout_s = None if at is None else max(0.0, at - loop.time())
+        timeout_s = max(0.0, at - loop.time())
         try:
-            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                waiting,
+                timeout=None if at == inf else timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         finally:
             for future in waiting:
                 future.cancel()
