@@ -17,7 +17,6 @@ from typing import Any, Self
 from toolbus.chunks.chunk_types import chunk_steps, read_chunk, read_value
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.connection import Connection
-from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
     check_loop,
     read_reply,
@@ -25,7 +24,13 @@ from toolbus.client.local_errors import (
     request_encoding_error,
     request_too_large_error,
 )
-from toolbus.client.pending_requests import PendingRequest, PendingRequests
+from toolbus.client.pending_requests import (
+    InboundStream,
+    PendingRequest,
+    PendingRequests,
+    read_file,
+    read_parts,
+)
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.client.retry import AffinityCache, CallPlan, RetryPolicy
 from toolbus.concurrency.slices import run_in_slices

@@ -15,9 +15,9 @@ from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.receive_credit import ReceivedChunk
 from toolbus.chunks.result_parts import JoinedParts
 from toolbus.client.caller import Caller
-from toolbus.client.inbound_stream import InboundStream, unreadable_result
 from toolbus.client.input_sender import InputSender
 from toolbus.client.local_errors import recorded_end
+from toolbus.client.pending_requests import InboundStream, unreadable_result
 from toolbus.client.retry import CallPlan, RetryHistory
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import Cancelled, RoomException

@@ -14,8 +14,7 @@ from typing import Any
 
 from toolbus.chunks.chunk_types import read_chunk
 from toolbus.client.caller import Caller
-from toolbus.client.inbound_stream import InboundStream
-from toolbus.client.pending_requests import PendingRequest, PendingRequests
+from toolbus.client.pending_requests import InboundStream, PendingRequest, PendingRequests
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.client.retry import CallPlan, ToolkitKey
 from toolbus.errors import DeadlineExceeded, DefinitionChanged, NotFound, RoomException

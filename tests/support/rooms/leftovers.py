@@ -19,9 +19,8 @@ from toolbus import ChunkStream, InputStream, RoomClient
 from toolbus.chunks.chunk_sender import ChunkSender
 from toolbus.chunks.chunk_sequences import ChunkReader, ReceivedFile
 from toolbus.chunks.receive_credit import ReceiveBuffer
-from toolbus.client.inbound_stream import InboundStream
 from toolbus.client.input_sender import InputSender
-from toolbus.client.pending_requests import PendingRequest
+from toolbus.client.pending_requests import InboundStream, PendingRequest
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.concurrency.timers import Deadlines
