@@ -35,7 +35,7 @@ from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.skills.files import UnreadableFile, read_bytes, text_of
 from toolbus_toolkits.skills.front_matter import MAX_FRONT_MATTER_BYTES, read_yaml
 from toolbus_toolkits.skills.library import Skills
-from toolbus_toolkits.skills.sources import standard_sources
+from toolbus_toolkits.skills.skill import standard_sources
 
 __all__ = ["Avatar", "AvatarRefused", "read_avatar"]
 
@@ -160,11 +160,9 @@ def _find(name: str, home: Path) -> Path:
     bringing = "install a bundle that has it with `toolbus bundle install PATH`, or write"
     bringing = f"{bringing} {folder / 'NAME.yaml'}"
     stems = sorted({path.stem for path in paths})
-    listed = (
-        f"; the avatars are {one_line(', '.join(stems), 1_000)}"
-        if stems
-        else ", and no other avatar"
-    )
+    listed = ", and no other avatar"
+    if stems:
+        listed = f"; the avatars are {one_line(', '.join(stems), 1_000)}"
     raise AvatarRefused(f"there is no avatar {shown!r}{_near(name, stems)}{listed}: {bringing}")
 
 

@@ -21,8 +21,14 @@ from toolbus_toolkits.mcp.entry_keys import read_entry
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.skills.files import UnreadableFile, text_of
 from toolbus_toolkits.skills.front_matter import read_yaml
-from toolbus_toolkits.skills.skill import SKILL_FILE, Skill, SkillRefused, parse_skill
-from toolbus_toolkits.skills.sources import INSTALLED_FOLDER, SkillSource
+from toolbus_toolkits.skills.skill import (
+    INSTALLED_FOLDER,
+    SKILL_FILE,
+    Skill,
+    SkillRefused,
+    SkillSource,
+    parse_skill,
+)
 
 __all__ = ["AVATARS", "MEMORY_TEMPLATES", "Bundle", "read_bundle"]
 

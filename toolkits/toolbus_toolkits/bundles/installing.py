@@ -30,7 +30,7 @@ from toolbus_toolkits.bundles.home_state import (
     entry_digest,
 )
 from toolbus_toolkits.bundles.transaction import locked
-from toolbus_toolkits.skills.sources import INSTALLED_FOLDER
+from toolbus_toolkits.skills.skill import INSTALLED_FOLDER
 
 __all__ = [
     "InstallPlan",

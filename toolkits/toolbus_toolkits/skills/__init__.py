@@ -1,7 +1,7 @@
 """Skills: folders with a `SKILL.md`, listed for a prompt and read by a model when it needs them.
 
-`sources` and `scan` find them, `skill` decides which count, `library` lists them and reads their
-files; here is the factory. Scripts of skills are text: nothing is run.
+`scan` finds them, `skill` decides which count, `library` lists them and reads their files; here is
+the factory. Scripts of skills are text: nothing is run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from toolbus import OperatorOnly, Toolkit
 from toolbus.settings import expanded
 from toolbus_toolkits.skills.library import Skills
 from toolbus_toolkits.skills.scan import SkippedSkill
-from toolbus_toolkits.skills.skill import Skill, SkillGate
-from toolbus_toolkits.skills.sources import SkillSource, standard_sources
+from toolbus_toolkits.skills.skill import Skill, SkillGate, SkillSource, standard_sources
 
 __all__ = [
     "Skill",

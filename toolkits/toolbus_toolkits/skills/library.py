@@ -23,8 +23,14 @@ from toolbus.untrusted_text import one_line
 from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes, text_of
 from toolbus_toolkits.skills.front_matter import require_yaml
 from toolbus_toolkits.skills.scan import SkillScanner, SkippedSkill
-from toolbus_toolkits.skills.skill import SKILL_FILE, GateFacts, Skill
-from toolbus_toolkits.skills.sources import SkillSource, checked_sources, standard_sources
+from toolbus_toolkits.skills.skill import (
+    SKILL_FILE,
+    GateFacts,
+    Skill,
+    SkillSource,
+    checked_sources,
+    standard_sources,
+)
 
 __all__ = ["Skills"]
 

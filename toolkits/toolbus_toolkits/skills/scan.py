@@ -22,9 +22,9 @@ from toolbus_toolkits.skills.skill import (
     SKILL_FILE,
     Skill,
     SkillRefused,
+    SkillSource,
     parse_skill,
 )
-from toolbus_toolkits.skills.sources import SkillSource
 
 __all__ = ["MAX_FOLDERS", "SkillScanner", "SkippedSkill"]
 
