@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from toolbus.chunks.json_values import plain_json, shown
 from toolbus.errors import InvalidResult
 from toolbus.schemas.validation import JsonCheck, UnknownArgument
+from toolbus.schemas.walker import target_of
 from toolbus.tools.input_stream import unsupported_type_text
 
 __all__ = [
@@ -84,12 +85,12 @@ class SchemaWriter(GenerateJsonSchema):
         self, json_schema: dict[str, Any], core_schema: Any, mapping: dict[str, str]
     ) -> None:
         """Add the bounds of a value that can be sent."""
-        sent = {key: value for key, value in core_schema.items() if _can_be_sent(value)}
+        sent = {
+            key: bound
+            for key, bound in core_schema.items()
+            if type(bound) is not int or -(2**63) <= bound < 2**64
+        }
         super().update_with_validations(json_schema, sent, mapping)
-
-
-def _can_be_sent(bound: Any) -> bool:
-    return type(bound) is not int or -(2**63) <= bound < 2**64
 
 
 def check_defaults(schema: dict[str, Any], defaults: Mapping[str, Any], label: str) -> None:
@@ -381,9 +382,8 @@ def _property(alias: str | AliasPath | AliasChoices) -> str:
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with the definition that it refers to as a whole, as recursive models do."""
-    prefix, _, name = str(schema.get("$ref", "")).rpartition("/")
-    target = schema.get("$defs", {}).get(name) if prefix == "#/$defs" else None
-    if not isinstance(target, dict):
+    target = target_of(schema, schema.get("$ref"))
+    if not isinstance(target, dict) or target is schema:
         return schema
     return {**deepcopy(target), **{key: value for key, value in schema.items() if key != "$ref"}}
 

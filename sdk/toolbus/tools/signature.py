@@ -22,6 +22,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from contextlib import suppress
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import (
@@ -410,9 +411,11 @@ def _bound(function: Callable[..., Any]) -> frozenset[str]:
 
 def _filled_by_run(split: _Split) -> frozenset[str]:
     """Return the names of the parameters for context and input."""
-    names = [] if split.input_parameter is None else [split.input_parameter.parameter]
+    names: set[str] = set()
+    if split.input_parameter is not None:
+        names.add(split.input_parameter.parameter)
     if split.context is not None and not split.context.positional:
-        names.append(split.context.name)
+        names.add(split.context.name)
     return frozenset(names)
 
 
@@ -514,15 +517,11 @@ def _enclosed(code: Any) -> dict[str, Any]:
     """Return the names that a function uses from its enclosing functions."""
     names = getattr(getattr(code, "__code__", None), "co_freevars", ())
     cells = getattr(code, "__closure__", None) or ()
-    return dict(_filled(zip(names, cells, strict=True)))
-
-
-def _filled(cells: Any) -> Iterator[tuple[str, Any]]:
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    found: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        with suppress(ValueError):  # not assigned yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def is_context(annotation: Any) -> bool:

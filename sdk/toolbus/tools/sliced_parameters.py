@@ -129,7 +129,7 @@ def _read_items(sliced: _Sliced, name: str, value: Any) -> Steps[Any]:
             if type(whole) is list:
                 whole += made
             else:
-                whole.update(made)
+                whole |= made
             start += len(few)
             yield
     return whole
