@@ -10,6 +10,7 @@ where there are too many a `$ref` is dropped. It takes time linear in the schema
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from toolbus.schemas.keywords import CHILDREN, IN_PLACE, SUBSCHEMAS
@@ -31,55 +32,37 @@ _MAX_ROUNDS = 4
 _MAX_PASSES = 8
 
 
+@dataclass(slots=True, eq=False)
 class Part:
-    """A subschema that is an object.
+    """A subschema that is an object."""
 
-    Args:
-        parent: The subschema that it is in; None for the whole schema.
-        keyword: The keyword of the parent that holds it.
-        name: Its index or its name in the keyword; None if the keyword holds one schema.
-        level: How many objects and lists it is in, with itself.
-    """
-
-    __slots__ = (
-        "accepts_more",
-        "children",
-        "fields",
-        "is_gone",
-        "keyword",
-        "level",
-        "name",
-        "parent",
-        "referrers",
-        "target",
-    )
-
-    def __init__(self, parent: Part | None, keyword: str, name: str | None, level: int) -> None:
-        self.parent: Part | None = parent
-        self.keyword: str = keyword
-        self.name: str | None = name
-        self.level: int = level
-        self.fields: dict[str, Any] = {}
-        """What is kept of it. Subschemas in it are a `Part` or a boolean."""
-        self.children: dict[tuple[str, ...], Part] = {}
-        """The subschemas by what a JSON pointer has for them."""
-        self.target: Part | None = None
-        """Where its `$ref` leads."""
-        self.referrers: list[Part] = []
-        self.is_gone: bool = False
-        """Whether it is in a keyword that was dropped."""
-        self.accepts_more: bool = False
-        """Whether something of it is not checked."""
+    parent: Part | None
+    """The subschema that it is in; None for the whole schema."""
+    steps: tuple[str, ...]
+    """The keyword of the parent that holds it, and its index or its name in there, if any."""
+    level: int
+    """How many objects and lists it is in, with itself."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What is kept of it. Subschemas in it are a `Part` or a boolean."""
+    children: dict[tuple[str, ...], Part] = field(default_factory=dict)
+    """The subschemas by their steps."""
+    target: Part | None = None
+    """Where its `$ref` leads."""
+    referrers: list[Part] = field(default_factory=list)
+    is_gone: bool = False
+    """Whether it is in a keyword that was dropped."""
+    accepts_more: bool = False
+    """Whether something of it is not checked."""
 
     @property
-    def path(self) -> list[str]:
+    def path(self) -> tuple[str, ...]:
         """The keys that lead to it in the schema as it is now."""
-        steps: list[str] = []
+        path: tuple[str, ...] = ()
         part = self
         while part.parent is not None:
-            steps += [part.keyword] if part.name is None else [part.name, part.keyword]
+            path = part.steps + path
             part = part.parent
-        return steps[::-1]
+        return path
 
     def under(self, *keywords: str) -> Iterator[Part]:
         """Yield the subschemas of some keywords, those that are objects."""
@@ -256,7 +239,7 @@ def _places(closure: _Counts, starts: _Starts, budget: _Budget) -> list[_Counts]
         budget: The steps that are left.
     """
     places: list[_Counts] = [{}, {}, {}]
-    named: dict[tuple[int, str | None], _Counts] = {}
+    named: dict[tuple[int, tuple[str, ...]], _Counts] = {}
     """What is applied to properties and to items of some names, beside what is to all. A subschema
     with nothing deeper is not counted: it is applied no more often than the one that it is in."""
     for part, times in closure.items():
@@ -267,7 +250,7 @@ def _places(closure: _Counts, starts: _Starts, budget: _Budget) -> list[_Counts]
             elif keyword in _OTHERS:
                 others = part.fields.get(_OTHERS[keyword])
                 for child in part.under(keyword):
-                    place = named.setdefault((_PLACE_OF[_OTHERS[keyword]], child.name), {})
+                    place = named.setdefault((_PLACE_OF[_OTHERS[keyword]], child.steps[1:]), {})
                     if starts[child] is not None:
                         _count(place, child, times)
                     if isinstance(others, Part):

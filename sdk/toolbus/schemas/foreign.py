@@ -87,6 +87,7 @@ _NOT_CHECKED = frozenset(
         "dependencies",
     }
 )
+_BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
 _IS_INVALID = "it is not as JSON Schema 2020-12 has it"
 _IS_LOOSER = "what it applies is not checked in full"
 
@@ -111,7 +112,7 @@ def usable_schema(schema: object) -> UsableSchema:
             written as one of 2020-12.
     """
     if isinstance(schema, bool):
-        return UsableSchema({} if schema else {"not": {}}, ())
+        return UsableSchema(_BOOLEANS[schema], ())
     if not isinstance(schema, dict):
         return UsableSchema({}, ("/: a schema is an object",))
     reader = _Reader()
@@ -162,7 +163,7 @@ class _Reader:
         else:
             if named is not None:
                 self.report(["$schema"], "it is not known, so the schema is read as 2020-12")
-        root = Part(None, "", None, 1)
+        root = Part(None, (), 1)
         self._bases[root] = root
         self.parts.append(root)
         waiting = deque([(schema, root)])
@@ -191,10 +192,10 @@ class _Reader:
     ) -> Iterator[tuple[dict[str, Any], Part]]:
         """Read a keyword with subschemas; yield those that are objects, still to be read."""
         items = _items(keyword, value)
-        level = part.level + (1 if SUBSCHEMAS[keyword] is Holds.ONE else 2)
         if items is None:
             self.drop(part, keyword, _IS_INVALID)
             return
+        level = part.level + 1 + (SUBSCHEMAS[keyword] is not Holds.ONE)
         if level > _MAX_LEVELS:
             self.drop(part, keyword, f"it is deeper than {_MAX_LEVELS} levels")
             return
@@ -202,36 +203,35 @@ class _Reader:
             self.drop(part, keyword, f"the schema has more than {_MAX_PARTS:,} subschemas")
             return
         self._parts_left -= len(items)
-        held: dict[str | None, Part | bool] = {}
-        for name, item in items:
-            if SUBSCHEMAS[keyword] is Holds.NAMED and not self._is_usable(part, keyword, name):
+        held: dict[tuple[str, ...], Part | bool] = {}
+        for steps, item in items:
+            if SUBSCHEMAS[keyword] is Holds.NAMED and not self._is_usable(part, *steps):
                 continue
             if not isinstance(item, dict | bool):
-                steps = [keyword] if name is None else [keyword, name]
                 self.report([*part.path, *steps], "a schema is an object")
                 self._changes.append((part, keyword, False))
                 item = True
-            if isinstance(item, bool) and keyword in DEFINITIONS:
-                item = {} if item else {"not": {}}  # a reference may lead to it
+            if keyword in DEFINITIONS and not isinstance(item, dict):
+                item = _BOOLEANS[item]  # a reference may lead to it
+            held[steps] = item
             if isinstance(item, dict):
-                child = Part(part, keyword, name, level)
+                child = Part(part, steps, level)
                 self.parts.append(child)
                 self._bases[child] = self._bases[part]
-                part.children[(keyword,) if name is None else (keyword, name)] = child
-                held[name] = child
+                part.children[steps] = held[steps] = child
                 yield item, child
-            else:
-                held[name] = item
         part.fields[keyword] = {
-            Holds.ONE: held.get(None),
-            Holds.LIST: list(held.values()),
-            Holds.NAMED: held,
+            Holds.ONE: held.get((keyword,)),
+            Holds.LIST: [*held.values()],
+            Holds.NAMED: {steps[-1]: item for steps, item in held.items()},
         }[SUBSCHEMAS[keyword]]
 
     def _is_usable(self, part: Part, keyword: str, name: Any) -> bool:
         """Whether a name, or a pattern of names, can be used."""
-        refusal = "" if is_plain({name: None}) else "a name that is not text"
-        if not refusal and keyword == "patternProperties":
+        refusal = ""
+        if not is_plain({name: None}):
+            refusal = "a name that is not text"
+        elif keyword == "patternProperties":
             refusal = self._pattern_refusal(name)
         if refusal:
             self.report([*part.path, keyword, str(name)], refusal)
@@ -304,7 +304,9 @@ class _Reader:
 
     def _find(self, part: Part, reference: str) -> Part | None:
         document, _, fragment = reference.partition("#")
-        found = self._resources.get(document) if document else self._bases[part]
+        found: Part | None = self._bases[part]
+        if document:
+            found = self._resources.get(document)
         fragment = unquote(fragment)
         if found is None or not fragment:
             return found
@@ -351,7 +353,7 @@ class _Reader:
                 continue  # all that use it know it already
             part.accepts_more = True
             if part.parent is not None:
-                self._changes.append((part.parent, part.keyword, False))
+                self._changes.append((part.parent, part.steps[0], False))
             self._changes += [
                 (referrer, "$ref", False) for referrer in part.referrers if referrer.target is part
             ]
@@ -363,11 +365,8 @@ class _Reader:
         elif "oneOf" in part.fields:
             self.report([*part.path, "oneOf"], f"it is read as anyOf: {_IS_LOOSER}")
             for branch in part.under("oneOf"):
-                branch.keyword = "anyOf"
-            part.fields = {
-                "anyOf" if keyword == "oneOf" else keyword: value
-                for keyword, value in part.fields.items()
-            }
+                branch.steps = ("anyOf", *branch.steps[1:])
+            part.fields["anyOf"] = part.fields.pop("oneOf")
 
     def report(self, path: Iterable[str], reason: str) -> None:
         """Add a line to what is dropped."""
@@ -379,8 +378,9 @@ class _Reader:
 
     def lines(self) -> tuple[str, ...]:
         """Return what is dropped, `path: reason`; the last line counts what is not listed."""
-        more = (f"/: {self._unlisted:,} more keywords",) if self._unlisted else ()
-        return (*self._lines, *more)
+        if self._unlisted:
+            return (*self._lines, f"/: {self._unlisted:,} more keywords")
+        return tuple(self._lines)
 
 
 _Key = TypeVar("_Key")
@@ -390,15 +390,15 @@ def _name(named: dict[_Key, Part | None], key: _Key, part: Part) -> None:
     named[key] = None if key in named else part
 
 
-def _items(keyword: str, value: Any) -> list[tuple[Any, Any]] | None:
-    """Return the subschemas of a keyword, with their names; None if it has another type."""
+def _items(keyword: str, value: Any) -> list[tuple[tuple[Any, ...], Any]] | None:
+    """Return the subschemas of a keyword, with their steps; None if it has another type."""
     holds = SUBSCHEMAS[keyword]
     if holds is Holds.ONE:
-        return [(None, value)]
+        return [((keyword,), value)]
     if holds is Holds.LIST and isinstance(value, list) and value:
-        return [(str(index), item) for index, item in enumerate(value)]
+        return [((keyword, str(index)), item) for index, item in enumerate(value)]
     if holds is Holds.NAMED and isinstance(value, dict):
-        return list(value.items())
+        return [((keyword, name), item) for name, item in value.items()]
     return None
 
 
