@@ -53,9 +53,8 @@ class ClockTools:
             timezone: Time zone of a `time` without an offset; by default the clock's own.
         """
         zone = _zone(self._timezone if timezone is None else timezone)
-        moment = time if time.tzinfo is not None else time.replace(tzinfo=zone)
         try:
-            return moment.astimezone(_zone(to)).isoformat()
+            return time.replace(tzinfo=time.tzinfo or zone).astimezone(_zone(to)).isoformat()
         except OverflowError as error:
             raise ToolFailed("in that time zone the year is not between 1 and 9999") from error
 

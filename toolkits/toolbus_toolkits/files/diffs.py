@@ -217,8 +217,8 @@ def _common_lines(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int
         furthest = trace[edits]
         k = x - y
         is_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
-        before_x = furthest[k + 1] if is_down else furthest[k - 1]
-        before_y = before_x - (k + 1 if is_down else k - 1)
+        before_k = k + 1 if is_down else k - 1
+        before_x = furthest[before_k]
         start_x = before_x if is_down else before_x + 1
         if edits == 0:
             start_x = 0
@@ -227,7 +227,7 @@ def _common_lines(trace: list[list[int]], x: int, y: int) -> list[tuple[int, int
             y -= 1
             common.append((x, y))
         x = before_x
-        y = before_y
+        y = before_x - before_k
     common.reverse()
     return common
 

@@ -186,8 +186,7 @@ def with_line_ends(text: str, line_end: str) -> str:
     """Return a text whose lines all end alike; as it is for an empty line end."""
     if not line_end:
         return text
-    plain = text.replace("\r\n", "\n")
-    return plain if line_end == "\n" else plain.replace("\n", line_end)
+    return text.replace("\r\n", "\n").replace("\n", line_end)
 
 
 def count_of_lines(text: str) -> int:

@@ -104,7 +104,8 @@ def _texts(
     elif isinstance(value, Mapping):
         for name, member in value.items():
             inner = kinds.get(str(name)) or _kind_of(str(name), None)
-            inner = kind if inner == "text" else inner
+            if inner == "text":
+                inner = kind
             yield from _texts(member, f"{path}/{_escaped(str(name))}", inner, kinds, depth + 1)
 
 
@@ -252,8 +253,17 @@ def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _has_another_scheme(text: str) -> bool:
-    scheme = text.partition(":")[0].lower() if ":" in text else ""
-    return scheme in {"file", "gopher", "dict", "ftp", "ldap", "jar", "data", "javascript"}
+    scheme, colon, _ = text.partition(":")
+    return bool(colon) and scheme.lower() in {
+        "file",
+        "gopher",
+        "dict",
+        "ftp",
+        "ldap",
+        "jar",
+        "data",
+        "javascript",
+    }
 
 
 _EACH: frozenset[ParameterKind] = frozenset({"path", "address", "command"})
@@ -336,7 +346,7 @@ class InputGuard:
         names = [rule.name for rule in self._rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules of this guard have one name")
-        unknown = sorted(set().union(*self._allow.values()) - set(names)) if self._allow else []
+        unknown = sorted(set().union(*self._allow.values()) - set(names))
         if unknown:
             text = f"allow names {unknown[0]!r}, which is no rule of this guard"
             raise ValueError(f"{text}: it has {', '.join(names)}")

@@ -281,7 +281,7 @@ class StartedProcess:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            text = getattr(error, "strerror", None) or str(error)
             raise LaunchFailed(
                 f"cannot start {one_line(program.command, SHOWN_CHARS)}: {text}"
             ) from None

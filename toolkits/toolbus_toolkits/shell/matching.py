@@ -195,7 +195,7 @@ def _unknown(command: SimpleCommand) -> LineCommand:
 def _in_same(found: LineCommand) -> Iterator[LineCommand]:
     for command in found.effect.same:
         for other in all_commands((command,), found.input):
-            yield _unknown(command) if other is None else other
+            yield other or _unknown(command)
 
 
 def _in_tails(found: LineCommand) -> Iterator[LineCommand]:

@@ -193,23 +193,26 @@ class RootedPattern:
             self._pattern.covers(text, is_folder=is_folder) for text in texts if text is not None
         )
 
+    def _starts(self) -> list[str]:
+        """Return where it may begin, each with a `/` at its end."""
+        starts = [f"{root.rstrip('/')}/" for root in self._roots.folders]
+        if self._pattern is not None and self._pattern.is_absolute:
+            starts.append("/")
+        return starts
+
     def named_folders(self) -> list[str]:
         """Return the folders that its names before any wildcard lead to; they need not exist."""
         if self._pattern is None or "/" not in self._pattern.start:
             return []
         folder = os.path.dirname(self._pattern.start)
-        starts = [*self._roots.folders, *(["/"] if self._pattern.is_absolute else [])]
-        return [os.path.join(start, folder) for start in starts]
+        return [os.path.join(start, folder) for start in self._starts()]
 
     def may_be_covered(self, files: Sequence[str]) -> Iterator[str]:
         """Yield those of many files that it may be meant for, by their real paths."""
         if self._pattern is None:
             yield from files
             return
-        starts = [f"{root.rstrip('/')}/" for root in self._roots.folders]
-        if self._pattern.is_absolute:
-            starts.append("/")
-        for start in starts:
+        for start in self._starts():
             names = (path[len(start) :] for path in files if path.startswith(start))
             for name in self._pattern.covered(names):
                 yield f"{start}{name}"

@@ -274,8 +274,7 @@ def _leads_to(pattern: str, name: str) -> bool:
 
     One character may be so by chance, as in `s*.py`; a dot is written on purpose.
     """
-    start = re.match("[^*?]*", pattern)
-    known = start.group() if start else ""
+    known = re.split("[*?]", pattern, maxsplit=1)[0]
     is_meant = len(known) > 1 or (known == "." and pattern.strip("*?.") != "")
     return is_meant and name.startswith(known)
 

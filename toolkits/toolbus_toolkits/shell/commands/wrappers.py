@@ -189,7 +189,7 @@ def _replaced(arguments: Arguments) -> str | None:
         if name in ("-i", "--replace") and value is None:
             found = "{}"
         elif name in ("-I", "-i", "--replace"):
-            found = (value.value if value is not None else None) or ""
+            found = (value and value.value) or ""
     return found
 
 
@@ -314,9 +314,10 @@ def _reads_lines(command: SimpleCommand) -> bool:
     while words and words[0].known[:1] in ("-", "+") and words[0].value not in ("-", "--"):
         option = words.pop(0).known
         if option.startswith("--"):
-            taken = 1 if option in _LINES_OPTIONS else 0
+            taken = int(option in _LINES_OPTIONS)
         else:
-            letters += option[1:] if option[0] == "-" else ""
+            if option[0] == "-":
+                letters += option[1:]
             # `-o pipefail`, `+O extglob`: each of these letters has a word of its own.
             taken = sum(letter in "oO" for letter in option)
         del words[:taken]
