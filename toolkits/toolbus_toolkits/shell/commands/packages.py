@@ -104,7 +104,7 @@ _NPM_TOP = Command(
     optional="--loglevel",
     permutes=False,
 )
-_NPM_EFFECT = with_subcommands(_NPM_TOP, {}, _NPM_WHYS)
+_NPM_EFFECT = with_subcommands(_NPM_TOP, (), _NPM_WHYS)
 
 # With it pip leaves out the variable of the shell that keeps `pip list` from this.
 _CHECKS_ITSELF = "lets pip ask an index about itself, and run the `rustc` that the folder may name"
@@ -160,7 +160,7 @@ def _pip(command: SimpleCommand) -> Effect:
     return effect if is_pip else replace(effect, same=renamed(command, 1, "pip"))
 
 
-_PIP_EFFECT = with_subcommands(_PIP_TOP, by_name(*_PIP_ROWS), _PIP_WHYS)
+_PIP_EFFECT = with_subcommands(_PIP_TOP, _PIP_ROWS, _PIP_WHYS)
 
 # Programs that run others with their own words: where their options are not understood, each word
 # may begin the command.
@@ -289,8 +289,14 @@ _APT_CACHE_ROWS = tuple(
 )
 _PACKAGES = "it installs or removes packages"
 
+_BREW_LIST = takes_words(
+    "brew list",
+    "--formula --formulae --cask --casks --versions -1 -l -r -t --full-name --multiple --pinned",
+)
+_TERRAFORM_VERSION = takes_words("terraform version", "-json", single_dash=True, at_most=0)
+
 ROWS: tuple[Command, ...] = (
-    *(*_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS),
+    *(*_PIP_ROWS, *_CONDA_ROWS, *_APT_ROWS, *_APT_CACHE_ROWS, _BREW_LIST, _TERRAFORM_VERSION),
     takes_words(
         "dpkg",
         "-l --list -s --status -L --listfiles -S --search -p --print-avail --get-selections"
@@ -309,12 +315,6 @@ ROWS: tuple[Command, ...] = (
         " --provides --changelog -s --state --version",
         effect=_rpm,
     ),
-    takes_words(
-        "brew list",
-        "--formula --formulae --cask --casks --versions -1 -l -r -t --full-name --multiple"
-        " --pinned",
-    ),
-    takes_words("terraform version", "-json", single_dash=True, at_most=0),
 )
 
 _TOOLCHAIN = "it may run the toolchain that a file of the folder names, and code of the project"
@@ -330,10 +330,6 @@ _TERRAFORM_WHYS = {
     "terraform init": "it loads programs that the project names",
     "terraform fmt": "it changes files",
 }
-
-
-def _rows_of(name: str) -> Mapping[str, Command]:
-    return by_name(*(row for row in ROWS if row.name.startswith(f"{name} ")))
 
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
@@ -356,11 +352,11 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     ),
     "mypy, ruff, black, isort, flake8, pylint": asking(_COMPILES),
     "ansible, ansible-playbook, helm": asking("it changes other machines"),
-    "apt": with_subcommands(_APT_TOP, by_name(*_APT_ROWS), {"apt": _PACKAGES}),
+    "apt": with_subcommands(_APT_TOP, _APT_ROWS, {"apt": _PACKAGES}),
     "apt-cache": with_subcommands(
-        replace(_APT_TOP, name="apt-cache"), by_name(*_APT_CACHE_ROWS), {"apt-cache": _PACKAGES}
+        replace(_APT_TOP, name="apt-cache"), _APT_CACHE_ROWS, {"apt-cache": _PACKAGES}
     ),
     "apt-get, aptitude, dnf, yum, pacman, apk, snap, zypper": asking(_PACKAGES),
-    "brew": with_subcommands(_BREW_TOP, _rows_of("brew"), {"brew": _PACKAGES}),
-    "terraform": with_subcommands(_TERRAFORM_TOP, _rows_of("terraform"), _TERRAFORM_WHYS),
+    "brew": with_subcommands(_BREW_TOP, (_BREW_LIST,), {"brew": _PACKAGES}),
+    "terraform": with_subcommands(_TERRAFORM_TOP, (_TERRAFORM_VERSION,), _TERRAFORM_WHYS),
 }

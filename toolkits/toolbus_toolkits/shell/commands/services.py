@@ -20,7 +20,6 @@ from toolbus_toolkits.shell.commands.table import (
     Command,
     Effect,
     asking,
-    by_name,
     renamed,
     shows,
     takes_words,
@@ -186,14 +185,12 @@ def _kubectl(
     flags: str = "",
     *,
     valued: str = "",
-    optional: str = "",
     effect: Callable[[Arguments], Effect] | None = None,
 ) -> Command:
     return takes_words(
         f"kubectl {name}",
         f"-h --help {flags}",
         valued=f"{_KUBECTL_OPTIONS} {valued}",
-        optional=optional,
         asks=_KUBECTL_ASKS,
         effect=effect,
     )
@@ -317,8 +314,8 @@ _GH_WHYS = {
 }
 
 _CONTAINERS = {
-    "docker": with_subcommands(_DOCKER_TOP, by_name(*_DOCKER_ROWS), _DOCKER_WHYS),
-    "podman": with_subcommands(replace(_DOCKER_TOP, name="podman", flags=""), {}, _PODMAN_WHYS),
+    "docker": with_subcommands(_DOCKER_TOP, _DOCKER_ROWS, _DOCKER_WHYS),
+    "podman": with_subcommands(replace(_DOCKER_TOP, name="podman", flags=""), (), _PODMAN_WHYS),
 }
 
 
@@ -343,8 +340,8 @@ _CLOUD = asking("it asks a service, and may change what it has")
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "docker, podman": _containers,
-    "kubectl": with_subcommands(_KUBECTL_TOP, by_name(*_KUBECTL_ROWS), _KUBECTL_WHYS),
-    "gh": with_subcommands(_GH_TOP, by_name(*_GH_ROWS), _GH_WHYS),
+    "kubectl": with_subcommands(_KUBECTL_TOP, _KUBECTL_ROWS, _KUBECTL_WHYS),
+    "gh": with_subcommands(_GH_TOP, _GH_ROWS, _GH_WHYS),
     "curl, wget, nc, ncat, netcat, telnet, ftp, http": _SENDS,
     "scp, sftp": asking("it copies files to or from another machine"),
     "aws, gcloud, az, doctl, flyctl, heroku, vercel": _CLOUD,

@@ -17,7 +17,6 @@ from toolbus_toolkits.shell.commands.table import (
     Command,
     Effect,
     asking,
-    by_name,
     shows,
     takes_words,
     unknown_command,
@@ -205,12 +204,12 @@ SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "mount, umount": asking("changes what is mounted"),
     "setcap, setfacl, chattr": asking("changes what files may do, or who may use them"),
     "systemctl": with_subcommands(
-        replace(_SYSTEMCTL, permutes=False), by_name(*_SYSTEMCTL_ROWS), _SYSTEMCTL_WHYS
+        replace(_SYSTEMCTL, permutes=False), _SYSTEMCTL_ROWS, _SYSTEMCTL_WHYS
     ),
     **{
         name: with_subcommands(
             replace(rows[0], permutes=False, at_most=None),
-            by_name(*rows),
+            rows,
             {name: "it changes settings of the machine"},
         )
         for name, rows in _CONTROLS.items()

@@ -13,7 +13,7 @@ Words are read as getopt of GNU does: `-no` is `-n -o`, `-k1` is `-k 1`, `--key=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -173,9 +173,10 @@ class Command:
 
 
 reads_files = partial(Command, any_option=True)
-"""Describe a command that reads its operands, whatever its options are."""
+"""Describe a command that reads its operands, and of which no option does more. One that is not
+listed is asked about nevertheless: nobody has looked what it does."""
 shows = partial(Command, any_option=True, operands="words")
-"""Describe one that only shows something, whatever its options and words are."""
+"""Describe one whose operands are no files, and of which no option does more than to show."""
 takes_words = partial(Command, operands="words")
 """Describe one whose operands are no files."""
 starts = partial(Command, operands="words", permutes=False)
@@ -253,7 +254,9 @@ def by_title(*tables: Mapping[str, _Entry]) -> dict[str, _Entry]:
 def by_name(*rows: Command) -> dict[str, Command]:
     """Return rows by their names, each with one name."""
     found = by_title(*({row.name: row} for row in rows))
-    return {name: replace(row, name=name) for name, row in found.items()}
+    return {
+        name: row if row.name == name else replace(row, name=name) for name, row in found.items()
+    }
 
 
 def with_flags(flags: str, *rows: Command) -> tuple[Command, ...]:
@@ -484,7 +487,7 @@ _MAX_TAILS = 8
 
 
 def with_subcommands(
-    top: Command, rows: Mapping[str, Command], whys: Mapping[str, str]
+    top: Command, rows: Iterable[Command], whys: Mapping[str, str]
 ) -> Callable[[SimpleCommand], Effect]:
     """Return the function for a command with sub-commands.
 
@@ -493,13 +496,14 @@ def with_subcommands(
         rows: The sub-commands that are known to only read in some form: `docker compose ps`.
         whys: What others do, as a clause, by `docker run`.
     """
+    known = by_name(*rows)
     clauses = by_title(whys)
 
     def effect(command: SimpleCommand) -> Effect:
         arguments = read_arguments(top, command)
         if arguments.first_operand > 1:
             return starts_itself(arguments)
-        return subcommand_effect(command, top.name, rows, clauses)
+        return subcommand_effect(command, top.name, known, clauses)
 
     return effect
 
