@@ -31,7 +31,6 @@ from functools import lru_cache
 from toolbus_toolkits.shell.commands import (
     STANDARD_FOLDERS,
     files,
-    finding,
     names_in,
     reaches_further,
     scripts,
@@ -350,7 +349,7 @@ def _may_be_glob(chunks: Sequence[str], text: str) -> bool:
     return begins and (last.endswith(end) or end.endswith(last))
 
 
-_ONLY_EXACT = names_in(wrappers, scripts, finding, files) | frozenset(
+_ONLY_EXACT = names_in(wrappers, scripts, files) | frozenset(
     # Interpreters beside those of `commands.interpreters`: whatever stands in what they get.
     "java ed vim vi ex sqlite3 psql mysql jshell ghci erl iex julia cmake ansible mongosh mariadb"
     # Programs that run others.

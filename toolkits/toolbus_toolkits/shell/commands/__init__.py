@@ -18,12 +18,9 @@ from types import ModuleType
 
 from toolbus_toolkits.shell.commands import (
     archives,
-    coreutils,
     files,
-    finding,
     git,
     packages,
-    processes,
     scripts,
     services,
     shell_builtins,
@@ -53,12 +50,9 @@ __all__ = [
 
 MODULES: tuple[ModuleType, ...] = (
     archives,
-    coreutils,
     files,
-    finding,
     git,
     packages,
-    processes,
     scripts,
     services,
     shell_builtins,

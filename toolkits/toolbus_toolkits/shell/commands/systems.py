@@ -1,15 +1,18 @@
-"""Commands that show services, logs and hardware, and those that change a machine for everybody.
+"""Commands that show processes, services, logs and hardware, or change them for everybody.
 
 Their pagers run in a terminal only, and a command of the shell has none. A person decides about
 what changes the machine.
 
-Source: the manual pages of systemd 252, util-linux 2.38, pciutils 3.9, usbutils 014, kmod 30,
-shadow 4.13, iptables 1.8 and cron 3.0; `nvidia-smi --help` 550.
+Source: the manual pages and `--help` of procps-ng 4.0, util-linux 2.38, psmisc 23.6, GNU libc 2.36,
+debianutils 5.7, ncurses 6.4, man-db 2.11, hostname 3.23 and 2.10 of net-tools, lsof 4.95, iproute2
+6.1, systemd 252, pciutils 3.9, usbutils 014, kmod 30, shadow 4.13, iptables 1.8, cron 3.0 and
+nvidia-smi 550.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolbus_toolkits.shell.commands.table import (
@@ -17,14 +20,121 @@ from toolbus_toolkits.shell.commands.table import (
     Command,
     Effect,
     asking,
+    reads_files,
     shows,
+    starts,
     takes_words,
     unknown_command,
     with_subcommands,
 )
-from toolbus_toolkits.shell.reading import SimpleCommand
+from toolbus_toolkits.shell.reading import SimpleCommand, Word
 
 __all__ = ["ROWS", "SPECIAL"]
+
+_IP_OBJECTS = frozenset(
+    "address addr a link l route r ro rule ru neighbour neighbor neigh n maddress maddr mroute"
+    " tunnel addrlabel ntable tcp_metrics".split()
+)
+_IP_SHOWS = frozenset("show list ls lst get".split())
+
+
+def _ip(arguments: Arguments) -> Effect:
+    values = [word.value for word in arguments.operands[:2]]
+    is_shown = len(values) < 2 or values[1] in _IP_SHOWS
+    if not values or (values[0] in _IP_OBJECTS and is_shown and arguments.count_is_known()):
+        return Effect(read_only=True, reads=())
+    return Effect(why="it changes the network", runs_words=values[0] not in _IP_OBJECTS)
+
+
+def _are_processes(words: Sequence[Word]) -> bool:
+    # A later option names another signal: `kill -0 -s KILL 1`. One word alone cannot.
+    if len(words) == 1 and words[0].value is None and not words[0].is_split:
+        return True
+    shown = ("$!", "$$", '"$!"', '"$$"')
+    return all((word.value or "").isdecimal() or word.source in shown for word in words)
+
+
+def _kill(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    values = [word.value for word in words]
+    if values and values[0] in ("-l", "-L", "--list", "--table"):
+        return Effect(read_only=True, reads=())
+    if values and values[0] == "-0" and not command.takes_more and _are_processes(words[1:]):
+        return Effect(read_only=True, reads=())
+    why = "it ends processes"
+    # The first `-1` may be the number of a signal, a later one is every process.
+    everyone = "-1" in values[1:] or values == ["-1"]
+    return Effect(why=why, immune="it ends every process of this user" if everyone else "")
+
+
+def _pkill(command: SimpleCommand) -> Effect:
+    values = [word.value for word in command.words[1:]]
+    everything = any(value in (".", ".*", "", "-1") for value in values)
+    return Effect(
+        why="it ends processes by their names",
+        immune="it ends every process of this user" if everything else "",
+    )
+
+
+def _getent(arguments: Arguments) -> Effect:
+    database = arguments.operands[0].value if arguments.operands else ""
+    if database is None or database.startswith(("ahosts", "hosts", "net")):
+        # A name may carry a secret away, as an address does.
+        return Effect(why="it may ask name servers")
+    return Effect(read_only=True, reads=())
+
+
+def _man(arguments: Arguments) -> Effect:
+    # A path is read as a page, with the programs that the page asks for.
+    for word in arguments.operands:
+        if word.value is None or "/" in word.value or word.is_pattern:
+            return Effect(why=f"`{word.source}` may be a file that is no manual page")
+    if not arguments.has("-f --whatis -k --apropos -w --where --path --location -? --help -V"):
+        return Effect(why="it formats a page, and may store the result in its cache")
+    return Effect(read_only=True, reads=())
+
+
+_OF_SHELL = ("$$", "$!", "$PPID", '"$$"', '"$!"', '"$PPID"')
+"""The number of a process, whatever the line does before."""
+_COLUMN = (
+    r"(?:%?cpu|%?mem|pcpu|pmem|args|cmd|command|comm|ucmd|pid|ppid|pgid|pgrp|sid|sess|tid|lwp|nlwp"
+    r"|thcount|uid|user|euser|ruser|gid|group|s|stat|state|tt|tty|tname|time|etimes?|lstart|start"
+    r"|start_time|stime|rss|rssize|vsz|vsize|sz|nice|ni|pri|psr|cgroup|unit|wchan)"
+)
+_COLUMNS = rf"{_COLUMN}(?:=[^,\s]*)?(?:,{_COLUMN}(?:=[^,\s]*)?)*"
+_SORT = rf"--sort=[+-]?{_COLUMN}(?:,[+-]?{_COLUMN})*"
+# With the letter `e` ps of BSD shows the variables of processes, with or without a `-` before it.
+# ps of procps reads its words as UNIX does, where `-e` is every process, and once more as BSD does
+# if they fail: `ps -ef -o cmd -p 1`. So an `e` may stand in words that cannot fail, and in columns
+# behind words of which none takes a value in either reading. (parser.c of procps-ng 4.0)
+_PS_OF_ALL = re.compile(
+    rf"(?: -w+)*(?: -[AadfFjlLHwy]*e[AadfFjlLHwy]*| -[Aaw]*e[Aaw]*(?:o| -o) ?{_COLUMNS}"
+    rf"| -C [A-Za-z0-9_.-]{{1,15}}(?: -[fF]| -o ?{_COLUMNS})?)"
+    rf"(?: -w+| --no-headers?| --forest| {_SORT})*"
+)
+_PS_LONG = (
+    r" --(?:no-headers?|forest|deselect|help|version|(?:sort|format|pid|ppid|user)=\S*"
+    r"|p?pid [0-9]+)"
+)
+_PS_WORDS = re.compile(
+    rf"(?: -?[aAdfFjlLHTwyx]+| [aucfghjlmnrsvwxHLSTX]+| -?[aAdfFjlLHTwy]*p [0-9]+(?:,[0-9]+)*"
+    rf"| -u (?:root|[0-9]+)|{_PS_LONG})*(?: -[aAdfFjlLHTwyx]*o ?{_COLUMNS}| [auxwf]*o ?{_COLUMNS})?"
+    r"(?: -[aAcCdfFgGhHjklLmMnNoOpPqrsStTuUvVwxXyZ]+[0-9,]*| [A-DF-Za-df-z0-9_.,:%=+/]+"
+    rf"|{_PS_LONG})*"
+)
+
+
+def _ps(command: SimpleCommand) -> Effect:
+    words = command.words[1:]
+    texts = ["1" if word.source in _OF_SHELL else word.value or " " for word in words]
+    line = "".join(f" {text}" for text in texts)
+    is_certain = not any(
+        word.is_pattern or re.search(r"\s", text) for word, text in zip(words, texts, strict=True)
+    )
+    if is_certain and not command.takes_more:
+        if _PS_OF_ALL.fullmatch(line) or _PS_WORDS.fullmatch(line):
+            return Effect(read_only=True, reads=())
+    return Effect(why="its options may show the variables of other processes")
 
 
 def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
@@ -125,6 +235,166 @@ _CONTROLS = {
 }
 
 ROWS: tuple[Command, ...] = (
+    shows("uptime", "-p --pretty -s --since -h --help -V --version"),
+    shows(
+        "free",
+        "-b --bytes --kilo --mega --giga --tera --peta -k --kibi -m --mebi -g --gibi --tebi"
+        " --pebi -h --human --si -l --lohi -L --line -t --total -v --committed -w --wide --help"
+        " -V --version",
+        valued="-s --seconds -c --count",
+    ),
+    shows(
+        "vmstat",
+        "-a --active -f --forks -m --slabs -n --one-header -s --stats -d --disk -D --disk-sum -t"
+        " --timestamp -w --wide -y --no-first -h --help -V --version",
+        valued="-p --partition -S --unit",
+    ),
+    shows(
+        "pidof",
+        "-s --single-shot -c --check-root -q -w --with-workers -x -h --help -V --version",
+        valued="-o --omit-pid -S --separator",
+    ),
+    shows(
+        "w",
+        "-h --no-header -u --no-current -s --short -f --from -o --old-style -i --ip-addr -p"
+        " --pids --help -V --version",
+    ),
+    shows(
+        "pstree",
+        "-a --arguments -A --ascii -c --compact-not -g --show-pgids -G --vt100 -h --highlight-all"
+        " -l --long -n --numeric-sort -p --show-pids -s --show-parents -S --ns-changes -t"
+        " --thread-names -T --hide-threads -u --uid-changes -U --unicode -V --version -Z"
+        " --security-context",
+        valued="-C --color -H --highlight-pid -N --ns-sort",
+    ),
+    shows("getconf", "-a", valued="-v"),
+    shows("which", "-a -s"),
+    shows("whereis", "-b -m -s -u -l -g -f -h --help -V --version", valued="-B -M -S"),
+    shows(
+        "cal",
+        "-1 --one -3 --three -s --sunday -m --monday -j --julian -y --year -Y --twelve -w --week"
+        " -v --vertical -h --help -V --version",
+        valued="-n --months -c --columns --reform",
+    ),
+    shows("clear", "-x -V", valued="-T"),
+    takes_words(
+        "pgrep",
+        "-c --count -l --list-name -a --list-full -v --inverse -w --lightweight -f --full -i"
+        " --ignore-case -x --exact -n --newest -o --oldest -L --logpidfile -A --ignore-ancestors -h"
+        " --help -V --version",
+        valued="-d --delimiter -g --pgroup -G --group -O --older -P --parent -s --session -t"
+        " --terminal -u --euid -U --uid -r --runstates --cgroup --ns --nslist",
+        files="-F --pidfile",
+        asks={"--env": "shows which processes have a variable"},
+    ),
+    takes_words(
+        "whatis, apropos",
+        "-d --debug -v --verbose -r --regex -w --wildcard -e --exact -a --and -l --long -?"
+        " --help --usage -V --version",
+        valued="-s --sections --section -m --systems -M --manpath -L --locale",
+        asks={"-C --config-file": "reads a file of settings, and shows what it does not know"},
+    ),
+    takes_words(
+        "hostname",
+        "-a --alias -A --all-fqdns -d --domain -f --fqdn --long -i --ip-address -I"
+        " --all-ip-addresses -s --short -y --yp --nis -h --help -V --version",
+        asks={"-b --boot -F --file": "sets the name of the machine"},
+        at_most=0,
+        beyond="an operand sets the name of the machine",
+    ),
+    shows(
+        "locale",
+        "-a --all-locales -m --charmaps -c --category-name -k --keyword-name -v --verbose -? --help"
+        " --usage -V --version",
+    ),
+    takes_words(
+        "getent",
+        "-A --no-addrconfig -i --no-idn -? --help --usage -V --version",
+        valued="-s --service",
+        effect=_getent,
+    ),
+    Command(
+        "lsof",
+        "-n -P -a -b -t -U -l -V -R -w -v -N -O -X",
+        valued="-p -u -c -d",
+        # A value of these may follow, but no word that begins with `-` or `+`.
+        optional="-g -s -i -F -T",
+        asks={"-D": "writes a file", "-r": "repeats for ever"},
+        plus="is an option that is not known",
+        ends_options=False,
+    ),
+    takes_words(
+        "ss",
+        "-h --help -V --version -n --numeric -r --resolve -a --all -l --listening -o --options -e"
+        " --extended -m --memory -p --processes -T --threads -i --info --tipcinfo -s --summary"
+        " --tos --cgroup -b --bpf -E --events -Z --context -z --contexts -4 --ipv4 -6 --ipv6 -0"
+        " --packet -t --tcp -M --mptcp -S --sctp -u --udp -d --dccp -w --raw -x --unix --tipc"
+        " --vsock --xdp -H --no-header -O --oneline --inet-sockopt",
+        valued="-f --family -A --query --socket",
+        files="-F --filter",
+        asks={
+            "-K --kill": "closes connections",
+            "-D --diag": "writes a file",
+            "-N --net": "changes to another network",
+        },
+    ),
+    shows(
+        "netstat",
+        "-r --route -i --interfaces -g --groups -s --statistics -M --masquerade -v --verbose -W"
+        " --wide -n --numeric --numeric-hosts --numeric-ports --numeric-users -N --symbolic -e"
+        " --extend -p --programs -o --timers -c --continuous -l --listening -a --all -F --fib -C"
+        " --cache -Z --context -t --tcp -u --udp -w --raw -x --unix -4 -6",
+    ),
+    takes_words("ifconfig", "-a -s -v", at_most=1, beyond="a second operand changes the network"),
+    starts(
+        "ip",
+        "-4 -6 -o -j -p -s -d -h -r -t -c -V -json -pretty -brief -br -oneline -details -statistics"
+        " -stats -human -resolve -timestamp -color -iec -N -Numeric",
+        asks={"-b -batch -force": "runs commands of a file", "-n -netns": "changes the network"},
+        single_dash=True,
+        effect=_ip,
+    ),
+    takes_words(
+        "dmesg",
+        "-H --human -J --json -k --kernel -P --nopager -p --force-prefix -r --raw --noescape -S"
+        " --syslog -u --userspace -w --follow -W --follow-new -x --decode -d --show-delta -e"
+        " --reltime -T --ctime -t --notime -h --help -V --version",
+        valued="-f --facility -l --level -s --buffer-size --time-format --since --until",
+        files="-F --file",
+        optional="-L --color",
+        asks={
+            "-C --clear -c --read-clear": "clears the messages",
+            "-D --console-off -E --console-on -n --console-level": "changes the console",
+        },
+    ),
+    shows(
+        "lscpu",
+        "-a --all -b --online -B --bytes -c --offline -J --json -x --hex -y --physical --output-all"
+        " -h --help -V --version",
+        valued="-s --sysroot",
+        optional="-C --caches -e --extended -p --parse",
+    ),
+    reads_files(
+        "lsblk",
+        "-A --noempty -D --discard -J --json -M --merge -O --output-all -P --pairs -S --scsi -a"
+        " --all -b --bytes -d --nodeps -f --fs -i --ascii -l --list -m --perms -n --noheadings -p"
+        " --paths -r --raw -s --inverse -t --topology -y --shell -z --zoned -h --help -V --version",
+        valued="-E --dedup -I --include -e --exclude -o --output -w --width -x --sort --sysroot",
+        optional="-T --tree",
+    ),
+    takes_words(
+        "man",
+        "-f --whatis -k --apropos -w --where --path --location -a --all -i --ignore-case -I"
+        " --match-case --regex --wildcard --names-only --no-subpages -7 --ascii -? --help --usage"
+        " -V --version",
+        valued="-s -S --sections",
+        asks={
+            "-P --pager -p --preprocessor -H --html -X --gxditview": "runs a program",
+            "-C --config-file": "names settings, and what they run",
+            "-l --local-file": "names a file that is no manual page",
+        },
+        effect=_man,
+    ),
     *_SYSTEMCTL_ROWS,
     *(row for rows in _CONTROLS.values() for row in rows),
     Command(
@@ -175,6 +445,14 @@ ROWS: tuple[Command, ...] = (
 )
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
+    "ps": _ps,
+    "top": asking("makes a folder for its settings in the home"),
+    "kill": _kill,
+    "pkill": _pkill,
+    "killall": _pkill,
+    "killall5": asking("ends every process", immune=True),
+    "renice": asking("changes processes"),
+    "sysctl": asking("may change the system"),
     "mkfs, mke2fs, mkfs.ext2, mkfs.ext3, mkfs.ext4, mkfs.xfs, mkfs.btrfs, mkfs.vfat,"
     " mkfs.fat, mkfs.ntfs, mkfs.f2fs, mkfs.exfat, mkfs.minix, mkfs.msdos, mkfs.bfs,"
     " mkfs.cramfs, mkdosfs, mkswap, wipefs, parted, sfdisk, cfdisk, gdisk, sgdisk, cgdisk,"
