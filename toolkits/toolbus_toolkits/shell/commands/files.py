@@ -70,10 +70,10 @@ class _Find:
         paths = tuple(self._paths) or (Word(".", "."),)
         runs = [run for body in self._bodies for run in self._commands(*body)]
         # As `-delete`: which files are found is not looked at, so it may be all of them.
-        gone = any(body and body[0].known in _DELETING for _, body, _ in self._bodies)
-        # Where `-execdir` runs its command is known only when something is found.
-        is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
-        directory = Word("the folder of what is found", None) if is_elsewhere else None
+        deletes = self._deletes or any(
+            body and body[0].known in _DELETING for _, body, _ in self._bodies
+        )
+        why = self._fault
         if self._fault:
             # The `"$X"` of `find "$X" -name x` is one word, and no command.
             no_commands = [
@@ -83,23 +83,18 @@ class _Find:
             ]
             found = tails(self._command)
             runs.extend(run for run in found if run.words[0] not in no_commands)
-            named = any(word.value == "-delete" for word in self._words)
-            deletes = paths if self._deletes or named or gone else ()
-            return Effect(why=self._fault, deletes=deletes, runs=tuple(runs), directory=directory)
-        if self._deletes:
-            return Effect(
-                why="`-delete` deletes files",
-                reads=paths,
-                deletes=paths,
-                runs=tuple(runs),
-                directory=directory,
-            )
+            deletes = deletes or any(word.value == "-delete" for word in self._words)
+        elif self._deletes:
+            why = "`-delete` deletes files"
+        # Where `-execdir` runs its command is known only when something is found.
+        is_elsewhere = any(name in ("-execdir", "-okdir") for name, _, _ in self._bodies)
         return Effect(
-            read_only=True,
-            reads=paths,
-            deletes=paths if gone else (),
+            read_only=not why,
+            why=why,
+            reads=None if self._fault else paths,
+            deletes=paths if deletes else (),
             runs=tuple(runs),
-            directory=directory,
+            directory=Word("the folder of what is found", None) if is_elsewhere else None,
         )
 
     def _note(self, fault: str) -> None:

@@ -45,12 +45,11 @@ def _assigns(names: Sequence[Word], *, is_exported: bool = False) -> Effect:
 
 def _changes_directory(arguments: Arguments) -> Effect:
     name = arguments.row.name
-    operands = arguments.operands
-    if operands and (operands[0].value or "").startswith("+"):
-        operands = ()
-    if operands:
-        return Effect(read_only=True, reads=(), directory=operands[0])
-    return Effect(read_only=True, reads=(), directory=Word("~" if name == "cd" else name, None))
+    directory = Word({"cd": "~"}.get(name, name), None)
+    for word in arguments.operands[:1]:
+        if not (word.value or "").startswith("+"):  # `pushd +1`
+            directory = word
+    return Effect(read_only=True, reads=(), directory=directory)
 
 
 def _printf(arguments: Arguments) -> Effect:
