@@ -631,9 +631,7 @@ def _git(command: SimpleCommand) -> Effect:
             words = (force if word.value == "-f" else word for word in command.words)
             same = (replace(command, words=tuple(words)),) if title == "git push" else ()
             return replace(effect, why=clause, same=same)
-    if start := _STARTS.get(title):
-        return start(command, effect)
-    return effect
+    return _starts(command, title, effect)
 
 
 def _with_options(arguments: Arguments) -> Effect:
@@ -661,24 +659,16 @@ def _with_options(arguments: Arguments) -> Effect:
     return effect
 
 
-def _starts_bisect(command: SimpleCommand, effect: Effect) -> Effect:
-    if len(command.words) > 2 and command.words[2].value not in ("run", None):
-        return effect
-    return replace(effect, why="it runs a command", runs=tails(command, 3))
-
-
-def _starts_foreach(command: SimpleCommand, effect: Effect) -> Effect:
+def _starts(command: SimpleCommand, title: str, effect: Effect) -> Effect:
+    """Add the commands that a sub-command starts: `git bisect run`, `git rebase --exec`."""
     values = [word.value for word in command.words[2:]]
-    if "foreach" not in values and None not in values and not command.takes_more:
-        return effect
-    return replace(effect, why="it runs a command in submodules", runs=_texts(command))
-
-
-def _starts_rebase(command: SimpleCommand, effect: Effect) -> Effect:
-    texts = [word.value or "" for word in command.words[2:]]
-    if not any(text[:2] == "-x" or text[:4] == "--ex" for text in texts):
-        return effect
-    return replace(effect, why="it rewrites commits, and runs a command", runs=_texts(command))
+    if title == "git bisect" and values[:1] in ([], ["run"], [None]):
+        return replace(effect, why="it runs a command", runs=tails(command, 3))
+    if title == "git submodule" and ({"foreach", None} & {*values} or command.takes_more):
+        return replace(effect, why="it runs a command in submodules", runs=_texts(command))
+    if title == "git rebase" and any((value or "").startswith(("-x", "--ex")) for value in values):
+        return replace(effect, why="it rewrites commits, and runs a command", runs=_texts(command))
+    return effect
 
 
 def _texts(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
@@ -692,11 +682,6 @@ def _texts(command: SimpleCommand) -> tuple[SimpleCommand, ...]:
     return tuple(runs)
 
 
-_STARTS: Mapping[str, Callable[[SimpleCommand, Effect], Effect]] = {
-    "git bisect": _starts_bisect,
-    "git submodule": _starts_foreach,
-    "git rebase": _starts_rebase,
-}
 _ROWS_BY_NAME = by_name(*ROWS)
 _CLAUSES = by_title(_WHYS)
 _CLAUSES_OF_OPTIONS = by_title(_FORCED)

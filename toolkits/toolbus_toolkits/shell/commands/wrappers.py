@@ -79,7 +79,7 @@ def _with_assignments(command: SimpleCommand) -> SimpleCommand:
         match = _ASSIGNMENT.match(text)
         if match is None:
             break
-        value = replace(word, source=word.source, prefix="")
+        value = replace(word, prefix="")
         if word.value is not None:
             value = replace(word, value=text[match.end() :])
         assignments.append(Assignment(match[1], value))
@@ -112,18 +112,15 @@ def _runs_operands(arguments: Arguments) -> Effect:
     )
 
 
-def _runs_as_other(why: str) -> Callable[[Arguments], Effect]:
-    def effect(arguments: Arguments) -> Effect:
-        inner = _runs_operands(arguments)
-        return replace(inner, read_only=False, why=why, reads=None, is_transparent=False)
-
-    return effect
+def _runs_as_other(arguments: Arguments, why: str) -> Effect:
+    inner = _runs_operands(arguments)
+    return replace(inner, read_only=False, why=why, reads=None, is_transparent=False)
 
 
 def _sudo(arguments: Arguments) -> Effect:
     why = "it runs a command as another user"
     if not arguments.has("-s --shell -i --login"):
-        return _runs_as_other(why)(arguments)
+        return _runs_as_other(arguments, why)
     command = arguments.command
     runs = _texts_and_tails(command)
     is_shell = not arguments.operands
@@ -132,7 +129,7 @@ def _sudo(arguments: Arguments) -> Effect:
 
 
 def _chroot(arguments: Arguments) -> Effect:
-    effect = _runs_as_other("it runs a command in another root folder")(arguments)
+    effect = _runs_as_other(arguments, "it runs a command in another root folder")
     return replace(effect, reads_lines=len(arguments.operands) < 2)
 
 
@@ -202,10 +199,9 @@ def _with_input(word: Word, replaced: str) -> Word:
 
 
 def _watch(arguments: Arguments) -> Effect:
-    words = arguments.operands
     if arguments.fault or arguments.has("-x --exec"):
         return _runs_operands(arguments)
-    return _joined(arguments.command, words, "watch", is_bash=False)
+    return _joined(arguments.command, arguments.operands, "watch", is_bash=False)
 
 
 def _joined(
@@ -214,11 +210,8 @@ def _joined(
     """Run words that are joined with spaces and read again, as those of eval."""
     texts = [word.value for word in words if word.value is not None and not word.is_pattern]
     if len(texts) < len(words) or command.takes_more:
-        return Effect(
-            why=f"`{name}` runs code that is known only when the line runs",
-            immune=f"`{name}` runs code that is known only when the line runs",
-            runs=(unknown_command(command.source), *tails(command)),
-        )
+        why = f"`{name}` runs code that is known only when the line runs"
+        return Effect(why=why, immune=why, runs=(unknown_command(command.source), *tails(command)))
     text = " ".join(texts)
     commands, fault = run_text(text, command.source)
     why = fault
