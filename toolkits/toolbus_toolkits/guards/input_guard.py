@@ -51,6 +51,7 @@ _NAMES: Mapping[ParameterKind, frozenset[str]] = {
 """The last word of a parameter's name, in lower case."""
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 _MAX_DEPTH = 32
+"""What is deeper in arguments is not looked at: the walk is recursive, which Python ends early."""
 
 
 class GuardedText(NamedTuple):

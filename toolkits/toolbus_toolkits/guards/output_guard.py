@@ -114,6 +114,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 _MAX_DEPTH = 64
+"""What is deeper in a value is not looked at: the walk is recursive, and Python ends deep ones."""
 _LONGEST_SECRET = 8_192
 
 

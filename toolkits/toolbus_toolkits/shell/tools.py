@@ -27,6 +27,7 @@ from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
 __all__ = ["CommandResult", "JobInfo", "JobPage", "ShellTool", "ShellTools", "WriteResult"]
 
 _MAX_TIMEOUT_S = 600
+"""What takes longer is a job: its caller waits for nothing, and its output is read in parts."""
 _MAX_COMMAND_BYTES = 120 * 1024
 """Linux takes at most 128 KiB as one argument, with a NUL."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024

@@ -14,7 +14,7 @@ _OPERATOR = re.compile(
     re.ASCII,
 )
 
-MAX_HERE_DOCUMENTS = 32
+MAX_HERE_DOCUMENTS = 32  # each is searched for its end in the whole line
 _ARROWS = re.compile(r"(?<!<)<<(?!<)")
 
 

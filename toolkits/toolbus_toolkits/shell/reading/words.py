@@ -16,6 +16,7 @@ __all__ = ["WordReader", "decode_ansi_c", "expand_braces"]
 
 MAX_WORDS = 64
 MAX_BRACES = 16
+"""`{a,b}` ten times over is a thousand words, of each of which the resolver asks what it names."""
 
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
