@@ -19,15 +19,16 @@ from weakref import WeakKeyDictionary
 from toolbus import ToolContext
 from toolbus.tools.context import run_of
 from toolbus.tools.tool_run import ToolRun
-from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed, asker_of
+from toolbus_toolkits.callers import Asker, LastUsed, asker_of
 
 __all__ = ["AssessedPaths"]
 
 _MAX_AGE_S = 600.0
 """A person has 300 s to answer by default, and a turn assesses a call again after the answer. So
 one assessment is left over, and is in the way so long if the path leads elsewhere then."""
+_MAX_ASKERS = 256
 _MAX_PATHS = 1024
-"""Of one asker, those that were assessed last."""
+"""Of one asker, those that were assessed last; of all askers they take some 80 MB at most."""
 _MAX_TARGETS = 8
 _MANY = "?"
 """In place of further targets; no path is equal to it."""
@@ -46,7 +47,7 @@ class AssessedPaths:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_asker = LastUsed[Asker, LastUsed[str, dict[str, _Open]]](MAX_ASKERS)
+        self._by_asker = LastUsed[Asker, LastUsed[str, dict[str, _Open]]](_MAX_ASKERS)
         # The policy of a host assesses within the call: there it is certain what belongs to it.
         self._by_run = WeakKeyDictionary[ToolRun, Counter[tuple[str, str]]]()
 
