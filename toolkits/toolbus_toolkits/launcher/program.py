@@ -76,13 +76,6 @@ class RunningProgram:
         self._output = asyncio.StreamReader(limit=PIPE_BYTES)
         self._process: StartedProcess | None = None
 
-    async def _start(self, program: Program) -> None:
-        environment = program_environment(program.env)
-        self._process = await StartedProcess.start(
-            program, environment, "program", on_output=self._receive
-        )
-        self._output.set_transport(self._process.stdout)
-
     @property
     def _started(self) -> StartedProcess:
         assert self._process is not None
@@ -199,7 +192,10 @@ async def launch(
         LaunchFailed: It cannot be started; the message says what to do and shows no argument.
     """
     running = RunningProgram(on_line, redact)
-    await running._start(program)
+    process = running._process = await StartedProcess.start(
+        program, program_environment(program.env), "program", on_output=running._receive
+    )
+    running._output.set_transport(process.stdout)
     try:
         yield running
     finally:

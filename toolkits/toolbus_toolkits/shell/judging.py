@@ -338,7 +338,9 @@ def _judge_deletion(
 ) -> None:
     """Let a person decide about what takes away a working directory, a home or the system."""
     if word.value is None:
-        if _is_recursive_deletion(verdict.command):
+        name = verdict.command.base_name
+        keeps_folders = name == "rm" and not _has_option(verdict.command, "rR", "--recursive")
+        if not keeps_folders and name not in ("rmdir", "unlink", "shred"):
             what = f"{word.shown}, which it deletes with all below it,"
             verdict.immune.append(f"{what} is known only when the line runs")
         return
@@ -355,14 +357,6 @@ def _judge_deletion(
                 verdict.immune.append(f"it deletes `{word.source}`, which {target.why}")
         elif protected := resolver.protected_as(target.path):
             verdict.immune.append(f"it deletes `{word.source}`: {target.path} is {protected}")
-
-
-def _is_recursive_deletion(command: SimpleCommand) -> bool:
-    """Whether a command deletes folders with all that is in them, or may do so."""
-    name = command.base_name
-    if name in ("rmdir", "unlink", "shred"):
-        return False
-    return name != "rm" or _has_option(command, "rR", "--recursive")
 
 
 def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:

@@ -219,8 +219,11 @@ def _reading(arguments: Arguments) -> Effect:
     is_recursive = _leaves_repository(arguments)
     if is_recursive and not paths:
         paths = (Word(".", "."),)
-    reads = tuple(_path(word) for word in (*paths, *arguments.values("-L")))
-    return Effect(read_only=True, reads=reads, is_recursive=is_recursive)
+    reads = (
+        replace(word, value=word.value and word.value.rpartition(":")[2])
+        for word in (*paths, *arguments.values("-L"))
+    )
+    return Effect(read_only=True, reads=tuple(reads), is_recursive=is_recursive)
 
 
 def _doubt(arguments: Arguments) -> str:
@@ -245,12 +248,6 @@ def _doubt(arguments: Arguments) -> str:
         if any(arguments.row.kinds.get(f"-{letter}") == "value" for letter in letters[1:]):
             return f"the options of `{word.source}` may be others"
     return ""
-
-
-def _path(word: Word) -> Word:
-    if word.value is None or ":" not in word.value:
-        return word
-    return replace(word, value=word.value.rpartition(":")[2])
 
 
 def _leaves_repository(arguments: Arguments) -> bool:
