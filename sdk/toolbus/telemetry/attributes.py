@@ -72,8 +72,6 @@ FUNCTION: Final = "function"
 OTHER: Final = "_OTHER"
 """Replaces a name that is not registered, so that untrusted callers add no names to our data."""
 
-CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
-SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 TOOL_CALLS: Final = "toolbus.tool.calls"
 TOOL_CALLS_ACTIVE: Final = "toolbus.tool.calls.active"

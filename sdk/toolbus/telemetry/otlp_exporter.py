@@ -52,6 +52,7 @@ _SPANS_PER_STEP = 32
 _MAX_ATTRIBUTE_CHARS = 4_096
 _MAX_ATTEMPTS = 6
 _JITTER = 0.2
+_LENGTH_LIMITS = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 _RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})
 _COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -81,12 +82,19 @@ class ReportingExporter(SpanExporter):
         result = SpanExportResult.FAILURE
         self._exporting = True
         try:
-            if not self._ended:
-                result = self._export(spans)
+            if not self._ended and isinstance(self._inner, OtlpExporter):
+                result = self._inner.export(spans)
+            elif not self._ended:
+                result = self._inner.export([readable(span) for span in spans])
         except Exception:
             _logger.debug("exporting spans failed", exc_info=True)
         self._exporting = False
-        self._report(result is SpanExportResult.SUCCESS, len(spans))
+        if result is not SpanExportResult.SUCCESS:
+            self.lost += len(spans)
+            self._report_failure()
+        elif self._failing:
+            self._failing = False
+            _logger.warning("spans reach %s again; %d were lost", self._endpoint, self.lost)
         return result
 
     def restart_in_child(self) -> None:
@@ -94,19 +102,6 @@ class ReportingExporter(SpanExporter):
         self._exporting = False
         if isinstance(self._inner, OtlpExporter):
             self._inner.restart_in_child()
-
-    def _export(self, spans: Sequence[ReadableSpan | LightSpan]) -> SpanExportResult:
-        if isinstance(self._inner, OtlpExporter):
-            return self._inner.export(spans)
-        return self._inner.export([readable(span) for span in spans])
-
-    def _report(self, succeeded: bool, count: int) -> None:
-        if succeeded and self._failing:
-            _logger.warning("spans reach %s again; %d were lost", self._endpoint, self.lost)
-        if not succeeded:
-            self.lost += count
-            self._report_failure()
-        self._failing = not succeeded
 
     def _report_failure(self) -> None:
         if not self._failing:
@@ -162,9 +157,11 @@ class OtlpExporter(SpanExporter):
     @classmethod
     def from_environment(cls) -> OtlpExporter:
         """Build one as the `OTEL_EXPORTER_OTLP_*` variables specify."""
-        session = _credential_session() or requests.Session()
-        headers = _variable("HEADERS")
-        session.headers.update(parse_env_headers(headers, liberal=True))
+        session = requests.Session()
+        if name := next(filter(None, map(os.environ.get, _CREDENTIAL_PROVIDERS)), None):
+            [provider] = entry_points(group="opentelemetry_otlp_credential_provider", name=name)
+            session = provider.load()()
+        session.headers.update(parse_env_headers(_variable("HEADERS"), liberal=True))
         session.verify = _variable("CERTIFICATE") or session.verify
         certificate, key = _variable("CLIENT_CERTIFICATE"), _variable("CLIENT_KEY")
         if certificate:
@@ -272,16 +269,6 @@ def _endpoint() -> str:
     return f"{base.removesuffix('/')}/v1/traces"
 
 
-def _credential_session() -> requests.Session | None:
-    """Let the credential provider that the variables name make the session."""
-    name = next(filter(None, map(os.environ.get, _CREDENTIAL_PROVIDERS)), None)
-    if name is None:
-        return None
-    [provider] = entry_points(group="opentelemetry_otlp_credential_provider", name=name)
-    session: requests.Session = provider.load()()
-    return session
-
-
 class SpanPipeline:
     """A tracer provider with one exporter, and how both are closed.
 
@@ -352,7 +339,10 @@ class SpanPipeline:
         """Build the queue before an exporter; the sampler is the variables'."""
         delay_ms = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _BATCH_DELAY_MS
         processor = BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms)
-        provider = PipelineProvider(processor, resource, _span_limits(os.environ))
+        limits = SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
+        if any(map(os.environ.get, _LENGTH_LIMITS)):
+            limits = SpanLimits()
+        provider = PipelineProvider(processor, resource, limits)
         return cls(provider, exporter, prepare_close)
 
     def close(self, timeout_s: float = _FLUSH_S) -> None:
@@ -384,10 +374,3 @@ def _resource(service_name: str, instance_id: str) -> Resource:
             **from_variables,
         }
     )
-
-
-def _span_limits(environ: Mapping[str, str]) -> SpanLimits:
-    names = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
-    if any(environ.get(name) for name in names):
-        return SpanLimits()
-    return SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)

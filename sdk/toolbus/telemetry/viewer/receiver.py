@@ -97,8 +97,7 @@ class SpanStore:
 
     def trace(self, trace_id: str) -> list[SpanRecord]:
         """Return the spans of one trace in the order of arrival."""
-        trace = self._traces.get(trace_id)
-        return [] if trace is None else list(trace.spans.values())
+        return list(self._traces.get(trace_id, _Trace()).spans.values())
 
     def traces(self) -> dict[str, list[SpanRecord]]:
         """Return all spans by trace id, oldest trace first."""

@@ -108,8 +108,8 @@ class TraceTree:
     @property
     def root(self) -> SpanRecord | None:
         """The first span that has no parent; None if it has not been received."""
-        first = self.nodes[0] if self.nodes else None
-        return first.span if first is not None and first.span.parent_id is None else None
+        tops = [node.span for node in self.nodes[:1]]
+        return next((span for span in tops if span.parent_id is None), None)
 
     @property
     def duration_ms(self) -> float:
@@ -186,18 +186,14 @@ def _walk(
 
 def render_lines(tree: TraceTree) -> list[str]:
     """Draw a tree: name, kind, service, duration, position in time, whether it ran, its error."""
-    title = f"trace {tree.trace_id}  {_milliseconds(tree.duration_ms)}  {_spans(len(tree.nodes))}"
-    rows: list[tuple[str, ...]] = []
-    gaps: dict[int, str] = {}
-    for node in tree.nodes:
-        if node.orphan and node.depth == 0:
-            gaps[len(rows)] = "(parent not received)"
-        rows.append(_row(node, tree))
+    count = len(tree.nodes)
+    spans = "1 span" if count == 1 else f"{count} spans"
+    rows = [_row(node, tree) for node in tree.nodes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    lines = [title]
-    for index, row in enumerate(rows):
-        if index in gaps:
-            lines.append("  " + gaps[index])
+    lines = [f"trace {tree.trace_id}  {tree.duration_ms:.2f} ms  {spans}"]
+    for node, row in zip(tree.nodes, rows, strict=True):
+        if node.orphan and node.depth == 0:
+            lines.append("  (parent not received)")
         lines.append("  " + _line(row, widths))
     return lines
 
@@ -208,7 +204,7 @@ def _row(node: SpanNode, tree: TraceTree) -> tuple[str, ...]:
         _branches(node) + one_line(span.name, _MAX_TEXT_CHARS),
         span.kind,
         one_line(span.service, _MAX_TEXT_CHARS),
-        _milliseconds(span.duration_ms),
+        f"{span.duration_ms:.2f} ms",
         _bar(span, tree),
         _outcome(span),
     )
@@ -263,14 +259,6 @@ def _outcome(span: SpanRecord) -> str:
     if span.links:
         parts.append(f"link={span.links[0].trace_id}")
     return "  ".join(parts)
-
-
-def _milliseconds(duration_ms: float) -> str:
-    return f"{duration_ms:.2f} ms"
-
-
-def _spans(count: int) -> str:
-    return f"{count} span" if count == 1 else f"{count} spans"
 
 
 def as_json(tree: TraceTree) -> dict[str, Any]:
