@@ -104,10 +104,9 @@ def _fill(
 
     def value_of(match: re.Match[str]) -> str:
         value: str | None = None
-        if match["inner"] is not None:
-            value = _value_of(match["inner"], context, for_shell=for_shell)
-        elif match["opencode"] is not None and not for_shell:
-            value = _value_of(match["opencode"], context)
+        if match["inner"] or (match["opencode"] and not for_shell):
+            inner = match["inner"] or match["opencode"]
+            value = _value_of(inner, context, for_shell=for_shell)
         elif match["word"] is not None and is_value:
             value = (context.environment or {}).get(match["word"])
         elif match["odd"] is not None and not for_shell and last > match.end():
