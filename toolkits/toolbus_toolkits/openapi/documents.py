@@ -13,6 +13,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
@@ -52,6 +53,7 @@ MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 _MAX_DEPTH = 100
 _MAX_VALUES = 4_000_000
 """Values of one document, where each use of a YAML alias counts anew."""
+_TOO_DEEP = f"nests deeper than {_MAX_DEPTH} levels"
 
 
 class SpecError(ValueError):
@@ -92,28 +94,32 @@ def parse_document(data: bytes, source: str) -> dict[str, Any]:
     Raises `SpecError` if it is larger than 32 MiB, is neither JSON nor YAML, nests deeper than 100
     levels, has over 4 million values, or is not an object.
     """
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise SpecError(f"{source}: the document has more than {MAX_DOCUMENT_BYTES:,} bytes")
     try:
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise SpecError(f"has more than {MAX_DOCUMENT_BYTES:,} bytes")
         text = data.decode("utf-8-sig")
-        value = json.loads(text) if text.lstrip()[:1] == "{" else _from_yaml(text, source)
-    except json.JSONDecodeError:
-        value = _from_yaml(text, source)  # a YAML flow mapping begins with a brace, too
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{source}: the document is not UTF-8") from error
-    except SpecError:
-        raise
-    except ValueError as error:  # a number with more digits than Python reads
-        raise SpecError(f"{source}: the document has a value that cannot be read") from error
+        value = None
+        if text.lstrip()[:1] == "{":
+            with suppress(json.JSONDecodeError):  # a YAML flow mapping begins with a brace, too
+                value = json.loads(text)
+        if value is None:
+            value = _from_yaml(text)
+        if not isinstance(value, dict):
+            raise SpecError("is not an object: is it an OpenAPI document?")
+        plain: dict[str, Any] = _plain(value, 0, iter(range(_MAX_VALUES)))
+        return plain
+    except SpecError as error:
+        words = str(error)
+    except UnicodeDecodeError:
+        words = "is not UTF-8"
     except RecursionError:
-        raise _too_deep(source) from None
-    if not isinstance(value, dict):
-        raise SpecError(f"{source}: the document is not an object: is it an OpenAPI document?")
-    plain: dict[str, Any] = _plain(value, 0, iter(range(_MAX_VALUES)), source)
-    return plain
+        words = _TOO_DEEP
+    except (ValueError, OverflowError, TypeError):  # a number with more digits than Python reads
+        words = "has a value that cannot be read"
+    raise SpecError(f"{source}: the document {words}")
 
 
-def _from_yaml(text: str, source: str) -> Any:
+def _from_yaml(text: str) -> Any:
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_JsonSchemaLoader):  # iterative, unlike `load`
@@ -122,40 +128,32 @@ def _from_yaml(text: str, source: str) -> Any:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > _MAX_DEPTH:
-                raise _too_deep(source)
+                raise SpecError(_TOO_DEEP)
         return yaml.load(text, Loader=_JsonSchemaLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" at line {mark.line + 1}"
-        raise SpecError(f"{source}: the document is neither JSON nor YAML{where}") from error
-    except (ValueError, OverflowError, TypeError) as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(f"{source}: the document has a value that cannot be read") from error
+        raise SpecError(f"is neither JSON nor YAML{where}") from error
 
 
-def _plain(value: Any, depth: int, budget: Iterator[int], source: str) -> Any:
+def _plain(value: Any, depth: int, budget: Iterator[int]) -> Any:
     """Copy a value as JSON: keys are texts, and no part is shared. Raises `SpecError`."""
     if next(budget, None) is None:
-        raise SpecError(f"{source}: the document has more than {_MAX_VALUES:,} values")
+        raise SpecError(f"has more than {_MAX_VALUES:,} values")
     if depth > _MAX_DEPTH:
-        raise _too_deep(source)
+        raise SpecError(_TOO_DEEP)
     if isinstance(value, dict):
         return {
             str(name).lower() if isinstance(name, bool) else str(name): _plain(
-                member, depth + 1, budget, source
+                member, depth + 1, budget
             )
             for name, member in value.items()
         }
     if isinstance(value, list):
-        return [_plain(item, depth + 1, budget, source) for item in value]
+        return [_plain(item, depth + 1, budget) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
-
-
-def _too_deep(source: str) -> SpecError:
-    return SpecError(f"{source}: the document nests deeper than {_MAX_DEPTH} levels")
 
 
 Retrieve: TypeAlias = Callable[[str], dict[str, Any]]
