@@ -43,8 +43,8 @@ _MAX_VALUE_CHARS = 4_096
 _MAX_ATTRIBUTES = 128
 _MAX_LINKS = 32
 _MAX_DEPTH = 8
-_KINDS: tuple[SpanKindName, ...] = get_args(SpanKindName)
-_STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
+_KINDS: dict[int, SpanKindName] = dict(enumerate(get_args(SpanKindName)))
+_STATUSES: dict[int, Literal["OK", "ERROR"]] = {1: "OK", 2: "ERROR"}
 _HEX_KEYS = frozenset(("traceId", "spanId", "parentSpanId"))
 # The parser of protobuf passes any number to `int`, also an infinite one.
 _NOT_JSON_SPANS = (
@@ -146,7 +146,7 @@ _READERS: dict[MediaType, Callable[[bytes], ExportTraceServiceRequest]] = {
 def _record(span: Span, resource: dict[str, Any]) -> SpanRecord:
     return SpanRecord(
         name=span.name[:_MAX_NAME_CHARS],
-        kind=_KINDS[span.kind] if 0 <= span.kind < len(_KINDS) else "?",
+        kind=_KINDS.get(span.kind, "?"),
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
         parent_id=span.parent_span_id.hex() if any(span.parent_span_id) else None,
@@ -154,7 +154,7 @@ def _record(span: Span, resource: dict[str, Any]) -> SpanRecord:
         end_ns=span.end_time_unix_nano,
         attributes=_mapping(span.attributes),
         resource=resource,
-        status=_STATUSES[span.status.code] if 0 <= span.status.code < 3 else "UNSET",
+        status=_STATUSES.get(span.status.code, "UNSET"),
         status_message=span.status.message[:_MAX_VALUE_CHARS],
         links=tuple(
             SpanLink(link.trace_id[:16].hex(), link.span_id[:8].hex())
