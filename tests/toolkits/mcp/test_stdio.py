@@ -15,8 +15,8 @@ import pytest
 from mcp.shared.message import SessionMessage
 
 from toolbus_toolkits.launcher import Program, RunningProgram, launch
-from toolbus_toolkits.mcp.messages import RequestFailed
-from toolbus_toolkits.mcp.stdio import Streams, stdio_streams
+from toolbus_toolkits.mcp.messages import RequestFailed, Streams
+from toolbus_toolkits.mcp.transports import stdio_streams
 
 TIME_S = 60
 LATE_READER = """

@@ -290,7 +290,8 @@ class _FileRules:
         if path is None and "projects" not in data:
             return  # its keys are names of servers
         places = {path[0] for path in _PLACES}
-        for key, value in (*data.items(), *_project_of(data).items()):
+        of_folder = _object_at(data, "projects", str(Path.cwd()))  # as Claude Code writes it
+        for key, value in (*data.items(), *of_folder.items()):
             self._read(key, value, key in ("enabled", "disabled"))
             if isinstance(value, Mapping) and key not in places | {"projects"}:
                 for inner, rule in value.items():  # such as "security" or "settings"
@@ -344,8 +345,7 @@ class _FileRules:
             if denies_tools(key):
                 self._denied_of_all += denied_in(key, value)
         for key in ("tools", "permission", "permissions"):
-            rules = data.get(key)
-            for name, rule in rules.items() if isinstance(rules, Mapping) else ():
+            for name, rule in _object_at(data, key).items():
                 if rule is False or rule == "deny":
                     self._denied_tools.append(name)
                 elif name in ("deny", "exclude") and isinstance(rule, list):
@@ -355,7 +355,6 @@ class _FileRules:
 def _entries_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a file by their names, and of Claude Code those of this folder too."""
     path = entries_path(data)
-    own = _project_of(data).get("mcpServers")
     found = _at(data, *(path or ()))
     if path is None and isinstance(data.get("projects"), Mapping):
         found = {}
@@ -369,7 +368,7 @@ def _entries_of(data: Mapping[str, Any]) -> dict[str, Any]:
         found = {_name_in(entry): entry for entry in found}
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise ValueError('must be an object with "mcpServers"')
-    return {**found, **(own if isinstance(own, Mapping) else {})}
+    return {**found, **_object_at(data, "projects", str(Path.cwd()), "mcpServers")}
 
 
 def _at(data: object, *keys: str) -> Any:
@@ -379,9 +378,9 @@ def _at(data: object, *keys: str) -> Any:
     return data
 
 
-def _project_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what Claude Code's file says of the current folder."""
-    found = _at(data, "projects", str(Path.cwd()))
+def _object_at(data: object, *keys: str) -> Mapping[str, Any]:
+    """Return the object below some keys; an empty one if there is none."""
+    found = _at(data, *keys)
     return found if isinstance(found, Mapping) else {}
 
 

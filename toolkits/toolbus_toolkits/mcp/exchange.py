@@ -36,8 +36,8 @@ from toolbus_toolkits.mcp.messages import (
     NEGOTIATION,
     RequestFailed,
     ServerError,
+    Streams,
 )
-from toolbus_toolkits.mcp.stdio import Streams
 
 __all__ = ["MAX_NAMES", "MAX_TOOLS", "TOO_MANY", "SeenTools", "ToolLists", "exchange"]
 

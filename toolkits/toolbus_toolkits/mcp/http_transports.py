@@ -36,9 +36,9 @@ from toolbus_toolkits.mcp.messages import (
     FailureKind,
     LoopShare,
     RequestFailed,
+    Streams,
     read_messages,
 )
-from toolbus_toolkits.mcp.stdio import Streams
 from toolbus_toolkits.network import (
     NOT_SENT,
     SECRET_QUERY,

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from toolbus.chunks.carried_values import repaired
@@ -39,6 +41,7 @@ __all__ = [
     "RequestFailed",
     "SentRequests",
     "ServerError",
+    "Streams",
     "read_messages",
 ]
 
@@ -133,6 +136,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ID_VALUE = re.compile(r'\s*:\s*(-?\d{1,18}(?:\.0+)?(?=[\s,}])|"(?:[^"\\]|\\.){0,200}")')
 _LAST_ID = re.compile(r'"id"\s*:\s*(-?\d{1,18}(?:\.0+)?|"[^"\\]{0,200}")\s*\}\s*\Z')
 
+Streams: TypeAlias = tuple[
+    ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[SessionMessage]
+]
+"""What a session of the MCP SDK reads from and writes to."""
 Received: TypeAlias = types.JSONRPCMessage | RequestFailed
 """A message, or what is none."""
 

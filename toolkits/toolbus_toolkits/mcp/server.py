@@ -82,16 +82,14 @@ class McpServer:
         given = {
             "command": command,
             "args": tuple(args),
-            "env": dict(env or {}),
+            "env": env,
             "cwd": cwd,
             "url": url,
-            "headers": dict(headers or {}),
+            "headers": headers,
             "transport": transport,
             **options,
         }
-        entry = ServerEntry.model_validate(
-            {k: value for k, value in given.items() if value is not None}
-        )
+        entry = ServerEntry.model_validate(given)
         self._set(name, entry, access or ServerAccess())
 
     @classmethod
