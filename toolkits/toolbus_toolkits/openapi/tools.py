@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,12 +58,19 @@ class OperationCall:
     """Whether the operator says that it changes nothing."""
 
     async def run(
-        self, context: ToolContext, arguments: dict[str, Any], files: list[ReadFile]
+        self,
+        context: ToolContext,
+        arguments: dict[str, Any],
+        attachments: AsyncIterable[FileChunk] | None = None,
     ) -> Any:
-        """Call the operation and return its result."""
-        request = self.prepare(arguments, files)
-        response, _ = await self.client.send(context, self.operation, request)
-        return result_of(self.operation, response, self.client.credentials.redact)
+        """Call the operation and return its result. Raises `ArgumentRefused` for large files."""
+        with _refusals(context):
+            files: list[ReadFile] = []
+            if attachments is not None:
+                files = [file async for file in self._read(attachments)]
+            request = self.prepare(arguments, files)
+            response, _ = await self.client.send(context, self.operation, request)
+            return result_of(self.operation, response, self.client.credentials.redact)
 
     async def run_pages(
         self, context: ToolContext, arguments: dict[str, Any], rule: PageRule
@@ -111,19 +118,21 @@ class OperationCall:
         redact = self.client.credentials.redact
         return one_line(redact(words), _MAX_SHOWN_CHARS), redact(preview)[:_MAX_PREVIEW_CHARS]
 
-    async def read(self, file: FileChunk, left: int) -> ReadFile:
-        """Read a file of a call into memory. Raises `ArgumentRefused` beyond some bytes."""
-        pieces: list[bytes] = []
-        async for piece in file.pieces():
-            left -= len(piece)
-            if left < 0:
-                raise ArgumentRefused(
-                    "attachment", f"the files have more than {self.max_upload_bytes:,} bytes"
-                )
-            pieces.append(piece)
-        kind = file.mime_type
-        is_header = kind.isascii() and kind.isprintable()
-        return ReadFile(file.name, kind if is_header else "", b"".join(pieces))
+    async def _read(self, attachments: AsyncIterable[FileChunk]) -> AsyncIterator[ReadFile]:
+        """Read the files of a call into memory."""
+        left = self.max_upload_bytes
+        async for file in attachments:
+            pieces: list[bytes] = []
+            async for piece in file.pieces():
+                left -= len(piece)
+                if left < 0:
+                    text = f"the files have more than {self.max_upload_bytes:,} bytes"
+                    raise ArgumentRefused("attachment", text)
+                pieces.append(piece)
+            kind = file.mime_type
+            if not (kind.isascii() and kind.isprintable()):  # it would not be a header
+                kind = ""
+            yield ReadFile(file.name, kind, b"".join(pieces))
 
 
 @contextmanager
@@ -172,8 +181,7 @@ class CallTool(_ApiTool):
 
     async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
         """Call the operation."""
-        with _refusals(context):
-            return await self._call.run(context, arguments, [])
+        return await self._call.run(context, arguments)
 
 
 class PagedTool(_ApiTool):
@@ -195,9 +203,7 @@ class UploadTool(_ApiTool):
         self, context: ToolContext, /, attachment: FileChunk, **arguments: Any
     ) -> Any:
         """Call the operation with the file."""
-        with _refusals(context):
-            file = await self._call.read(attachment, self._call.max_upload_bytes)
-            return await self._call.run(context, arguments, [file])
+        return await self._call.run(context, arguments, InputStream([attachment]))
 
 
 class OptionalUploadTool(_ApiTool):
@@ -207,11 +213,8 @@ class OptionalUploadTool(_ApiTool):
         self, context: ToolContext, /, attachment: FileChunk | None = None, **arguments: Any
     ) -> Any:
         """Call the operation, with the file if there is one."""
-        files = []
-        with _refusals(context):
-            if attachment is not None:
-                files = [await self._call.read(attachment, self._call.max_upload_bytes)]
-            return await self._call.run(context, arguments, files)
+        files = [attachment] if attachment is not None else []
+        return await self._call.run(context, arguments, InputStream(files))
 
 
 class FilesTool(_ApiTool):
@@ -225,14 +228,7 @@ class FilesTool(_ApiTool):
         **arguments: Any,
     ) -> Any:
         """Call the operation with the files, in the order of its fields."""
-        files: list[ReadFile] = []
-        left = self._call.max_upload_bytes
-        with _refusals(context):
-            if attachment is not None:
-                async for file in attachment:
-                    files.append(await self._call.read(file, left))
-                    left -= len(files[-1].data)
-            return await self._call.run(context, arguments, files)
+        return await self._call.run(context, arguments, attachment)
 
 
 def make_tool(
