@@ -217,7 +217,9 @@ def read_servers(data: object, source: str, context: FileContext = _NO_FILE) -> 
         else:
             denied = entry.disabled_tools.union(rules.denied_tools(key))
             servers[name] = entry.model_copy(update={"disabled_tools": denied})
-            warnings += (f"MCP server {name}: {source}: {note}" for note in notes)
+            for note in notes:
+                text = one_line(note, MAX_REASON_CHARS)
+                warnings.append(f"MCP server {name}: {source}: {text}")
         taken.add(name)
     excluded = frozenset(rules.excluded)
     return ServersFile(source, servers, tuple(skipped), excluded, tuple(warnings))

@@ -36,7 +36,7 @@ _DENY = (
     r"(?:disabled?|excluded?|deny|denied|block(?:ed)?|disallow(?:ed)?|hide|hidden|denylist|"
     r"blocklist|blacklist)"
 )
-_UNIT = r"timeout(?:(?P<ms>ms|millis(?:econds)?)|(?P<s>s|secs?|seconds))?"
+_TIMEOUT = "timeout(?:ms|millis(?:econds)?|s|secs?|seconds)?"
 _URL_KEYS = ("httpurl", "url", "serverurl", "uri", "endpoint")
 """The first one counts. Beside Gemini's `httpUrl`, `url` is the older SSE address of the server."""
 _FIELDS: Mapping[str, str] = {
@@ -64,12 +64,13 @@ _FIELDS: Mapping[str, str] = {
         rf"(?:{_DENY}|forbidden)tool(?:s|names)|"
         "tools?(?:denylist|blocklist|blacklist|exclude)|(?:kiro)?autoblock"
     ),
-    "timeout_s": f"(?:request|call|tool|toolcall|execution)?{_UNIT}",
+    "timeout_s": f"(?:request|call|tool|toolcall|execution)?{_TIMEOUT}",
     "connect_timeout_s": (
-        f"(?:connect|connection|init|initialization|startup|start|network){_UNIT}"
+        f"(?:connect|connection|init|initialization|startup|start|network){_TIMEOUT}"
     ),
 }
 """The keys of each field, as `plain_key` writes them."""
+_FIELD = re.compile("|".join(f"(?P<{field}>{keys})" for field, keys in _FIELDS.items()))
 _TRANSPORTS: Mapping[str, str] = {
     "stdio": "stdio",
     "local": "stdio",
@@ -207,7 +208,7 @@ def names_in(key: str, value: object) -> list[str]:
 
 def denies_tools(key: str) -> bool:
     """Whether a key holds tools that are not shown."""
-    return re.fullmatch(_FIELDS["disabled_tools"], plain_key(key)) is not None
+    return _field_of(plain_key(key)) == "disabled_tools"
 
 
 def denied_in(key: str, value: object) -> list[str]:
@@ -281,9 +282,9 @@ def _flattened(data: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
                 yield str(key), value
 
 
-@lru_cache(maxsize=512)
 def _field_of(plain: str) -> str | None:
-    return next((field for field, keys in _FIELDS.items() if re.fullmatch(keys, plain)), None)
+    found = _FIELD.fullmatch(plain)
+    return found and found.lastgroup
 
 
 def _by_field(pairs: Iterable[tuple[str, Any]]) -> tuple[defaultdict[str, _Pairs], _Pairs]:
@@ -364,12 +365,11 @@ def _read_transport(
 
 def _seconds(field: str, key: str, value: object, warnings: list[str]) -> float:
     """Return a time in seconds, which a key without a unit may have in milliseconds."""
-    unit = re.fullmatch(_FIELDS[field], plain_key(key))
-    assert unit is not None
+    unit = plain_key(key).partition("timeout")[2]
     number = _number(key, value)
-    if unit["ms"]:
+    if unit.startswith("m"):
         number /= 1_000
-    elif not unit["s"] and number > _MOST_S[field]:
+    elif not unit and number > _MOST_S[field]:
         if number <= MAX_S["timeout_s"] and number % 1_000:  # it may have been meant as seconds
             warnings.append(f"{key} {number:g} is read as milliseconds: {field} has seconds")
         number /= 1_000

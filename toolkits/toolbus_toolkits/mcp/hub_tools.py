@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from toolbus import (
     Chunk,
@@ -47,28 +47,6 @@ _SUMMARY = 300
 """Characters of a description: a list has up to a thousand of them for each server."""
 _MISSING = frozenset({"left_out", "left_out_count", "unchecked", "unchecked_count"})
 """Annotations of a toolkit that say what of its server is not there."""
-_CALL_SCHEMA: Mapping[str, Any] = {
-    "properties": {
-        "tool": {"type": "string", "description": "server.tool, as `list` names them."},
-        "arguments": {"type": "object", "description": "Its arguments."},
-    },
-    "required": ["tool"],
-}
-_CONNECT_SCHEMA: Mapping[str, Any] = {
-    "properties": {"name": {"type": "string", "description": "A server's name."}},
-    "required": ["name"],
-}
-_IMPORT_SCHEMA: Mapping[str, Any] = {
-    "properties": {
-        "servers": {
-            "type": "object",
-            "description": "Entries by their names, as in an editor's mcpServers.",
-            "minProperties": 1,
-            "maxProperties": 32,
-        }
-    },
-    "required": ["servers"],
-}
 
 
 class McpToolkit(Toolkit):
@@ -84,10 +62,7 @@ class McpToolkit(Toolkit):
         self._audience = audience = _Audience(hub)
         tools: list[Tool] = [_List(hub, audience), _Call(hub, audience)]
         if allowed:
-            tools += [
-                _Connect(hub, audience, allowed, _CONNECT_SCHEMA),
-                _Import(hub, audience, allowed, _IMPORT_SCHEMA),
-            ]
+            tools += [_Connect(hub, audience, allowed), _Import(hub, audience, allowed)]
         super().__init__(
             _NAME,
             tools,
@@ -182,22 +157,33 @@ class _Audience:
         return Unavailable(text, executed="no", retryable=not refused)
 
 
-class _List(Tool):
+class _HubTool(Tool):
+    """A tool over the servers of a hub."""
+
+    schema: ClassVar[Mapping[str, Any]]
+    marks_entry = True
+
+    def __init__(
+        self, hub: McpHub, audience: _Audience, allowed: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(input_schema=dict(self.schema))
+        self._hub = hub
+        self._audience = audience
+        self._allowed = allowed
+        """The callers that may add servers."""
+        self._open = AsyncExitStack()
+
+
+class _List(_HubTool):
     """The servers and their tools. Its start opens the hub, its stop closes it."""
 
     name = "list"
     description = "List the MCP servers, whether they are connected, and their tools."
     read_only = True
     idempotent = True
-    marks_entry = True
+    schema: ClassVar = {"properties": {}}
     max_concurrency = 4
     """Each call makes a request for each server."""
-
-    def __init__(self, hub: McpHub, audience: _Audience) -> None:
-        super().__init__(input_schema={"properties": {}})
-        self._hub = hub
-        self._audience = audience
-        self._open = AsyncExitStack()
 
     async def start(self, room: Any) -> None:
         await self._open.enter_async_context(self._hub)
@@ -234,7 +220,7 @@ class _List(Tool):
         }
 
 
-class _Call(Tool):
+class _Call(_HubTool):
     """A tool of a server by its full name.
 
     In a room it is forwarded: a caller that may not call the tool itself may not call it through
@@ -245,12 +231,13 @@ class _Call(Tool):
     description = "Call a tool of an MCP server, as the toolkit of the server would."
     open_world = True
     destructive = True
-    marks_entry = True
-
-    def __init__(self, hub: McpHub, audience: _Audience) -> None:
-        super().__init__(input_schema=dict(_CALL_SCHEMA))
-        self._hub = hub
-        self._audience = audience
+    schema: ClassVar = {
+        "properties": {
+            "tool": {"type": "string", "description": "server.tool, as `list` names them."},
+            "arguments": {"type": "object", "description": "Its arguments."},
+        },
+        "required": ["tool"],
+    }
 
     def reached(self, arguments: Mapping[str, Any]) -> str:
         """Return the tool that a call reaches, through any number of calls of this tool itself."""
@@ -319,23 +306,11 @@ class _Call(Tool):
             raise context.refuse(error) from None
 
 
-class _Importing(Tool):
+class _Importing(_HubTool):
     """A tool that only some callers may use."""
 
     open_world = True
     destructive = True
-
-    def __init__(
-        self,
-        hub: McpHub,
-        audience: _Audience,
-        allowed: frozenset[str],
-        input_schema: Mapping[str, Any],
-    ) -> None:
-        super().__init__(input_schema=dict(input_schema))
-        self._hub = hub
-        self._audience = audience
-        self._allowed = allowed
 
     def _check(self, context: ToolContext) -> None:
         """Refuse a call unless all who asked for it may add servers. Raises PermissionDenied."""
@@ -357,8 +332,10 @@ class _Connect(_Importing):
 
     name = "connect"
     description = "Try now to connect to an MCP server that is not connected."
-
-    marks_entry = True
+    schema: ClassVar = {
+        "properties": {"name": {"type": "string", "description": "A server's name."}},
+        "required": ["name"],
+    }
 
     async def execute(self, context: ToolContext, /, *_: Any, name: str) -> Any:
         """Return the server as `list` shows it."""
@@ -376,7 +353,17 @@ class _Import(_Importing):
     name = "import"
     description = "Add MCP servers, in the form of `mcpServers`, until this host stops."
     approval = True  # a command in the arguments is code that runs here
-    marks_entry = True
+    schema: ClassVar = {
+        "properties": {
+            "servers": {
+                "type": "object",
+                "description": "Entries by their names, as in an editor's mcpServers.",
+                "minProperties": 1,
+                "maxProperties": 32,
+            }
+        },
+        "required": ["servers"],
+    }
 
     async def execute(self, context: ToolContext, /, *_: Any, servers: dict[str, Any]) -> Any:
         """Return `{"servers": [...], "skipped": [{name, reason}]}`."""

@@ -14,7 +14,6 @@ import mcp_types as types
 from toolbus import Omission, ToolContext, Toolkit, Unavailable
 from toolbus import tool as as_tool
 from toolbus.bounded_logging import bounded_logger
-from toolbus.untrusted_text import one_line
 from toolbus_toolkits.credentials.references import RedactingFilter
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
@@ -35,9 +34,10 @@ __all__ = ["McpServer"]
 
 _MAX_RULE_CHARS = 2_000
 _CANCEL_AGAIN_S = 3.0
-_MAX_SHOWN = 5
 _MAX_NAMED = 100
 """Names of an entry that are looked up in the list, which may be long."""
+_MAX_COMPARED = 5
+"""Names that are compared with all of the list, for one that is near: each takes milliseconds."""
 
 _logger = bounded_logger(__name__)
 
@@ -264,10 +264,10 @@ class McpServer:
             for name in named[:_MAX_NAMED]
             if not any(matches_any(tool, frozenset({name})) for tool in listed)
         ]
-        for name in unknown[:_MAX_SHOWN]:
+        for name in unknown[:_MAX_COMPARED]:
             near = get_close_matches(name, listed, 1)
-            hint = f"; did you mean {one_line(near[0], 64)}?" if near else ""
-            self._warn(f"it has no tool {one_line(name, 64)}{hint}")
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self._warn(f"it has no tool {name}{hint}")
 
     def _warn(self, text: str) -> None:
         # A server can change its list as often as it likes.
@@ -277,7 +277,7 @@ class McpServer:
 def _notes_of(made: ListedTools) -> Iterator[str]:
     """Return what an operator should know of a list."""
     if made.left_out:
-        shown = "; ".join(f"{tool.name}: {tool.reason}" for tool in made.left_out[:_MAX_SHOWN])
+        shown = "; ".join(f"{tool.name}: {tool.reason}" for tool in made.left_out)
         yield f"tools that are left out: {len(made.left_out)}: {shown}"
     if made.unchecked:
         yield f"{len(made.unchecked)} parts of its schemas are checked by the server alone"
