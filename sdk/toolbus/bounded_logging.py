@@ -15,12 +15,11 @@ from toolbus.untrusted_text import one_line, printable
 
 __all__ = ["bounded_logger", "silence", "traceback_text"]
 
-_MAX_MESSAGE_CHARS = 2_000
 _MAX_TRACEBACK_CHARS = 8_000
+"""Texts in it may be of others, and formatting it takes time that grows with them."""
 _MAX_FRAMES = 50
 _MAX_RELATED = 16
 """Exceptions that are formatted with their frames: causes, contexts, members of a group."""
-_MAX_LINE_CHARS = 500
 
 
 def bounded_logger(name: str) -> logging.Logger:
@@ -46,7 +45,7 @@ def _make_safe(record: logging.LogRecord) -> bool:
         text = record.getMessage()
     except Exception as error:  # an argument cannot be formatted
         text = f"{record.msg} (not formatted: {type(error).__name__})"
-    record.msg, record.args = one_line(text, _MAX_MESSAGE_CHARS), ()
+    record.msg, record.args = one_line(text, 2_000), ()
     if record.exc_info and record.exc_info[1] is not None:
         try:
             record.exc_text = traceback_text(record.exc_info[1])  # formatters use it as it is
@@ -100,14 +99,12 @@ def _cut_logged(shown: traceback.TracebackException, error: BaseException, left:
 def _short_form(error: BaseException, related: list[BaseException]) -> str:
     frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES).format()
     lines = [
-        one_line(
-            f"{type(exception).__qualname__}: {_message(exception)[:_MAX_LINE_CHARS]}",
-            _MAX_LINE_CHARS,
-        )
+        one_line(f"{type(exception).__qualname__}: {_message(exception)[:500]}", 500)
         for exception in related[:_MAX_RELATED]
     ]
-    more = ["further exceptions are not shown"] if len(related) > _MAX_RELATED else []
-    return "".join(["Traceback (most recent call last):\n", *frames, "\n".join([*lines, *more])])
+    if len(related) > _MAX_RELATED:
+        lines.append("further exceptions are not shown")
+    return "".join(["Traceback (most recent call last):\n", *frames, "\n".join(lines)])
 
 
 def _related(error: BaseException) -> list[BaseException]:

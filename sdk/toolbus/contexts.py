@@ -82,7 +82,8 @@ class Contexts:
     def without(self, name: str) -> Contexts:
         """Remove a context; if it is in use, none is in use any more."""
         left = {other: self.named[other] for other in self.named if other != name}
-        return replace(self, named=left, in_use=None if self.in_use == name else self.in_use)
+        without = replace(self, named=left)
+        return without.using(None) if self.in_use == name else without
 
     def using(self, name: str | None) -> Contexts:
         """Use a context, or none."""
@@ -91,7 +92,9 @@ class Contexts:
     def save(self) -> None:
         """Write the file in one step, readable by its owner only. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lines = [] if self.in_use is None else [f"in_use = {_toml_text(self.in_use)}\n"]
+        lines = []
+        if self.in_use is not None:
+            lines.append(f"in_use = {_toml_text(self.in_use)}\n")
         for name, settings in self.named.items():
             lines.append(f"\n[context.{name}]\n")
             lines += (f"{key} = {_toml_text(value)}\n" for key, value in settings.items())

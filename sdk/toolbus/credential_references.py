@@ -19,7 +19,6 @@ REFERENCE: re.Pattern[str] = re.compile(
     r"(?P<escaped>\$\$\{cred:)|\$\{cred:(?P<name>[^}]{0,256}\})?"
 )
 """A reference, its beginning, or the escaped form; `name` ends with the closing brace."""
-_BEGINNING = "${cred:"
 
 
 def has_reference(value: Any) -> bool:
@@ -49,7 +48,8 @@ def _references(value: Any, path: str) -> Iterator[str]:
     while pending:
         item, place = pending.pop()
         if isinstance(item, str):
-            if _BEGINNING in item and _is_referring(item):
+            # The beginning is looked for first: it is what most texts lack.
+            if "${cred:" in item and not all(m["escaped"] for m in REFERENCE.finditer(item)):
                 yield place
         elif isinstance(item, dict):
             for name, child in item.items():
@@ -57,7 +57,3 @@ def _references(value: Any, path: str) -> Iterator[str]:
                 pending += [(child, f"{place}/{key}"), (str(name), f"{place}/{key}")]
         elif isinstance(item, list | tuple):
             pending += [(child, f"{place}/{index}") for index, child in enumerate(item)]
-
-
-def _is_referring(text: str) -> bool:
-    return any(not match["escaped"] for match in REFERENCE.finditer(text))

@@ -310,11 +310,9 @@ class Internal(RoomException):
     code = "internal"
 
 
-def _every_class(root: type[RoomException]) -> dict[str, type[RoomException]]:
-    return {subclass.code: subclass for subclass in root.__subclasses__()}
-
-
-ERRORS: dict[str, type[RoomException]] = _every_class(RoomException)
+ERRORS: dict[str, type[RoomException]] = {
+    subclass.code: subclass for subclass in RoomException.__subclasses__()
+}
 """The class of each code.
 
 A code that this release does not know is raised as a plain `RoomException` with that `code`.

@@ -29,8 +29,6 @@ LEVELS = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
-_MAX_MESSAGE_CHARS = 16_000
-"""Of records of tools and libraries in JSON; ours are shorter."""
 # Their INFO and DEBUG lines have addresses with queries, headers, or whole messages, and so
 # credentials and arguments. A program that wants these lines sets the level of the logger itself.
 _REVEALING = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3", "hpack", "websockets", "mcp")
@@ -42,8 +40,7 @@ def level_of(name: str) -> int:
 
     "warn" is one too: `logging` has both.
     """
-    word = name.strip().lower()
-    level = LEVELS.get("warning" if word == "warn" else word)
+    level = (LEVELS | {"warn": logging.WARNING}).get(name.strip().lower())
     if level is None:
         *others, last = LEVELS
         raise ValueError(f"{name[:64]!r} is not a level: write {', '.join(others)} or {last}")
@@ -144,7 +141,7 @@ class _JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": message[:_MAX_MESSAGE_CHARS],
+            "message": message[:16_000],  # of tools and libraries; ours are shorter
         }
         if self._node:
             facts["node"] = self._node

@@ -87,7 +87,6 @@ Which of both a text is, `token_or_file` says.
 TOKEN_THREADS = WorkerThreads("tokens", 4)
 """What reads the files of tokens and keys, for each connection and each renewal."""
 
-_MAX_INSTANCE_CHARS = 128
 _OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
 _FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
 VARIABLES = frozenset(
@@ -159,14 +158,20 @@ class RoomSettings:
         Raises:
             ValueError: A setting is missing or malformed; the message tells what to do.
         """
-        _check_texts(url=url, room=room, name=name, instance=instance, context=context)
-        found = _Sources(os.environ if environ is None else environ, context)
+        texts = {"url": url, "room": room, "name": name, "instance": instance, "context": context}
+        for argument, value in texts.items():
+            if not isinstance(value, str | None):
+                raise ValueError(f"{argument}= must be text, not {type(value).__name__}")
+        if environ is None:
+            environ = os.environ
+        found = _Sources(environ, context)
         address = url or found.text("url") or DEFAULT_URL
         room_name = room or found.text("room") or "main"
-        with found.naming_context(None if url else "url"):
+        with found.naming_context("url", url):
             check_url(address)
-        with found.naming_context(None if room else "room"):
+        with found.naming_context("room", room):
             check_room(room_name)
+        lock = found.text("lock")
         source = _token_source(token, name, room_name, address, found)
         return cls(
             url=address.rstrip("/"),
@@ -179,7 +184,7 @@ class RoomSettings:
             wait=found.switch("wait", default=True),
             keys=source.keys,
             context=found.used_context,
-            lock=Path(lock) if (lock := found.text("lock")) else None,
+            lock=Path(lock) if lock else None,
         )
 
 
@@ -272,7 +277,9 @@ class _Sources:
             variables = {name: variables[name] for name in _OWN_SETTINGS}
         file = _Source(self._read_file(), "{name} in the settings file")
         order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
-        self._order: list[_Source] = [*(reversed(order) if chosen else order), file]
+        if chosen:
+            order.reverse()
+        self._order = [*order, file]
 
     def _contexts(self, chosen: str | None) -> list[_Source]:
         """Return the context that is chosen, else the one in use, else none."""
@@ -297,13 +304,13 @@ class _Sources:
         return None
 
     @contextmanager
-    def naming_context(self, name: str | None) -> Iterator[None]:
-        """Name the context in a ValueError about a setting that comes from it."""
+    def naming_context(self, name: str, given: str | None) -> Iterator[None]:
+        """Name the context in a ValueError about a setting that comes from it, and is not given."""
         try:
             yield
         except ValueError as error:
-            source = None if name is None else self._find(name)[1]
-            if source is None or name is None or source.context is None:
+            source = self._find(name)[1]
+            if given or source.context is None:
                 raise
             raise ValueError(f"{source.origin(name)}: {error}") from None
 
@@ -319,7 +326,7 @@ class _Sources:
 
     def _read_file(self) -> dict[str, Any]:
         named = self.environ.get("TOOLBUS_CONFIG")
-        path = Path(named) if named else self.home / "config.toml"
+        path = Path(named or self.home / "config.toml")
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -358,8 +365,9 @@ class _Sources:
         value, source = self._find(name)
         if value is None:
             return None
-        with suppress(ValueError):
-            value = float(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value)
         if not is_drain(value):
             raise ValueError(f"{source.origin(name)} must be {DRAIN_FORM}")
         return float(value)
@@ -374,21 +382,13 @@ class _Sources:
         return _SWITCH[value]
 
 
-def _check_texts(**given: object) -> None:
-    for name, value in given.items():
-        if not isinstance(value, str | None):
-            raise ValueError(f"{name}= must be text, not {type(value).__name__}")
-
-
 def checked_instance(instance: str | None) -> str:
     """Return the instance, a random one by default; ValueError if a server refuses it (CONN-4)."""
     if not instance:
         return secrets.token_hex(8)
-    if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
-        raise ValueError(
-            f"{instance[:SHOWN_CHARS]!r} is not an instance: printable text of at most"
-            f" {_MAX_INSTANCE_CHARS} characters"
-        )
+    if len(instance) > 128 or not instance.isprintable():
+        form = "printable text of at most 128 characters"
+        raise ValueError(f"{instance[:SHOWN_CHARS]!r} is not an instance: {form}")
     return instance
 
 
@@ -405,10 +405,10 @@ def check_url(url: str) -> None:
     wrong = _wrong_part(url)
     if wrong is not None:
         shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
-        reason = f" ({wrong})" if wrong else ""
-        raise ValueError(
-            f"{shown} is not a server address{reason}: write ws://HOST:PORT or wss://HOST:PORT"
-        )
+        text = f"{shown} is not a server address"
+        if wrong:
+            text = f"{text} ({wrong})"
+        raise ValueError(f"{text}: write ws://HOST:PORT or wss://HOST:PORT")
 
 
 def _wrong_part(url: str) -> str | None:
@@ -457,8 +457,10 @@ def _token_source(
     if is_loopback(url) and dev_keys.exists():
         minted_for = name or found.text("name") or _user_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), DEV_KEY_ORIGIN)
-    place = "" if found.used_context is None else f"context {found.used_context}: "
-    raise ValueError(f"{place}no token: {_without_token(url, dev_keys, found)}")
+    text = f"no token: {_without_token(url, dev_keys, found)}"
+    if found.used_context is not None:
+        text = f"context {found.used_context}: {text}"
+    raise ValueError(text)
 
 
 def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
@@ -466,7 +468,9 @@ def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
     step = "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one)"
     if not is_loopback(url) and dev_keys.exists():
         parts = urlsplit(url)
-        here = f"{parts.scheme}://127.0.0.1" + (f":{parts.port}" if parts.port else "")
+        here = f"{parts.scheme}://127.0.0.1"
+        if parts.port:
+            here = f"{here}:{parts.port}"
         return f"the development key is only for a server on this machine: use {here}, or {step}"
     start = f"{step}, or start a local server with `toolbus serve --dev`"
     if is_loopback(url) and found.environ.get("TOOLBUS_HOME"):
@@ -550,11 +554,13 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 def _name_in(token: Token) -> str | None:
     """Return the name in a token, unchecked; None if it cannot be read here and now."""
     try:
-        given = token_or_file(token) if isinstance(token, str) else token
-        if not isinstance(given, str | os.PathLike):
+        if isinstance(token, str):
+            token = token_or_file(token)
+        if isinstance(token, os.PathLike):
+            token = read_token_file(token)
+        if not isinstance(token, str):
             return None
-        text = given if isinstance(given, str) else read_token_file(given)
-        payload = text.split(".")[1]
+        payload = token.split(".")[1]
         name = json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

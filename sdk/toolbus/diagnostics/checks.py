@@ -80,14 +80,14 @@ async def run_checks(checks: Sequence[Check[CheckContext]], context: CheckContex
     findings: list[Finding] = []
     causes: dict[str, str] = {}  # by each check that did not succeed: the check to repair first
     for check in checks:
-        missing = [causes[name] for name in check.needs if name in causes]
-        if missing:
-            finding = Finding(check.name, "skip", f"requires {missing[0]}")
+        cause = next((causes[name] for name in check.needs if name in causes), None)
+        if cause is not None:
+            finding = Finding(check.name, "skip", f"requires {cause}")
         else:
             finding = await _run(check, context)
         findings.append(finding)
         if finding.status not in ("ok", "warn"):
-            causes[check.name] = missing[0] if missing else check.name
+            causes[check.name] = cause or check.name
     return findings
 
 
@@ -95,6 +95,7 @@ async def _run(check: Check[CheckContext], context: CheckContext) -> Finding:
     try:
         return Finding(check.name, "ok", await check.run(context))
     except CheckFailed as failure:
-        code = failure.exit_code or check.exit_code
-        code = code if failure.status == "fail" else ExitCode.OK
+        code = ExitCode.OK
+        if failure.status == "fail":
+            code = failure.exit_code or check.exit_code
         return Finding(check.name, failure.status, str(failure), failure.repair, code)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
-from toolbus.untrusted_text import one_line, printable
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, printable
 
 __all__ = [
     "UNAUTHORIZED",
@@ -29,8 +29,6 @@ __all__ = [
     "further_values",
     "grant_command",
 ]
-
-_MAX_MESSAGE_CHARS, _MAX_CODE_CHARS = 4_096, 64
 
 
 class ExitCode(IntEnum):
@@ -92,9 +90,11 @@ class CallTarget:
     @property
     def show_command(self) -> str:
         """The command that shows the tool; the toolkit if no tool is given."""
-        name = self.quoted_name if self.tool else shlex.quote(self.toolkit or "TOOLKIT")
-        owner = f" --participant {shlex.quote(self.participant)}" if self.participant else ""
-        return f"toolbus tools {name}{owner}"
+        name = self.full_name if self.tool else self.toolkit or "TOOLKIT"
+        words = ["toolbus", "tools", name]
+        if self.participant:
+            words += ["--participant", self.participant]
+        return shlex.join(words)
 
 
 _EXIT_CODES: dict[str, ExitCode] = {
@@ -197,19 +197,21 @@ def _command_for_grant(grant: object) -> str | None:
     if not isinstance(grant, str) or not grant.isprintable():
         return None
     name, _, value = grant.partition("=")
-    is_known = name in GRANTS and GRANTS[name] == bool(value) and len(value) <= MAX_NAME_CHARS
-    return grant_command(grant) if is_known else None
+    if name not in GRANTS or GRANTS[name] != bool(value) or len(value) > MAX_NAME_CHARS:
+        return None
+    return grant_command(grant)
 
 
 def _allow_step(target: CallTarget, lacks: object) -> str:
     """Return the command for a token of the caller, or of the principal, that covers the target."""
-    tools, use = (
-        (target.quoted_name, "call this tool")
-        if target.tool
-        else (shlex.quote(target.toolkit), "see and call its tools")
-    )
-    is_for_principal = lacks == "principal" and target.principal is not None
-    name = shlex.quote(target.principal or "") if is_for_principal else "NAME"
+    tools = shlex.quote(target.toolkit)
+    use = "see and call its tools"
+    if target.tool:
+        tools = target.quoted_name
+        use = "call this tool"
+    name = "NAME"
+    if lacks == "principal" and target.principal is not None:
+        name = shlex.quote(target.principal)
     return f"`toolbus token create --name {name} --allow {tools}` creates one that may {use}"
 
 
@@ -219,8 +221,8 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "source" in error.details:  # decided by permissions, which no token changes
         return "whoever hosts the toolkit decides by its policy; --assess shows what the tool says"
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
-    command = None if lacks else _command_for_grant(error.details.get("grant"))
-    if command is not None:
+    command = _command_for_grant(error.details.get("grant"))
+    if command is not None and not lacks:
         doctor = "`toolbus doctor` with the same options shows the grants of your token"
         return f"create a token with this grant: `{command}`; {doctor}"
     create = "`toolbus token create` creates a new one"
@@ -378,9 +380,10 @@ def failure_lines(
         local: No room was involved, so code and `executed` are left out.
     """
     # Further lines are indented, so that untrusted text cannot imitate our own lines.
-    text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
+    text = printable(error.message, 4_096).replace("\n", "\n    ")
     if not local:
-        text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
-    further = [f"  also: {value}" for value in further_values(error)]
-    step = one_line(_next_step(error, target or CallTarget()))
-    return [f"toolbus: {text}", *further, *([f"  next: {step}"] if step else [])]
+        text = f"{one_line(error.code, SHOWN_CHARS)}: {text} (executed: {error.executed})"
+    lines = [f"toolbus: {text}", *(f"  also: {value}" for value in further_values(error))]
+    if step := one_line(_next_step(error, target or CallTarget())):
+        lines.append(f"  next: {step}")
+    return lines

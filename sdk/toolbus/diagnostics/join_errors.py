@@ -24,6 +24,7 @@ from toolbus.settings import (
     is_loopback,
     is_token,
 )
+from toolbus.untrusted_text import SHOWN_CHARS
 
 __all__ = [
     "expired_for_s",
@@ -37,7 +38,6 @@ __all__ = [
     "unchecked_claims",
 ]
 
-_MAX_ID_CHARS = 64
 _CREATE_TOKEN = "create one with `toolbus token create`"
 
 
@@ -145,18 +145,15 @@ async def read_token(settings: RoomSettings) -> str:
     try:
         token = await settings.token()
     except (OSError, ValueError) as error:
-        text = f"cannot read {settings.token_from}: {_error_text(error)}"
+        reason = str(error)
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            reason = f"{error.filename}: {error.strerror}"
+        text = f"cannot read {settings.token_from}: {reason}"
         raise UsageError(text, details={"token_from": settings.token_from}) from error
     if not is_token(token):
         text = f"{settings.token_from} is not in the form of a signed token: {_CREATE_TOKEN}"
         raise UsageError(text, details={"token_from": settings.token_from})
     return token
-
-
-def _error_text(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def lifetime_text(expires_at: float, now: float) -> str:
@@ -174,9 +171,9 @@ def lifetime_text(expires_at: float, now: float) -> str:
 def expired_for_s(claims: dict[str, Any]) -> float | None:
     """Return the seconds since expiry by this machine's clock; None if servers still accept it."""
     at, now = claims.get("exp"), time.time()
-    if isinstance(at, bool) or not isinstance(at, int | float):
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at <= now - LEEWAY_S:
         return None
-    return now - at if 0 < at <= now - LEEWAY_S else None
+    return now - at
 
 
 def read_claims(jwt: str) -> dict[str, Any]:
@@ -243,20 +240,18 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
         details = refusal.details
         precise: PermissionDenied | None = None
         if details.get("status") == UNAUTHORIZED:
-            precise = _expired(await _own_claims(settings), details)
-            if precise is None and settings.token_from == DEV_KEY_ORIGIN:
+            ago_s = expired_for_s(await _own_claims(settings))
+            if ago_s is not None:
+                precise = TokenExpired(ago_s, details)
+            elif settings.token_from == DEV_KEY_ORIGIN:
                 precise = DevKeyRefused(details)
-            precise = precise or await _wrong_key(settings, details)
+            else:
+                precise = await _wrong_key(settings, details)
         elif details.get("status") == 403 or details.get("close_code") == 4403:
             precise = _wrong_room(await _own_claims(settings), settings.room, details)
         if precise is None:
             raise
         raise precise from refusal
-
-
-def _expired(claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | None:
-    ago_s = expired_for_s(claims)
-    return None if ago_s is None else TokenExpired(ago_s, details)
 
 
 async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKey | None:
@@ -274,15 +269,15 @@ async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKe
     own = ring.signing_key
     if own is None or not isinstance(key_id, str) or key_id == own.kid:
         return None
-    return WrongKey(key_id[:_MAX_ID_CHARS], own.kid, details)
+    return WrongKey(key_id[:SHOWN_CHARS], own.kid, details)
 
 
 def _wrong_room(claims: dict[str, Any], room: str, details: dict[str, Any]) -> WrongRoom | None:
     rooms = token_rooms(claims)
     if not rooms or matches_room(rooms, room):
         return None
-    text = f"room {rooms[0]}" if len(rooms) == 1 else f"rooms {', '.join(rooms)}"
-    return WrongRoom(text, room, details)
+    noun = "room" if len(rooms) == 1 else "rooms"
+    return WrongRoom(f"{noun} {', '.join(rooms)}", room, details)
 
 
 async def _own_claims(settings: RoomSettings) -> dict[str, Any]:

@@ -16,25 +16,24 @@ from pydantic import ValidationError
 
 __all__ = ["error_text", "load_error_text"]
 
-_MAX_PROBLEMS = 3
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _OURS = (Path(__file__).parents[1], Path(importlib.__file__).parent)
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """Return the message of an error; for pydantic, its problems in one line."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = problems[:_MAX_PROBLEMS]
-    texts = [_problem_text(".".join(map(str, problem["loc"])), problem["msg"]) for problem in shown]
-    more = len(problems) - len(shown)
-    return "; ".join([*texts, *([f"{more} more"] if more else [])])
-
-
-def _problem_text(path: str, message: str) -> str:
-    own = message.removeprefix("Value error, ")
-    return own if own != message or not path else f"{path}: {message}"
+    texts = []
+    for problem in problems[:3]:
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["loc"] and text == problem["msg"]:
+            text = f"{'.'.join(map(str, problem['loc']))}: {text}"
+        texts.append(text)
+    if len(problems) > 3:
+        texts.append(f"{len(problems) - 3} more")
+    return "; ".join(texts)
 
 
 def load_error_text(error: Exception | SystemExit) -> str:
@@ -42,14 +41,16 @@ def load_error_text(error: Exception | SystemExit) -> str:
 
     What a ready-made toolkit refuses is in words for its operator: without the name of a class.
     """
-    text = error_text(error) if isinstance(error, Exception) else str(error)
+    text = error_text(error)
     own, others = _lines(error)
     if _is_refusal(error):
         others = []
     elif not isinstance(error, ValidationError):
         text = f"{type(error).__name__}: {text}"
-    line = "" if isinstance(error, SyntaxError) else next(iter(own or others), "")  # it has one
-    return f"{text} ({line})" if line else text
+    line = next(iter(own or others), "")
+    if not line or isinstance(error, SyntaxError):  # whose text has one
+        return text
+    return f"{text} ({line})"
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -62,7 +63,7 @@ def _is_refusal(error: BaseException) -> bool:
 def _ready_made() -> tuple[Path, ...]:
     """Return the folder of the ready-made toolkits, if they are loaded."""
     found = sys.modules.get("toolbus_toolkits")
-    return tuple(map(Path, found.__path__)) if found is not None else ()
+    return tuple(map(Path, getattr(found, "__path__", ())))
 
 
 def _lines(error: BaseException) -> tuple[list[str], list[str]]:
@@ -73,16 +74,14 @@ def _lines(error: BaseException) -> tuple[list[str], list[str]]:
     others: list[str] = []
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and not _is_in(path, _OURS):
-            found = others if _is_in(path, installed) else own
-            found.append(f"{_short(path)}:{frame.lineno}")
+        if not path.is_file() or _is_in(path, _OURS):
+            continue
+        found = others if _is_in(path, installed) else own
+        if path.is_relative_to(os.getcwd()):
+            path = path.relative_to(os.getcwd())
+        found.append(f"{path}:{frame.lineno}")
     return own, others
 
 
 def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
-
-
-def _short(path: Path) -> Path:
-    here = Path(os.getcwd())
-    return path.relative_to(here) if path.is_relative_to(here) else path

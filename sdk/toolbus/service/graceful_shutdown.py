@@ -179,8 +179,10 @@ class GracefulShutdown:
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._request_stop)
         try:
-            limit_s = self._limit_s if self._is_serving else 0
-            is_signal = self._signal_queue.get(timeout=limit_s + _LAST_S)
+            limit_s = _LAST_S
+            if self._is_serving:
+                limit_s += self._limit_s
+            is_signal = self._signal_queue.get(timeout=limit_s)
         except queue.Empty:
             self._exit_without_calls()
         else:
@@ -194,10 +196,12 @@ class GracefulShutdown:
             self._joining_task.cancel()
 
     def _exit_now(self) -> None:
-        lost = f", {describe_calls(self._calls)} lost" if self._calls else ""
+        text = "toolbus: stopped by a second signal"
+        if self._calls:
+            text = f"{text}, {describe_calls(self._calls)} lost"
         # Without logging: a blocked tool may hold its locks.
         with suppress(OSError):
-            os.write(2, f"toolbus: stopped by a second signal{lost}\n".encode())
+            os.write(2, f"{text}\n".encode())
         self._exit(ExitCode.CANCELLED, None, _FLUSH_AT_ONCE_S)
 
     def _exit_without_calls(self) -> None:

@@ -239,22 +239,16 @@ async def serve_toolkits(
     if not isinstance(wait, bool | None):
         raise TypeError(f"wait must be True, False or None, not {type(wait).__name__}")
     room = room or RoomClient()
-    if end is not None:
-        await _serve(toolkits, room, drain_s, end, wait)
-    else:
+    if end is None:
         with GracefulShutdown() as own:
-            await _serve(toolkits, room, drain_s, own, wait)
-
-
-async def _serve(
-    toolkits: Sequence[Toolkit],
-    room: RoomClient,
-    drain_s: float | None,
-    end: GracefulShutdown,
-    wait: bool | None,
-) -> None:
+            await serve_toolkits(toolkits, room, drain_s, wait=wait, end=own)
+        return
     end.install_handlers()
-    _add_log_filters(toolkits)
+    # To the end of this process: its last records may hold a secret too.
+    handlers = [*logging.root.handlers, *filter(None, [logging.lastResort])]
+    for log_filter in (found for toolkit in toolkits for found in toolkit.log_filters):
+        for handler in handlers:
+            handler.addFilter(log_filter)
 
     def joined() -> None:
         connection = connection_of(room)
@@ -270,14 +264,6 @@ async def _serve(
             end.log_pending_calls()
             await room.drain(drain_s)
     await end.exit_if_calls_remain()
-
-
-def _add_log_filters(toolkits: Iterable[Toolkit]) -> None:
-    """Filter what this process logs, to its end: the last records may hold a secret too."""
-    handlers = [*logging.root.handlers, *filter(None, [logging.lastResort])]
-    for log_filter in (found for toolkit in toolkits for found in toolkit.log_filters):
-        for handler in handlers:
-            handler.addFilter(log_filter)
 
 
 @asynccontextmanager
