@@ -220,7 +220,9 @@ def agent_of(
     # Never read as a flag: `@FILE` of an avatar would be any file of this user.
     instructions = avatar.instructions
     if choices.instructions is not None:
-        instructions = _instructions(choices.instructions)
+        instructions = choices.instructions
+        if instructions.startswith("@"):
+            instructions = read_file("--instructions", instructions[1:])
     groups = _groups(choices.groups)
     given: dict[str, Any] = {
         "description": choices.description,
@@ -328,10 +330,6 @@ def _states(path: Path | None) -> SqliteStateStore | None:
         raise UsageError(f"--state: {error.message}; {error.next_step}") from error
     warn_if_readable("--state", path)
     return states
-
-
-def _instructions(typed: str) -> str:
-    return read_file("--instructions", typed[1:]) if typed.startswith("@") else typed
 
 
 def _required(typed: str) -> RequiredToolkit:

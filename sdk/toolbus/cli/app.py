@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
@@ -150,8 +150,9 @@ class CommandGroup(TyperGroup):
         own = OWN_COMMANDS.get(cmd_name)
         if own is None:
             return self.import_command(ctx, cmd_name)
-        extras = ",".join(own.missing_extras())
-        text = f"(an extra is missing: {_INSTALL}{extras}]')" if extras else own.help
+        text = own.help
+        if extras := ",".join(own.missing_extras()):
+            text = f"(an extra is missing: {_INSTALL}{extras}]')"
         return TyperCommand(cmd_name, help=text)
 
     def import_command(self, ctx: Any, name: str) -> _Command | None:
@@ -178,18 +179,15 @@ class CommandGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command; report a command's own option in that place."""
         own = {name for option in self.get_params(ctx) for name in option.opts}
-        first = args[0].partition("=")[0] if args else ""
-        if first.startswith("--") and first not in own:
-            self._refuse_misplaced(ctx, first, args)
+        flag = "".join(args[:1]).partition("=")[0]
+        if flag.startswith("--") and flag not in own:
+            name = next((word for word in args if word in self.list_commands(ctx)), "")
+            command = self.import_command(ctx, name)
+            if command is not None and any(flag in option.opts for option in command.params):
+                text = f"toolbus: {flag} must follow the command: toolbus {name} ... {flag}"
+                typer.echo(text, err=True)
+                raise typer.Exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
-
-    def _refuse_misplaced(self, ctx: Any, flag: str, args: Sequence[str]) -> None:
-        name = next((word for word in args if word in self.list_commands(ctx)), None)
-        command = None if name is None else self.import_command(ctx, name)
-        if command is not None and any(flag in option.opts for option in command.params):
-            text = f"toolbus: {flag} must follow the command: toolbus {name} ... {flag}"
-            typer.echo(text, err=True)
-            raise typer.Exit(ExitCode.USAGE)
 
     def _other_commands(self) -> dict[str, EntryPoint]:
         """Find the commands of other packages, which cannot replace ours."""
@@ -204,20 +202,14 @@ class CommandGroup(TyperGroup):
 def _load(entry: EntryPoint) -> _Command:
     try:
         return _as_command(entry.name, entry.load())
-    except ImportError as error:
-        return _unavailable(entry.name, _import_error_text(error))
     except Exception as error:  # a broken command of another package must not break ours
-        return _unavailable(entry.name, f"cannot be loaded: {type(error).__name__}: {error}")
-
-
-def _import_error_text(error: ImportError) -> str:
-    """Return what a command lacks; a package that names its extra itself is right about it."""
-    if _INSTALL in str(error):
-        return str(error)
-    if not isinstance(error, ModuleNotFoundError):
-        return f"cannot be loaded: {type(error).__name__}: {error}"
-    extra = missing_extra(error)
-    return f"{error.name} is missing" if extra is None else _to_install(error, extra)
+        text = f"cannot be loaded: {type(error).__name__}: {error}"
+        if isinstance(error, ImportError) and _INSTALL in str(error):
+            text = str(error)  # a package that names its extra itself is right about it
+        elif isinstance(error, ModuleNotFoundError):
+            extra = missing_extra(error)
+            text = f"{error.name} is missing" if extra is None else _to_install(error, extra)
+        return _unavailable(entry.name, text)
 
 
 def _as_command(name: str, loaded: Any) -> _Command:

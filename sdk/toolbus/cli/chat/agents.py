@@ -46,7 +46,6 @@ __all__ = ["Asked", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId
 _ASK = "ask"
 _AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
 """Errors of an agent that is away, if nothing of the call has run; others would come again."""
-_MAX_NAMED = 8
 _EVIDENCE: tuple[Executed, ...] = ("yes", "maybe", "no")
 
 
@@ -149,7 +148,9 @@ class RemoteAgent:
                             yield event
                     return
                 except _AWAY as error:
-                    if not self._waits or not self._is_away(error):
+                    # A toolkit that was there is not misspelled: its host has left.
+                    can_return = isinstance(error, NotFound) or error.retryable
+                    if not self._waits or error.executed != "no" or not can_return:
                         raise
                     # A request would wait for a lost connection in silence.
                     is_there = self._room.is_connected and await self._is_there()
@@ -165,8 +166,10 @@ class RemoteAgent:
                 yield Notice(f"({self.name} is back)")
 
     async def _events(self, text: str) -> AsyncGenerator[ChatEvent, None]:
-        # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
-        patience: dict[str, Any] = {"retry": False, "wait_for_host_s": 0} if self._waits else {}
+        patience: dict[str, Any] = {}
+        if self._waits:
+            # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
+            patience = {"retry": False, "wait_for_host_s": 0}
         async with self._room.stream(
             f"{self.name}.{_ASK}",
             {"text": text, **self._about},
@@ -182,13 +185,6 @@ class RemoteAgent:
                     yield chunk.value
         if not has_ended:  # it is no agent: a script must not take this for an answer
             raise InvalidResult(f"the answer of {self.name} has no end")
-
-    def _is_away(self, error: RoomException) -> bool:
-        """Whether nobody has got the question, and waiting helps."""
-        if error.executed != "no":
-            return False
-        # A toolkit that was there is not misspelled: its host has left.
-        return isinstance(error, NotFound) or error.retryable
 
     async def _returned(self) -> None:
         """Wait until the agent has a host. Its events tell when to look again.
@@ -297,10 +293,7 @@ class LocalAgent:
         """Change the mode of permissions. Raises UsageError for an unknown one."""
         if mode not in MODES:
             raise UsageError(f"there is no mode {one_line(mode, 40)}: {', '.join(MODES)}")
-        former = self._agent.permissions
-        self._agent.permissions = (
-            Permissions(mode) if former is None else replace(former, mode=mode)
-        )
+        self._agent.permissions = replace(self._agent.permissions or Permissions(), mode=mode)
 
 
 async def find_agent(room: CommandRoom, name: str, participant: str | None) -> ToolkitInfo:
@@ -327,8 +320,10 @@ async def find_agent(room: CommandRoom, name: str, participant: str | None) -> T
     shown = one_line(name, 64)
     if not chosen:
         there = [kit.name async for kit in room.toolkits(_ASK) if _ASK in kit.tools]
-        listed = ", ".join(one_line(agent, 64) for agent in there[:_MAX_NAMED])
-        text = f"agents in room {room.room}: {listed}" if listed else "no agent is in the room"
+        text = "no agent is in the room"
+        if there:
+            listed = ", ".join(one_line(agent, 64) for agent in there[:8])
+            text = f"agents in room {room.room}: {listed}"
         raise NotFound(f"there is no agent {shown} that you can see; {text}")
-    owners = ", ".join(one_line(agent.full_owner, 64) for agent in chosen[:_MAX_NAMED])
+    owners = ", ".join(one_line(agent.full_owner, 64) for agent in chosen[:8])
     raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")

@@ -16,11 +16,11 @@ from toolbus.cli.chat.session import Session
 from toolbus.cli.chat.transcript import NumberedResult
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import expanded
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = ["COMMANDS", "Quit", "run_command"]
 
-_MAX_LISTED = 500
+_LISTED = 500
 
 
 class Quit(Exception):
@@ -73,13 +73,18 @@ def _tools(session: Session, _: str) -> None:
     about = session.run(session.agent.about)
     tools = _listed(about, "tools")
     lines = [
-        f"{one_line(text_in(tool, 'name'), 200)}  {_first_line(text_in(tool, 'description'))}"
-        for tool in tools[:_MAX_LISTED]
+        "  ".join(
+            (
+                one_line(text_in(tool, "name"), SHOWN_CHARS),
+                one_line(text_in(tool, "description").strip().partition("\n")[0], 100),
+            )
+        )
+        for tool in tools[:_LISTED]
         if isinstance(tool, Mapping)
     ]
-    if len(tools) > _MAX_LISTED:
-        lines.append(f"and {len(tools) - _MAX_LISTED:,} more")
-    builders = [one_line(str(name), 200) for name in _listed(about, "builders")[:_MAX_LISTED]]
+    if len(tools) > _LISTED:
+        lines.append(f"and {len(tools) - _LISTED:,} more")
+    builders = [one_line(str(name), SHOWN_CHARS) for name in _listed(about, "builders")[:_LISTED]]
     if builders:
         lines.append(f"built on request (--tools): {', '.join(builders)}")
     session.screen.notice("\n".join(lines) or "no tools")
@@ -88,10 +93,6 @@ def _tools(session: Session, _: str) -> None:
 def _listed(about: Mapping[str, Any], key: str) -> list[Any]:
     found = about.get(key)
     return found if isinstance(found, list) else []
-
-
-def _first_line(text: str) -> str:
-    return one_line(text.strip().partition("\n")[0], 100)
 
 
 def _mode(session: Session, mode: str) -> None:

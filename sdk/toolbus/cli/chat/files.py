@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,6 @@ __all__ = ["checked_folder", "safe_name", "save_bytes", "save_file"]
 _MAX_NAME_BYTES = 120
 """Of a name: below the 255 of file systems, with space for a number."""
 _MAX_SUFFIX_BYTES = 16
-_MAX_NAMESAKES = 1_000
 _SAFE_MARKS = frozenset(" ._-+=@(),")
 _RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
@@ -38,8 +36,10 @@ def safe_name(name: str) -> str:
         suffix = ""
     stem = stem.encode()[: _MAX_NAME_BYTES - len(suffix.encode())].decode(errors="ignore")
     stem = stem.rstrip(" ")
-    if not stem.strip("_ ") or stem.partition(".")[0].strip().lower() in _RESERVED:
-        stem = f"file{stem}" if stem.strip("_ ") else "file"
+    if not stem.strip("_ "):
+        stem = "file"
+    elif stem.partition(".")[0].strip().lower() in _RESERVED:
+        stem = f"file{stem}"
     return stem + suffix
 
 
@@ -110,8 +110,9 @@ def save_bytes(data: bytes, path: Path, name: str) -> Path:
 
 
 def _create(folder: Path, name: str) -> tuple[int, Path]:
-    for free in _names(name):
-        path = folder / free
+    stem, suffix = os.path.splitext(name)
+    for number in range(1, 1_000):
+        path = folder / (name if number == 1 else f"{stem}-{number}{suffix}")
         with suppress(FileExistsError):
             try:
                 return _open(path), path
@@ -120,13 +121,6 @@ def _create(folder: Path, name: str) -> tuple[int, Path]:
             except OSError as error:
                 raise _unwritable(path, error) from error
     raise UsageError(f"{folder} has too many files named {one_line(name)}")
-
-
-def _names(name: str) -> Iterator[str]:
-    yield name
-    stem, suffix = os.path.splitext(name)
-    for number in range(2, _MAX_NAMESAKES):
-        yield f"{stem}-{number}{suffix}"
 
 
 def _open(path: Path) -> int:

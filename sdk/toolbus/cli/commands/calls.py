@@ -28,8 +28,6 @@ from toolbus.untrusted_text import json_text, one_line
 __all__ = ["calls", "read_since"]
 
 _COLUMNS = ("when", "tool", "who", "for", "decision", "outcome", "executed", "took", "trace")
-_MAX_CHARS = 40
-_MAX_ARGUMENT_CHARS = 80
 
 
 def calls(  # noqa: PLR0913 - a parameter for each flag
@@ -71,8 +69,7 @@ def calls(  # noqa: PLR0913 - a parameter for each flag
     """
     with reporting(as_json=json, local=True):
         try:
-            began = None if since is None else read_since(since)
-            chosen = CallFilter.of(tool, who, outcome, began)
+            chosen = CallFilter.of(tool, who, outcome, read_since(since))
         except ValueError as error:
             raise UsageError(str(error)) from error
         found = read_calls(path or records_file(os.environ), chosen, limit)
@@ -84,8 +81,10 @@ def calls(  # noqa: PLR0913 - a parameter for each flag
         typer.echo("no recorded call matches", err=True)
 
 
-def read_since(text: str) -> float:
+def read_since(text: str | None) -> float | None:
     """Return the seconds since the epoch of `--since`. Raises ValueError."""
+    if text is None:
+        return None
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -105,22 +104,23 @@ def _rows(found: Sequence[CallRecord]) -> list[tuple[str, ...]]:
         return rows
     more = [
         "arguments",
-        *(one_line(record.arguments or "-", _MAX_ARGUMENT_CHARS) for record in found),
+        *(one_line(record.arguments or "-", 80) for record in found),
     ]
     return [(*row, cell) for row, cell in zip(rows, more, strict=True)]
 
 
 def _row(record: CallRecord) -> tuple[str, ...]:
-    decision = f"{record.decision} ({record.decided_by})" if record.decided_by else record.decision
+    decision: str = record.decision
+    if record.decided_by:
+        decision = f"{decision} ({record.decided_by})"
+    duration = f"{record.duration_s:.1f} s"
+    if record.duration_s < 1:
+        duration = f"{record.duration_s * 1_000:.1f} ms"
     cells = (record.tool, record.caller, record.principal, decision, record.outcome)
     return (
         age_text(record.started_at),
-        *(one_line(cell, _MAX_CHARS) or "-" for cell in cells),
+        *(one_line(cell, 40) or "-" for cell in cells),
         record.executed,
-        _duration_text(record.duration_s),
+        duration,
         record.trace_id or "-",
     )
-
-
-def _duration_text(seconds: float) -> str:
-    return f"{seconds * 1_000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -29,9 +29,7 @@ context: typer.Typer = typer.Typer(
     rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
 )
 _NewName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ and -.")]
-_Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The context.", autocompletion=complete_context)
-]
+_Context = typer.Argument(metavar="NAME", help="The context.", autocompletion=complete_context)
 
 
 @context.callback()
@@ -83,10 +81,7 @@ def _add(  # noqa: PLR0913 - a parameter for each flag
 
 @context.command("use")
 def _use(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="The context.", autocompletion=complete_context),
-    ] = None,
+    name: Annotated[str | None, _Context] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
 ) -> None:
     """Use a context from now on, wherever no option or variable sets something else."""
@@ -113,21 +108,28 @@ def _list(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
             ]
             typer.echo(json_text(facts))
         elif contexts.named:
-            rows = (_row(contexts, name) for name in contexts.named)
-            show_columns([_COLUMNS, *rows])
+            rows: list[tuple[str, ...]] = [_COLUMNS]
+            for name, settings in contexts.named.items():
+                source = settings.get("token_file") or settings.get("keys")
+                cells = (settings.get("url"), settings.get("room"), source, settings.get("name"))
+                mark = "*" if name == contexts.in_use else ""
+                rows.append((mark, name, *(cell or "-" for cell in cells)))
+            show_columns(rows)
         else:
             typer.echo("there are no contexts: `toolbus context add` adds one", err=True)
 
 
 @context.command("remove")
-def _remove(name: _Name) -> None:
+def _remove(name: Annotated[str, _Context]) -> None:
     """Remove a context. The files that it names stay."""
     with _reporting():
         contexts = _load()
         contexts.get(name)
         contexts.without(name).save()
-        was_in_use = ", which was in use: no context is in use now"
-        typer.echo(f"removed context {name}{was_in_use if contexts.in_use == name else ''}")
+        text = f"removed context {name}"
+        if contexts.in_use == name:
+            text = f"{text}, which was in use: no context is in use now"
+        typer.echo(text)
 
 
 @contextmanager
@@ -178,14 +180,6 @@ def _check(settings: Mapping[str, str]) -> None:
         raise UsageError("--keys creates tokens and needs a participant name: add --name")
 
 
-def _row(contexts: Contexts, name: str) -> tuple[str, ...]:
-    settings = contexts.named[name]
-    source = settings.get("token_file") or settings.get("keys") or "-"
-    mark = "*" if name == contexts.in_use else ""
-    values = (settings.get("url", "-"), settings.get("room", "-"), source)
-    return mark, name, *values, settings.get("name", "-")
-
-
 def _warn_of_variables(name: str | None) -> None:
     """Warn of variables that override the context in use."""
     if os.environ.get("TOOLBUS_CONTEXT"):
@@ -194,6 +188,6 @@ def _warn_of_variables(name: str | None) -> None:
     names = (f"TOOLBUS_{setting}" for setting in _OVERRIDING)
     set_now = [variable for variable in names if os.environ.get(variable)]
     if set_now and name is not None:
-        verb = "is" if len(set_now) == 1 else "are"
-        text = f"{', '.join(set_now)} {verb} set and override{'s' if verb == 'is' else ''} it"
-        typer.echo(f"{text}; TOOLBUS_CONTEXT={name} would override variables", err=True)
+        verb = "is set and overrides" if len(set_now) == 1 else "are set and override"
+        text = f"{', '.join(set_now)} {verb} it; TOOLBUS_CONTEXT={name} would override variables"
+        typer.echo(text, err=True)

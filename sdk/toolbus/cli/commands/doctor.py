@@ -50,9 +50,6 @@ from toolbus.wire import PROTOCOL_HEADER
 __all__ = ["Finding", "check_room", "doctor"]
 
 _TIMEOUT_S = 5.0
-_SKIPS_SHOWN = 2
-"""More skipped checks in a row with the same cause are shown in one line."""
-_MAX_RESPONSE_BYTES = 16_384
 _CLOCK_SKEW_S = 5.0
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
@@ -94,25 +91,25 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
         ]
         typer.echo(json_text(facts))
     else:
-        for (status, found), alike in groupby(
-            findings, lambda finding: (finding.status, finding.found)
-        ):
-            same = list(alike)
-            has_repair = any(finding.repair for finding in same)
-            if status == "skip" and len(same) > _SKIPS_SHOWN and not has_repair:
-                names = ", ".join(finding.check for finding in same)
-                typer.echo(f"skip  {len(same)} more    {one_line(found)}: {names}")
-            else:
-                typer.echo("\n".join(line for finding in same for line in _lines(finding)))
+        _show(findings)
     failed = (finding.exit_code for finding in findings if finding.exit_code)
     raise typer.Exit(next(failed, ExitCode.OK))
 
 
-def _lines(finding: Finding) -> list[str]:
-    """Return one finding and its repair as lines."""
-    line = f"{finding.status:<4}  {finding.check:<8}  {one_line(finding.found)}"
-    repair = f"                repair: {one_line(finding.repair)}"
-    return [line, *([repair] if finding.repair else [])]
+def _show(findings: Sequence[Finding]) -> None:
+    for (status, found), alike in groupby(
+        findings, lambda finding: (finding.status, finding.found)
+    ):
+        same = list(alike)
+        # More skipped checks in a row with the same cause are shown in one line.
+        if status == "skip" and len(same) > 2 and not any(finding.repair for finding in same):
+            names = ", ".join(finding.check for finding in same)
+            typer.echo(f"skip  {len(same)} more    {one_line(found)}: {names}")
+            continue
+        for finding in same:
+            typer.echo(f"{status:<4}  {finding.check:<8}  {one_line(found)}")
+            if finding.repair:
+                typer.echo(f"                repair: {one_line(finding.repair)}")
 
 
 async def check_room(options: RoomOptions) -> list[Finding]:
@@ -217,7 +214,8 @@ async def _check_token(context: _Context) -> str:
 def _room_text(rooms: Sequence[str]) -> str:
     if not rooms:
         return "no room"
-    return f"{'room' if len(rooms) == 1 else 'rooms'} {', '.join(rooms)}"
+    noun = "room" if len(rooms) == 1 else "rooms"
+    return f"{noun} {', '.join(rooms)}"
 
 
 async def _check_port(context: _Context) -> str:
@@ -266,8 +264,10 @@ async def _check_ready(context: _Context) -> str:
         raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
     if " 200 " in f"{status} " and "without" not in text:
         return "accepts participants"
-    repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
-    raise CheckFailed(text or status, repair if "Redis" in text else "", status="warn")
+    repair = ""
+    if "Redis" in text:
+        repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
+    raise CheckFailed(text or status, repair, status="warn")
 
 
 async def _http_response(url: str, path: str) -> str:
@@ -285,14 +285,14 @@ async def _http_response(url: str, path: str) -> str:
     )
 
     async def ask(sock: socket.socket) -> bytes:
-        name = host if secure else None
-        reader, writer = await asyncio.open_connection(
-            sock=sock, ssl=secure or None, server_hostname=name
-        )
+        tls: dict[str, Any] = {"ssl": True, "server_hostname": host} if secure else {}
+        reader, writer = await asyncio.open_connection(sock=sock, **tls)
         try:
             writer.write(request.encode())
             response = b""
-            while not _is_complete(response) and len(response) < _MAX_RESPONSE_BYTES:
+            while (
+                not _is_complete(response) and len(response) < 16_384
+            ):  # of whatever listens there
                 part = await reader.read(4_096)
                 if not part:
                     break
@@ -308,7 +308,7 @@ async def _http_response(url: str, path: str) -> str:
 def _is_complete(response: bytes) -> bool:
     head, end, body = response.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head + b"\r\n", re.IGNORECASE)
-    return bool(end) and len(body) >= (int(length[1]) if length else 0)
+    return bool(end) and (length is None or len(body) >= int(length[1]))
 
 
 def _date_of(headers: str) -> float | None:
@@ -379,7 +379,9 @@ async def _check_grants(context: _Context) -> str:
     tools = ", ".join(agents.allow)
     if agents.deny:
         tools += f" but not {', '.join(agents.deny)}"
-    names = "" if tuple(agents.register) == ("*",) else f" named {', '.join(agents.register)}"
+    names = ""
+    if tuple(agents.register) != ("*",):
+        names = f" named {', '.join(agents.register)}"
     may = {  # without approve and answer, which have no effect yet
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
@@ -401,7 +403,9 @@ async def _check_grants(context: _Context) -> str:
             "with --grant",
         )
     text = f"may {'; '.join(granted)}"
-    return text if context.joined else f"no room was joined; by its token it {text}"
+    if context.joined:
+        return text
+    return f"no room was joined; by its token it {text}"
 
 
 _CHECKS = (

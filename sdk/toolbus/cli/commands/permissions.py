@@ -187,8 +187,8 @@ def _read(file: Path) -> Permissions:
 
 def _recorded(path: Path, tool: str | None, since: str | None) -> list[CallRecord]:
     try:
-        began = None if since is None else read_since(since)
-        return read_calls(path, CallFilter.of(tool, None, None, began), _MAX_RECORDS)
+        chosen = CallFilter.of(tool, None, None, read_since(since))
+        return read_calls(path, chosen, _MAX_RECORDS)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -351,8 +351,10 @@ class _TriedCall:
         at_host: bool = False,
     ) -> _TriedCall:
         """Make one as the caller judges it, or the host, to which its tools are its own."""
-        by = (owner.name, owner.issuer, owner.alias) if owner and not at_host else ()
-        return cls(_TriedTool(tool, *by), arguments, _TriedContext(caller, principal, at_host))
+        tried = _TriedTool(tool)
+        if owner and not at_host:
+            tried = _TriedTool(tool, owner.name, owner.issuer, owner.alias)
+        return cls(tried, arguments, _TriedContext(caller, principal, at_host))
 
     @property
     def owner(self) -> str | None:

@@ -36,12 +36,11 @@ from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_c
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line
 
 __all__ = ["read_duration_s", "token"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_MAX_KEY_ID_CHARS = 64
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
@@ -142,7 +141,10 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             grants = _merge_patterns(_read_grants(grant or ()), allow or (), deny or ())
             scope = _add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
-            typer.echo(made.to_jwt(key, ttl_s=_read_ttl_s(ttl)))
+            ttl_s = read_duration_s(ttl)
+            if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
+                raise ValueError(f"--ttl {ttl} is not valid: it must be more than 0 and at most 1d")
+            typer.echo(made.to_jwt(key, ttl_s=ttl_s))
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
         _warn_if_readable()
@@ -168,9 +170,10 @@ def _inspect(
         claims = read_claims(text)
         typer.echo(f"key id (kid): {_key_id(text)}", err=True)
         if keys is None:
-            ago_s = expired_for_s(claims)
-            expired = "" if ago_s is None else f", expired {round(ago_s)} s ago"
-            typer.echo(f"not checked{expired}: --keys FILE checks the token", err=True)
+            state = "not checked"
+            if (ago_s := expired_for_s(claims)) is not None:
+                state = f"{state}, expired {round(ago_s)} s ago"
+            typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
             if fault is not None:
                 typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
@@ -193,14 +196,14 @@ def _merge_patterns(
 
 
 def _preset(preset: str | None, *, has_grants: bool) -> ApiScope:
-    if preset is None and not has_grants:
-        raise ValueError(
-            f"a token needs grants: --preset {', '.join(PRESETS)}, --allow 'toolkit.*', "
-            "or --grant NAME"
-        )
-    if preset is not None and preset not in PRESETS:
+    if preset is not None:
+        if preset in PRESETS:
+            return PRESETS[preset]()
         raise ValueError(f"preset {preset!r} does not exist: use one of {', '.join(PRESETS)}")
-    return ApiScope() if preset is None else PRESETS[preset]()
+    if has_grants:
+        return ApiScope()
+    text = f"--preset {', '.join(PRESETS)}, --allow 'toolkit.*', or --grant NAME"
+    raise ValueError(f"a token needs grants: {text}")
 
 
 def read_duration_s(text: str) -> float:
@@ -209,13 +212,6 @@ def read_duration_s(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a duration: write for example 90s, 15m, 1h or 1d")
     return float(match[1]) * _UNITS_S[match[2]]
-
-
-def _read_ttl_s(text: str) -> float:
-    ttl_s = read_duration_s(text)
-    if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
-        raise ValueError(f"--ttl {text} is not valid: it must be more than 0 and at most 1d")
-    return ttl_s
 
 
 def _warn_if_readable() -> None:
@@ -235,8 +231,9 @@ def _name_of_file(number: int) -> str:
         path = Path(os.readlink(f"/dev/fd/{number}"))
     except OSError:  # not on every system
         return "FILE"
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))
 
 
 def _load(path: Path) -> KeyRing:
@@ -259,7 +256,9 @@ def _read_text(given: str) -> str:
         if given == "-":
             return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
         found = token_or_file(given)
-        return found if isinstance(found, str) else read_token_file(found)
+        if isinstance(found, str):
+            return found
+        return read_token_file(found)
     except (OSError, UnicodeError) as error:
         raise UsageError(f"cannot read the token: {error}") from error
     except ValueError as error:
@@ -271,7 +270,9 @@ def _key_id(jwt: str) -> str:
         key_id = read_header(jwt).get("kid")
     except (ValueError, LookupError):
         key_id = None
-    return "none" if key_id is None else one_line(str(key_id), _MAX_KEY_ID_CHARS)
+    if key_id is None:
+        return "none"
+    return one_line(str(key_id), SHOWN_CHARS)
 
 
 def _check(jwt: str, keys: KeyRing) -> None:
@@ -309,7 +310,9 @@ def _read_grants(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for text in given:
         name, equals, value = text.partition("=")
         _check_grant(name, equals, value)
-        found[name] = (*found.get(name, ()), *((value,) if equals else ()))
+        found.setdefault(name, ())
+        if equals:
+            found[name] += (value,)
     return found
 
 

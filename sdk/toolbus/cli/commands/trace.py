@@ -25,7 +25,6 @@ __all__ = ["trace"]
 
 _QUIET_S = 1.0
 _INCOMPLETE_S = 6.0
-_USAGE = 2
 
 
 def trace(
@@ -53,15 +52,13 @@ def trace(
     except KeyboardInterrupt:
         raise typer.Exit from None
     except (MissingExtra, OSError) as error:
-        typer.echo(f"toolbus trace: {_error_text(error, host, port)}", err=True)
-        raise typer.Exit(_USAGE) from error
-
-
-def _error_text(error: ImportError | OSError, host: str, port: int) -> str:
-    if isinstance(error, ImportError):
-        return str(error)
-    advice = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
-    return f"cannot listen on {host}, port {port}: {error.strerror}{advice}"
+        text = str(error)
+        if isinstance(error, OSError):
+            text = f"cannot listen on {host}, port {port}: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                text = f"{text}; choose another with --port"
+        typer.echo(f"toolbus trace: {text}", err=True)
+        raise typer.Exit(2) from error
 
 
 @dataclass(slots=True)
@@ -91,7 +88,9 @@ class TraceSchedule:
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds until the next trace is due; None if there is none."""
-        return max(0.0, min(self._due_at.values()) - now) if self._due_at else None
+        if not self._due_at:
+            return None
+        return max(0.0, min(self._due_at.values()) - now)
 
 
 @dataclass(slots=True)
@@ -111,8 +110,10 @@ class _View:
         if self.done or not tree.nodes:
             return
         if self.as_lines:
-            again = ["", "more spans have arrived:"] if tree.trace_id in self.shown else [""]
-            typer.echo("\n".join([*again, *render_lines(tree)]))
+            typer.echo()
+            if tree.trace_id in self.shown:
+                typer.echo("more spans have arrived:")
+            typer.echo("\n".join(render_lines(tree)))
         else:
             typer.echo(json_codec.dumps(as_json(tree)))
         self.shown.add(tree.trace_id)
