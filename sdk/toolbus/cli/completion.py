@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -40,114 +40,111 @@ __all__ = [
 
 TOOLKITS = "toolbus.toolkits"
 """The entry point group of toolkits."""
-_TIMEOUT_S = 2.0
-_MAX_RECORDED = 1_000
 _PLAIN = re.compile(r"[\w@%+:.,/][\w@%+=:.,/-]*\Z")
+
+
+def _matching(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    try:
+        found = dict.fromkeys(names())
+    except Exception:  # a traceback would disturb the shell
+        return []
+    return [name for name in found if name.startswith(incomplete) and _PLAIN.match(name)]
+
+
+# Of a room
 
 
 def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a tool."""
     return _matching(
-        (f"{info.name}.{tool}" for info in _visible_toolkits(ctx) for tool in info.tools),
+        lambda: [f"{info.name}.{tool}" for info in _toolkits(ctx) for tool in info.tools],
         incomplete,
     )
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a toolkit or of a tool."""
-    names = (
-        [info.name, *(f"{info.name}.{tool}" for tool in info.tools)]
-        for info in _visible_toolkits(ctx)
-    )
-    return _matching((name for several in names for name in several), incomplete)
+
+    def names() -> Iterator[str]:
+        for info in _toolkits(ctx):
+            yield info.name
+            yield from (f"{info.name}.{tool}" for tool in info.tools)
+
+    return _matching(names, incomplete)
 
 
 def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a toolkit."""
-    return _matching((info.name for info in _visible_toolkits(ctx)), incomplete)
+    return _matching(lambda: [info.name for info in _toolkits(ctx)], incomplete)
 
 
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
-    return _matching((info.full_owner for info in _visible_toolkits(ctx)), incomplete)
+    return _matching(lambda: [info.full_owner for info in _toolkits(ctx)], incomplete)
 
 
-def complete_avatar(incomplete: str) -> list[str]:
-    """Complete the name of an installed avatar."""
-    try:
-        # Not through the package that reads them, which takes a second to import.
-        files = (home_of(os.environ) / "avatars").iterdir()
-        return _matching(sorted(file.stem for file in files), incomplete)
-    except Exception:  # a traceback would disturb the shell
-        return []
-
-
-def complete_context(incomplete: str) -> list[str]:
-    """Complete the name of a context."""
-    try:
-        return _matching(Contexts.load(home_of(os.environ)).named, incomplete)
-    except Exception:  # a traceback would disturb the shell
-        return []
-
-
-def complete_grant(incomplete: str) -> list[str]:
-    """Complete the name of a grant, with `=` where it has a value."""
-    return _matching(
-        (f"{name}=" if values else name for name, values in GRANTS.items()), incomplete
-    )
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """Complete the name of a preset of grants."""
-    return _matching(PRESETS, incomplete)
-
-
-def complete_installed(incomplete: str) -> list[str]:
-    """Complete the name of an installed toolkit."""
-    try:
-        return _matching(sorted(entry.name for entry in entry_points(group=TOOLKITS)), incomplete)
-    except Exception:  # a traceback would disturb the shell
-        return []
-
-
-def complete_outcome(incomplete: str) -> list[str]:
-    """Complete how a recorded call ended."""
-    return _matching(("ok", *ERRORS), incomplete)
-
-
-def complete_recorded_tool(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a tool that was called."""
-    return _matching(_recorded(ctx, "tool"), incomplete)
-
-
-def complete_caller(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a participant whose calls were recorded."""
-    return _matching(_recorded(ctx, "caller"), incomplete)
-
-
-def _recorded(ctx: typer.Context, column: str) -> list[str]:
-    from toolbus.records.sqlite_file import read_names  # most commands complete no records
-
-    try:
-        path = ctx.params.get("path") or records_file(os.environ)
-        return sorted(read_names(Path(path), column, _MAX_RECORDED))
-    except Exception:  # a traceback would disturb the shell
-        return []
-
-
-def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
+def _toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
     flags: dict[str, Any] = {name: ctx.params.get(name) for name in ROOM_SETTINGS}
 
     async def toolkits(room: CommandRoom) -> list[ToolkitInfo]:
         return [info async for info in room.toolkits()]
 
-    try:
-        return in_room(RoomOptions(**flags), toolkits, timeout_s=_TIMEOUT_S, locked=False)
-    except Exception:  # a traceback would disturb the shell
-        return []
+    return in_room(RoomOptions(**flags), toolkits, timeout_s=2, locked=False)
 
 
-def _matching(names: Iterable[str], incomplete: str) -> list[str]:
-    return [
-        name for name in dict.fromkeys(names) if name.startswith(incomplete) and _PLAIN.match(name)
-    ]
+# Of this machine
+
+
+def complete_avatar(incomplete: str) -> list[str]:
+    """Complete the name of an installed avatar."""
+    # Not through the package that reads them, which takes a second to import.
+    folder = home_of(os.environ) / "avatars"
+    return _matching(lambda: sorted(file.stem for file in folder.iterdir()), incomplete)
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Complete the name of a context."""
+    return _matching(lambda: Contexts.load(home_of(os.environ)).named, incomplete)
+
+
+def complete_installed(incomplete: str) -> list[str]:
+    """Complete the name of an installed toolkit."""
+    return _matching(
+        lambda: sorted(entry.name for entry in entry_points(group=TOOLKITS)), incomplete
+    )
+
+
+def complete_recorded_tool(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a tool that was called."""
+    return _matching(lambda: _recorded(ctx, "tool"), incomplete)
+
+
+def complete_caller(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a participant whose calls were recorded."""
+    return _matching(lambda: _recorded(ctx, "caller"), incomplete)
+
+
+def _recorded(ctx: typer.Context, column: str) -> list[str]:
+    from toolbus.records.sqlite_file import read_names  # most commands complete no records
+
+    path = ctx.params.get("path") or records_file(os.environ)
+    return sorted(read_names(Path(path), column, 1_000))
+
+
+# Of toolbus
+
+
+def complete_grant(incomplete: str) -> list[str]:
+    """Complete the name of a grant, with `=` where it has a value."""
+    names = (f"{name}=" if values else name for name, values in GRANTS.items())
+    return _matching(lambda: names, incomplete)
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Complete the name of a preset of grants."""
+    return _matching(lambda: PRESETS, incomplete)
+
+
+def complete_outcome(incomplete: str) -> list[str]:
+    """Complete how a recorded call ended."""
+    return _matching(lambda: ("ok", *ERRORS), incomplete)

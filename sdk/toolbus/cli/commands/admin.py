@@ -116,4 +116,6 @@ def _revoke(
 
 
 def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:
-    typer.echo(json_text(facts) if options.as_json else text)
+    if options.as_json:
+        text = json_text(facts)
+    typer.echo(text)

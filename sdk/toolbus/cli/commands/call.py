@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -21,7 +22,6 @@ from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, FileChunk, one_chunk
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import (
-    Parameter,
     json_lines,
     needs_schema,
     read_arguments,
@@ -50,6 +50,7 @@ from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.calls import CallExplanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.wire import ToolManifest
 
 __all__ = ["call"]
 
@@ -207,7 +208,8 @@ def _attachment(path: Path | None) -> Path | FileChunk | None:
     """Return the attachment. Raises UsageError if it cannot be read."""
     if path == _STDIN:
         # Read on a daemon thread, because stdin may never end.
-        return FileChunk.from_pieces(ThreadIterator(lambda: iter(_read_stdin, b"")))
+        read = partial(os.read, sys.stdin.fileno(), FILE_PIECE_BYTES)
+        return FileChunk.from_pieces(ThreadIterator(lambda: iter(read, b"")))
     if path is not None:
         try:
             path.open("rb").close()
@@ -226,10 +228,6 @@ def _reading(path: Path | None) -> Iterator[None]:
             raise
         name = "stdin" if path == _STDIN else path
         raise UsageError(f"cannot read {name}: {error.strerror}", executed="maybe") from error
-
-
-def _read_stdin() -> bytes:
-    return os.read(sys.stdin.fileno(), FILE_PIECE_BYTES)
 
 
 def _invalid_tool(typed: str, arguments: Sequence[str]) -> str:
@@ -272,7 +270,7 @@ class _Plan:
         proxy: ToolkitProxy | None = None
         if needs_schema(self.arguments):
             proxy = await self._toolkit(room)
-        return read_arguments(self.arguments, self._parameters(proxy))
+        return self._arguments(proxy)
 
     @property
     def _named(self) -> dict[str, Any]:
@@ -300,11 +298,12 @@ class _Plan:
                 raise DeadlineExceeded(
                     "the deadline passed before the call", executed="no"
                 ) from None
-        arguments = read_arguments(self.arguments, self._parameters(proxy))
+        arguments = self._arguments(proxy)
         left_s = ends_at - monotonic()
         try:
+            tool = self._tool(proxy)
             is_unknown = proxy is None and self.input is not None
-            if self.is_stream or is_unknown or self._streams(proxy):
+            if self.is_stream or is_unknown or (tool is not None and tool.streaming):
                 limit_s = self.target.timeout_s and left_s
                 async with self._stream(room, arguments, limit_s) as chunks:
                     await StreamOutput(self.output).write_all(chunks)
@@ -348,22 +347,22 @@ class _Plan:
         options = {**self.options, "timeout_s": limit_s, "input": self.input}
         return room.stream(self.target.full_name, arguments, **options)
 
-    def _streams(self, proxy: ToolkitProxy | None) -> bool:
-        try:
-            return proxy is not None and proxy.tool(self.target.tool).streaming
-        except NotFound:
-            return False
-
     async def _toolkit(self, room: CommandRoom) -> ToolkitProxy | None:
         try:
             return await room.toolkit(self.target.toolkit, self.options["participant"])
         except RoomException:
             return None  # if it cannot be called either, the call reports why
 
-    def _parameters(self, proxy: ToolkitProxy | None) -> dict[str, Parameter]:
+    def _tool(self, proxy: ToolkitProxy | None) -> ToolManifest | None:
+        """Return what is known of the tool; a call that cannot be made reports why."""
         if proxy is None:
-            return {}
+            return None
         try:
-            return read_parameters(proxy.tool(self.target.tool).input_schema)
+            return proxy.tool(self.target.tool)
         except NotFound:
-            return {}
+            return None
+
+    def _arguments(self, proxy: ToolkitProxy | None) -> dict[str, Any]:
+        tool = self._tool(proxy)
+        parameters = {} if tool is None else read_parameters(tool.input_schema)
+        return read_arguments(self.arguments, parameters)

@@ -37,7 +37,9 @@ def participants(options: RoomOptions) -> None:
     else:
         rows = [_COLUMNS, *(_row(participant, hosted) for participant in listed)]
         if len({participant.full_name for participant in listed}) < len(listed):
-            rows = _with_ids(rows, listed)
+            # The ids of the connections, which differ where names repeat, as the second column.
+            ids = ("id", *(participant.id for participant in listed))
+            rows = [(name, own_id, *rest) for own_id, (name, *rest) in zip(ids, rows, strict=True)]
         show_columns(rows)
 
 
@@ -55,20 +57,14 @@ async def _list(room: CommandRoom) -> tuple[list[ParticipantInfo], _Hosted | Non
 
 
 def _row(participant: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
-    toolkits = "-" if hosted is None else ", ".join(hosted.get(participant.full_name, ())) or "none"
+    toolkits = "-"
+    if hosted is not None:
+        toolkits = ", ".join(hosted.get(participant.full_name, ())) or "none"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(participant.since))
     attributes = " ".join(
         f"{cut(name)}={cut(json_text(value))}" for name, value in participant.attributes.items()
     )
     return participant.full_name, participant.role, toolkits, since, attributes
-
-
-def _with_ids(
-    rows: Sequence[tuple[str, ...]], listed: Sequence[ParticipantInfo]
-) -> list[tuple[str, ...]]:
-    """Add the ids of the connections, which differ where names repeat, as the second column."""
-    ids = ("id", *(participant.id for participant in listed))
-    return [(name, own_id, *rest) for own_id, (name, *rest) in zip(ids, rows, strict=True)]
 
 
 def _facts(participant: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:

@@ -162,14 +162,6 @@ def _show_left_out(options: RoomOptions, target: CallTarget, locked: Any) -> Non
         typer.echo(f"{more} more are not listed", err=True)
 
 
-def _left_out_line(proxy: ToolkitProxy) -> Iterator[tuple[str, str]]:
-    _, count = entries_in(proxy.manifest.annotations, "left_out")
-    if count:
-        noun = "tool is" if count == 1 else "tools are"
-        yield "", ""
-        yield "dim", f"{count} {noun} left out: toolbus tools {proxy.info.name} --left-out"
-
-
 # The list
 
 
@@ -245,8 +237,11 @@ def _toolkit_lines(
         yield from _tool_lines(info.name, tool, read)
         if _mcp_server(tool) not in ("", server):
             yield "dim", f"  {_mcp_server(tool)}"
-    if not is_nested:
-        yield from _left_out_line(proxy)
+    _, left_out = entries_in(manifest.annotations, "left_out")
+    if left_out and not is_nested:
+        noun = "tool is" if left_out == 1 else "tools are"
+        yield "", ""
+        yield "dim", f"{left_out} {noun} left out: toolbus tools {info.name} --left-out"
 
 
 def _mcp_server(described: ToolkitManifest | ToolManifest) -> str:
@@ -374,13 +369,9 @@ def _builder_lines(found: Sequence[BuilderInfo]) -> Iterator[tuple[str, str]]:
     for offer in found:
         yield "bold", offer.name
         yield from _paragraph(offer.description, "  ")
-        for line in node_lines(SchemaTree(_without_name(offer.schema)).nodes(), "    "):
+        schema = dict(offer.schema)
+        fields = schema.get("properties")
+        if isinstance(fields, Mapping):  # every configuration has a name
+            schema["properties"] = {name: fields[name] for name in fields if name != "name"}
+        for line in node_lines(SchemaTree(schema).nodes(), "    "):
             yield "", line
-
-
-def _without_name(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Omit the field `name`: every configuration has it."""
-    fields = schema.get("properties")
-    if not isinstance(fields, Mapping):
-        return dict(schema)
-    return {**schema, "properties": {name: fields[name] for name in fields if name != "name"}}
