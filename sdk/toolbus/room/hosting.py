@@ -22,13 +22,13 @@ from toolbus.tools.omission import entries_of, fit_tools
 from toolbus.tools.policy import warn_of_asks
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
+from toolbus.untrusted_text import one_line
 from toolbus.wire import pack_body
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES
 
 __all__ = ["Hosting", "find_hosting", "packed_manifest"]
 
 Key = tuple[str, bool]
-_MAX_NAMED = 10
 _logger = bounded_logger(__name__)
 
 
@@ -41,7 +41,7 @@ def packed_manifest(toolkit: Toolkit) -> bytes:
     manifest = toolkit.manifest()
     fitting, left_out = fit_tools(toolkit.tools)
     if left_out:
-        named = "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out[:_MAX_NAMED])
+        named = one_line("; ".join(f"{entry.name}: {entry.reason}" for entry in left_out), 2_000)
         if not fitting:
             raise InvalidOffer(f"toolkit {toolkit.name}: no room takes its tools: {named}")
         text = "toolkit %s: %d of its tools cannot be hosted and are left out: %s"
@@ -62,9 +62,8 @@ def packed_manifest(toolkit: Toolkit) -> bytes:
             f"the definition of toolkit {toolkit.name} has {len(packed):,} bytes, and a room takes "
             f"{MAX_MANIFEST_BYTES:,}"
         )
-        hint = toolkit.size_hint
         # Not `TooLarge`: its advice is to send less, and no smaller request would help.
-        raise InvalidOffer(f"{text}: {hint}" if hint else text)
+        raise InvalidOffer(": ".join(filter(None, (text, toolkit.size_hint))))
     return packed
 
 
@@ -114,8 +113,8 @@ class Hosting:
         """Start the tools, register, and do the reverse after the block."""
         async with AsyncExitStack() as stack:
             stack.enter_context(watched_loop(self._running_calls))
-            stack.callback(self._stop_accepting)
-            stack.push_async_callback(self._stop_all)
+            stack.callback(lambda: self._definitions.remove(self._registration.hosted))
+            stack.push_async_callback(lambda: self._stop(list(self._started)))
             toolkit = self._registration.hosted.toolkit
             if toolkit.policies:
                 warn_of_asks(toolkit.manifest(), toolkit.tools, toolkit.policies)
@@ -143,18 +142,15 @@ class Hosting:
                 await self._registrations.replace(old, new, self._definitions)
             finally:
                 if self._registrations.is_active(new):
-                    self._follow(new)
+                    self._registration = new
+                    self._living.append(new.hosted)
+                    retiring = asyncio.get_running_loop().create_task(self._retire(old.hosted))
+                    self._retiring[old.hosted] = retiring
                 else:
                     await self._stop(added)
 
-    def _follow(self, new: Registration) -> None:
-        """Continue with a definition that the server has accepted; the old one ends its calls."""
-        old, self._registration = self._registration.hosted, new
-        self._living.append(new.hosted)
-        retiring = asyncio.get_running_loop().create_task(self._retire(old))
-        self._retiring[old] = retiring
-
     async def _retire(self, old: HostedToolkit) -> None:
+        """Wait for the last call of a definition that another one has replaced; stop its tools."""
         await old.drained()
         async with self._changing:
             self._living.remove(old)
@@ -175,9 +171,6 @@ class Hosting:
                     task.cancel()
         await asyncio.gather(*self._retiring.values(), return_exceptions=True)
 
-    def _stop_accepting(self) -> None:
-        self._definitions.remove(self._registration.hosted)
-
     async def _start(self, tools: Iterable[Tool]) -> None:
         """Start tools; if one cannot start, those before it stay started."""
         for tool in tools:
@@ -191,9 +184,6 @@ class Hosting:
             stack = self._started.pop(tool, None)
             if stack is not None:
                 await stack.aclose()
-
-    async def _stop_all(self) -> None:
-        await self._stop(list(self._started))
 
 
 def find_hosting(hostings: Mapping[Key, Hosting], toolkit: Toolkit) -> Hosting:

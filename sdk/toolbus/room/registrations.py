@@ -110,7 +110,10 @@ class Registration:
         elif is_serving and was_serving is False:
             _logger.info("toolkit %s: this definition serves now", name)
         elif is_serving is False and was_serving is not False:
-            instead = _definition_text(report.get("instead", {}))
+            instead = report.get("instead", {})
+            version = str(instead.get("version", ""))
+            shown = f"version {version}" if version else "a definition without a version"
+            shown = f"{shown} (digest {str(instead.get('digest', ''))[:12]})"
             if was_serving:
                 text = (
                     "toolkit %s: this definition has been superseded and gets no calls: %s serves"
@@ -121,13 +124,7 @@ class Registration:
                     "raise its version (PEP 440, such as 1.1), or host it with supersede=True "
                     "(--supersede)"
                 )
-            _logger.warning(text, name, instead)
-
-
-def _definition_text(definition: Mapping[str, Any]) -> str:
-    version, digest = str(definition.get("version", "")), str(definition.get("digest", ""))
-    name = f"version {version}" if version else "a definition without a version"
-    return f"{name} (digest {digest[:12]})"
+            _logger.warning(text, name, shown)
 
 
 def checked_offer(
@@ -267,7 +264,9 @@ class Registrations:
             RoomException: The server refuses it, or there is no reply within 30 s.
         """
         self._check_accepts()
-        is_retrying = self._stop_retry(old)
+        is_retrying = old in self._retrying
+        if is_retrying:
+            self._retrying.pop(old).cancel()
         exchange = _Exchange(definitions, old, new, self._active)
         try:
             body = await self._exchange(exchange)
@@ -360,13 +359,6 @@ class Registrations:
         retrying = self._retry(registration, definitions, pause_s)
         self._retrying[registration] = self._loop.create_task(retrying)
 
-    def _stop_retry(self, registration: Registration) -> bool:
-        """Stop trying to register it again; return whether that was so."""
-        task = self._retrying.pop(registration, None)
-        if task is not None:
-            task.cancel()
-        return task is not None
-
     async def _retry(
         self, registration: Registration, definitions: Definitions, pause_s: float
     ) -> None:
@@ -377,15 +369,12 @@ class Registrations:
                 break
             deadline_at = self._loop.time() + REPLY_TIMEOUT_S
             if await self._register_once(registration, deadline_at, definitions):
-                if not self._is_wanted(registration.hosted.key):  # it was unregistered meanwhile
-                    await self._unregister(registration.hosted.key)
+                key = registration.hosted.key
+                wanted = [*self._adding, *(active.hosted.key for active in self._active)]
+                if key not in wanted:  # it was unregistered meanwhile
+                    await self._unregister(key)
                 break
         self._retrying.pop(registration, None)
-
-    def _is_wanted(self, key: tuple[str, bool]) -> bool:
-        return key in self._adding or any(
-            registration.hosted.key == key for registration in self._active
-        )
 
     async def _register_once(
         self, registration: Registration, deadline_at: float, definitions: Definitions

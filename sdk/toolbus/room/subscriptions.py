@@ -57,8 +57,9 @@ class Subscriptions:
             InvalidArguments: There is no such topic.
             PermissionDenied: None of them is granted.
         """
-        is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
-        chosen = list(topics) if is_list else []
+        chosen: list[str] = []
+        if isinstance(topics, Iterable) and not isinstance(topics, str):
+            chosen += topics
         if not chosen or not all(
             isinstance(topic, str) and topic in EVENT_TOPICS for topic in chosen
         ):
@@ -99,18 +100,13 @@ class Subscriptions:
             yield
         finally:
             group.discard(queue)
-            if self._is_ready() and self._has_surplus():
-                await self._reduce()
-
-    def _has_surplus(self) -> bool:
-        """Whether the subscription has, or may have, topics without a reader."""
-        return self._topics is None or not set(self._topics) <= set(self._wanted())
-
-    async def _reduce(self) -> None:
-        deadline_at = self._loop.time() + REPLY_TIMEOUT_S
-        with suppress(RoomException):
-            async with self._changing:
-                await self._subscribe(self._caller.ask, deadline_at=deadline_at)
+            # A subscription without a reply may have topics without a reader, too.
+            has_surplus = self._topics is None or not set(self._topics) <= set(self._wanted())
+            if has_surplus and self._is_ready():
+                deadline_at = self._loop.time() + REPLY_TIMEOUT_S
+                with suppress(RoomException):
+                    async with self._changing:
+                        await self._subscribe(self._caller.ask, deadline_at=deadline_at)
 
     async def _subscribe(self, ask: Callable[..., Any], **options: Any) -> None:
         """Send the subscription if it differs from the current one."""
