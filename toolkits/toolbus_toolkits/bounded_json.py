@@ -27,8 +27,7 @@ MAX_VALUES = 500_000
 _VALUE = re.compile(r'(?:[^",\[{]++|"(?:[^"\\]++|\\.)*+"?)*+(?:[,\[{]|\Z)', re.DOTALL)
 r"""Up to the comma or bracket before a value; those within strings are passed over. `\Z`, without
 which the end of a text would be searched again from each of its characters, adds two matches."""
-
-
+_OWN_FILE_BYTES = 64 * 1024 * 1024
 _LARGE_INTEGER_CHARS = 20
 """The longest integer that may fit 64 bits, with its sign."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]|NaN|-?Infinity', re.DOTALL)
@@ -133,7 +132,7 @@ def has_more_values(text: str, limit: int) -> bool:
 
 def read_json_file(
     path: Path,
-    max_bytes: int,
+    max_bytes: int = _OWN_FILE_BYTES,
     *,
     missing: Any = None,
     parse: Callable[[str], Any] = parse_json,
@@ -142,7 +141,7 @@ def read_json_file(
 
     Args:
         path: The file.
-        max_bytes: The size that it may have: whole MiB.
+        max_bytes: The size that it may have: whole MiB; by default that of a file of our own.
         missing: Returned if there is no file; without it that is an error.
         parse: Reads the text.
 

@@ -25,7 +25,6 @@ from toolbus_toolkits.mcp.names import toolkit_name
 
 __all__ = ["HomeState", "Installed", "InstalledBundle", "McpFile", "digest", "entry_digest"]
 
-_MAX_INSTALLED_BYTES = 64 * 1024 * 1024
 _KEY = "mcpServers"
 
 
@@ -64,7 +63,7 @@ class Installed(BaseModel, frozen=True, extra="forbid"):
         """
         path = home / INSTALLED_FILE
         try:
-            found = cls.model_validate(read_json_file(path, _MAX_INSTALLED_BYTES, missing={}))
+            found = cls.model_validate(read_json_file(path, missing={}))
         except ValueError as error:
             why = "" if isinstance(error, ValidationError) else f": {error}"
             raise BundleRefused(f"{path} is damaged{why}: restore it, or move it away") from None

@@ -34,7 +34,6 @@ INSTALLED_FILE = "bundles.json"
 _STAGE = ".bundle-change"
 _JOURNAL = "journal.json"
 _LOCK = "bundles.lock"
-_MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 
 
 class _Step(NamedTuple):
@@ -161,7 +160,7 @@ def _steps(home: Path) -> list[_Step]:
     """Return the steps of the journal. Raises `BundleRefused`, also if one leads outside."""
     journal = home / _STAGE / _JOURNAL
     try:
-        steps = _STEPS.validate_python(read_json_file(journal, _MAX_JOURNAL_BYTES, missing=[]))
+        steps = _STEPS.validate_python(read_json_file(journal, missing=[]))
         for step in steps:
             _real(home, step.path, journal)
             if not {*step.folders} <= {str(parent) for parent in Path(step.path).parents}:

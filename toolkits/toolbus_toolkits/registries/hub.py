@@ -55,7 +55,6 @@ from toolbus_toolkits.registries.sources import (
 __all__ = ["Offer", "RegistryHub", "config_path", "read_sources", "write_sources"]
 
 _SOURCE: TypeAdapter[RegistrySource] = TypeAdapter(RegistrySource)
-_CONFIG_BYTES = 1024 * 1024
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
 
@@ -314,7 +313,7 @@ def config_path() -> Path:
 
 def read_sources(path: Path) -> list[RegistrySource]:
     """Return the sources of a file, by priority; none if there is no file. Raises `ValueError`."""
-    found = read_json_file(path, _CONFIG_BYTES, missing={"sources": []})
+    found = read_json_file(path, missing={"sources": []})
     entries = found.get("sources") if isinstance(found, dict) else None
     if not isinstance(entries, list) or len(found) > 1:
         raise ValueError(f'{path}: must be {{"sources": [...]}}')
