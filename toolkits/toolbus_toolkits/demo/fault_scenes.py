@@ -43,7 +43,6 @@ _LONG_CALL_S = 60.0
 
 def fault_scenes(processes: DemoProcesses) -> list[Scene]:
     """Make the scenes; the last two each kill a host of sql."""
-    long_query = _LongQueryCount(processes)
     return [
         Scene(
             "Calls that exceed their deadline",
@@ -61,13 +60,13 @@ def fault_scenes(processes: DemoProcesses) -> list[Scene]:
             "A host is killed",
             "send two long queries, one to each host, with retry=False, and SIGKILL sql-1",
             "one call: host_lost, executed: maybe, retryable; the other returns its result",
-            partial(_lose_host, processes, long_query),
+            partial(_lose_host, processes),
         ),
         Scene(
             "A host is killed, and its call is retried",
             "start sql-3, send the same two queries with retries enabled, and SIGKILL sql-2",
             "both return their results: the lost call was retried on sql-3",
-            partial(_lose_host_and_retry, processes, long_query),
+            partial(_lose_host_and_retry, processes),
         ),
     ]
 
@@ -133,8 +132,8 @@ def _was_cancelled(spans: Sequence[SpanRecord]) -> bool:
     )
 
 
-async def _lose_host(processes: DemoProcesses, long_query: _LongQueryCount) -> str:
-    count = await long_query.count()
+async def _lose_host(processes: DemoProcesses) -> str:
+    count = await _long_count(processes)
     outcomes, took_s = await _kill_during_calls(processes, "sql-1", count, retry=False)
     lost = [outcome for outcome in outcomes if isinstance(outcome, HostLost)]
     answers = [outcome for outcome in outcomes if outcome == count]
@@ -148,10 +147,10 @@ async def _lose_host(processes: DemoProcesses, long_query: _LongQueryCount) -> s
     )
 
 
-async def _lose_host_and_retry(processes: DemoProcesses, long_query: _LongQueryCount) -> str:
+async def _lose_host_and_retry(processes: DemoProcesses) -> str:
     await processes.host("sql-3", "sql")
     await processes.wait_for_hosts(sql=2)
-    count = await long_query.count()
+    count = await _long_count(processes)
     outcomes, took_s = await _kill_during_calls(processes, "sql-2", count, retry=True)
     expect(outcomes == [count, count], f"the calls ended with {_outcome_text(outcomes)}")
     tree = build_tree(await processes.trace(_was_retried))
@@ -172,19 +171,9 @@ def _was_retried(spans: Sequence[SpanRecord]) -> bool:
     return tree.whole and attempts == ["maybe", "yes"]
 
 
-class _LongQueryCount:
-    """How far this machine counts in the time of a long query; measured once."""
-
-    def __init__(self, processes: DemoProcesses) -> None:
-        self._cast = processes
-        self._count = 0
-
-    async def count(self) -> int:
-        """Return the count; measured at the first time."""
-        if not self._count:
-            count_to = partial(_query, self._cast, COUNT, timeout_s=_FREE_S)
-            self._count = await calibrated_count(count_to, _LONG_S)
-        return self._count
+async def _long_count(processes: DemoProcesses) -> int:
+    """Measure how far this machine counts in the time of a long query."""
+    return await calibrated_count(partial(_query, processes, COUNT, timeout_s=_FREE_S), _LONG_S)
 
 
 async def _kill_during_calls(
