@@ -25,12 +25,6 @@ Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 """Handlers by frame type; other frames are ignored. A handler must not raise."""
 
 
-def _has_identity(facts: dict[str, Any]) -> bool:
-    """Whether the facts of a welcome have what a server sends, in the right types."""
-    texts = (*(facts.get(key) for key in ("name", "issuer", "role")), facts.get("alias", ""))
-    return all(isinstance(text, str) for text in texts) and isinstance(facts.get("api"), dict)
-
-
 class ConnectionOwner(Protocol):
     """Owns connections and is notified of their events."""
 
@@ -105,7 +99,10 @@ class Connection:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         if not self.welcome.done() and self.websocket is not None:
-            if not _has_identity(welcome.facts):
+            facts = welcome.facts
+            texts = [*map(facts.get, ("name", "issuer", "role")), facts.get("alias", "")]
+            has_identity = all(isinstance(text, str) for text in texts)
+            if not has_identity or not isinstance(facts.get("api"), dict):
                 _logger.error("the server sent a welcome without the identity of its participant")
                 self.websocket.close_with(1002, "a welcome without an identity")
                 return

@@ -331,7 +331,7 @@ class PendingRequests:
     def open_stream(
         self, stream: InboundStream, deadline_at: float, websocket: Any
     ) -> PendingRequest:
-        """Open a request whose chunks and end go to a stream; infinity is no deadline.
+        """Open a request whose chunks and end go to a stream; infinity means no deadline.
 
         Raises `Unavailable` in another loop.
         """

@@ -64,12 +64,8 @@ def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> bool:
     _, left = loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S))
     if left:
         _logger.warning("%d tasks did not end after they were cancelled: abandoned", len(left))
-        loop.set_exception_handler(_ignore_errors)
+        loop.set_exception_handler(lambda _loop, _context: None)  # Python reports them, too
     return not left
-
-
-def _ignore_errors(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
-    """Suppress Python's reports about abandoned tasks."""
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

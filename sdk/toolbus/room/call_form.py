@@ -53,7 +53,7 @@ def own_name(tool: Any) -> str:
 
 
 def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a call as a dict; None is no arguments.
+    """Return the arguments of a call as a dict; None means none.
 
     Raises:
         InvalidArguments: They are not a mapping.
@@ -67,7 +67,7 @@ def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
 
 
 def argument_object(arguments: Any, hint: str = "") -> dict[str, Any]:
-    """Return the arguments that a program or a model wrote as a dict; None is no arguments.
+    """Return the arguments that a program or a model wrote as a dict; None means none.
 
     Raises InvalidArguments, whose message ends with the hint, if they are not a mapping.
     """
@@ -129,7 +129,7 @@ def refuse_misplaced(
         method: The method, for instance "invoke".
         tool: Its first parameter.
         positional: Its further positional parameters; it takes one, the arguments.
-        unknown: Keywords that are no options.
+        unknown: Keywords that are not options.
         options: The names of its options.
     """
     if len(positional) > 1:

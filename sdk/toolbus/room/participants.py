@@ -94,7 +94,7 @@ class BuilderInfo:
 
     @classmethod
     def from_wire(cls, offer: Mapping[str, Any]) -> BuilderInfo:
-        """Decode an offer of a builder. A schema that is no object restricts nothing."""
+        """Decode an offer of a builder. A schema that is not an object restricts nothing."""
         schema = offer["schema"]
         return cls(offer["name"], offer["description"], schema if isinstance(schema, dict) else {})
 

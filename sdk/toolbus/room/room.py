@@ -411,7 +411,7 @@ class Room:
 
         Raises:
             RoomException: The call would be refused, or there is no answer; executed "no".
-            InvalidResult: The answer is no assessment.
+            InvalidResult: The answer is not an assessment.
             TypeError: The call has another form; the message shows the right one.
         """
         if misplaced or unknown:

@@ -115,7 +115,7 @@ class RoomConnection:
         owner = ReconnectingConnectionOwner(
             handlers=self._begin_calls,
             on_connected=self._on_connected,
-            on_connection_lost=self._on_lost,
+            on_connection_lost=self._lose,
             on_ended=self._on_end,
             on_replaced=self._finish_calls,
         )
@@ -172,7 +172,7 @@ class RoomConnection:
                 await self.link.stop()
             finally:
                 for connection in list(self._runners):
-                    self._lose_calls(connection)
+                    self._lose(connection)
                 self._pending.close()
                 self.subscriptions.end(None)
 
@@ -223,10 +223,6 @@ class RoomConnection:
         await self.subscriptions.replay(deadline_at)
         await self.registrations.retry_unregister()
 
-    def _on_lost(self, connection: Connection) -> None:
-        self._lose_calls(connection)
-        self.renewal.stop_on(connection)
-
     def _on_end(self) -> None:
         if not self.has_left:
             self.registrations.end()
@@ -266,12 +262,13 @@ class RoomConnection:
             Notice: self._on_notice,
         }
 
-    def _lose_calls(self, connection: Connection) -> None:
-        """End the calls of a connection that is lost."""
+    def _lose(self, connection: Connection) -> None:
+        """End what belongs to a connection that is lost: its calls, the renewal of its token."""
         runner = self._runners.pop(connection, None)
         if runner is not None:
             runner.cancel_all()
         self._pending.lose(connection.websocket)
+        self.renewal.stop_on(connection)
 
     async def _finish_calls(self, connection: Connection) -> None:
         """Accept no more calls on a connection, and wait until all on it have ended."""

@@ -66,11 +66,6 @@ class TokenRenewal:
             )
         elif self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._renew())
-            self._task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:
-            self._task = None
 
     def stop(self) -> None:
         """Stop the renewal: the connection is lost, and the next one gets its own token."""

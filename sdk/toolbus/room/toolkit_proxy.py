@@ -431,7 +431,7 @@ def _annotation(schema: Any, depth: int = 0) -> Any:
 
 def _union(types: Iterable[Any]) -> Any:
     found = list(types)
-    # `None | None` is no type, and `Any | int` says no more than Any.
+    # `None | None` is not a type, and `Any | int` says no more than Any.
     if not found or Any in found or found == [None]:
         return found[0] if found == [None] else Any
     return reduce(or_, [type(None) if kind is None else kind for kind in dict.fromkeys(found)])

@@ -29,8 +29,7 @@ _Addresses: TypeAlias = tuple[AddressInfo, ...]
 _Name: TypeAlias = tuple[str, int]
 # Each may hold a thread. A program has few names, so that only names that come from outside reach
 # this, and a program with many threads in the resolver is in trouble already.
-_MAX_LOOKUPS = 256
-_MAX_KNOWN = 256
+_MAX_NAMES = 256
 _logger = bounded_logger(__name__)
 
 
@@ -94,7 +93,7 @@ class HostResolver:
         Connecting side by side finds an address that accepts; where what follows fails, the next
         attempt would otherwise choose the same one again.
         """
-        if len(self._last) >= _MAX_KNOWN:
+        if len(self._last) >= _MAX_NAMES:
             self._last.clear()
         self._last[host, address] = 1 + max(self._last.values(), default=0)
 
@@ -124,8 +123,8 @@ class HostResolver:
             self._end(name, lookup, _look_up(name))
 
         try:
-            if len(self._running) > _MAX_LOOKUPS:
-                raise RuntimeError(f"{_MAX_LOOKUPS} other lookups have not ended")
+            if len(self._running) > _MAX_NAMES:
+                raise RuntimeError(f"{_MAX_NAMES} other lookups have not ended")
             Thread(target=look_up, name=f"lookup of {name[0]}", daemon=True).start()
         except RuntimeError as error:  # also where the system allows no further thread
             text = f"cannot look up {name[0]}: {error}"
@@ -136,7 +135,7 @@ class HostResolver:
         if isinstance(outcome, tuple):
             self._known.pop(name, None)
             names = list(self._known)  # in one step: other threads change it
-            if len(names) >= _MAX_KNOWN:
+            if len(names) >= _MAX_NAMES:
                 self._known.pop(names[0], None)
             self._known[name] = outcome
         self._running.pop(name, None)

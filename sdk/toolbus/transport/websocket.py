@@ -263,7 +263,10 @@ class MessageConnection(Connection):
         else:
             super().process_event(event)
             if self.paused:
-                self._count_pong()
+                # websockets sends pongs without the send queue, so only this limits them.
+                self._unread_pongs += 1
+                if self._unread_pongs > _MAX_UNREAD_PONGS:
+                    self.close_with(SLOW_CONSUMER, "slow consumer")
 
     def _take_data(self, frame: Frame) -> None:
         if self.protocol.state is State.CONNECTING:
@@ -283,12 +286,6 @@ class MessageConnection(Connection):
             receiver.on_message(message)
         elif len(self._fragments) > _MAX_FRAGMENTS:
             self.close_with(1002, "too many fragments")
-
-    def _count_pong(self) -> None:
-        # websockets sends pongs without the send queue, so only this limits them.
-        self._unread_pongs += 1
-        if self._unread_pongs > _MAX_UNREAD_PONGS:
-            self.close_with(SLOW_CONSUMER, "slow consumer")
 
     async def keepalive(self) -> None:
         """Send a ping at intervals, and close where the peer then is silent.
