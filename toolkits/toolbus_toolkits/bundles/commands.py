@@ -128,7 +128,11 @@ def reporting_bundles(*, as_json: bool = False) -> Iterator[None]:
         try:
             yield
         except NotInstalled as error:
-            raise _NoSuchBundle(_with_suggestion(error)) from None
+            names = [installed.name for installed in list_installed()]
+            hint = "`toolbus bundle list` shows those that are installed"
+            if close := get_close_matches(error.name, names, 1):
+                hint = f"did you mean {close[0]}?"
+            raise _NoSuchBundle(f"{error}: {hint}") from None
         except (BundleRefused, ModuleNotFoundError) as error:
             raise UsageError(str(error)) from None
 
@@ -143,14 +147,6 @@ def _confirmed(lines: Iterable[str], question: str, *, dry_run: bool, yes: bool)
     if not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal, so you cannot be asked: use --yes or --dry-run")
     return typer.confirm(question, err=True)
-
-
-def _with_suggestion(error: NotInstalled) -> str:
-    names = [installed.name for installed in list_installed()]
-    close = get_close_matches(error.name, names, 1)
-    if close:
-        return f"{error}: did you mean {close[0]}?"
-    return f"{error}: `toolbus bundle list` shows those that are installed"
 
 
 def _row(found: InstalledBundle) -> tuple[str, ...]:

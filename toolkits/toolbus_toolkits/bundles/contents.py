@@ -154,7 +154,8 @@ def _of_zip(path: Path) -> Iterator[tuple[str, bytes]]:
         try:
             with zipfile.ZipFile(file) as archive:
                 for info in _entries(archive, path):
-                    content = _unpacked(archive, info)
+                    with archive.open(info) as member:  # its header may give another size
+                        content = member.read(MAX_FILE_BYTES + 1)
                     left -= _checked_size(info.filename, len(content), left)
                     yield info.filename, content
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
@@ -191,12 +192,6 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
             raise BundleRefused(f"{path}: {name} is not compressed by deflate: make the zip anew")
         if not any(map(is_hidden, name.parts)) and not info.is_dir():
             yield info
-
-
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Return at most one byte more than a file may have, whatever its header says."""
-    with archive.open(info) as file:
-        return file.read(MAX_FILE_BYTES + 1)
 
 
 def _checked_size(name: str, size: int, left: int) -> int:

@@ -44,7 +44,6 @@ __all__ = [
 
 _MAX_SERVER_CHARS = 10_000
 """Of the line of an MCP server, which is shown whole: a cut line could hide what is started."""
-_HASH_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +164,7 @@ class InstallPlan:
         title = f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()
         yield title if old is None else f"{title}, in the place of {old.version or 'the same'}"
         for path, content in self.bundle.files.items():
-            sha = self.files[path][:_HASH_CHARS]
+            sha = self.files[path][:12]
             yield f"write    {self.home / path}  {len(content):,} bytes  sha256 {sha}"
         yield from (f"remove   {self.home / path}" for path in self.removed_files)
         for name in self.bundle.servers:

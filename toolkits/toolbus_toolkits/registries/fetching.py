@@ -19,6 +19,7 @@ import httpx2
 
 from toolbus import ToolFailed
 from toolbus_toolkits.bounded_json import parse_json
+from toolbus_toolkits.bundles.contents import MAX_BYTES
 from toolbus_toolkits.credentials import StoreUnavailable
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.network import (
@@ -37,11 +38,10 @@ from toolbus_toolkits.registries.model import (
     short,
 )
 
-__all__ = ["MAX_DOWNLOAD_BYTES", "Advertised", "Fetcher", "fetching"]
+__all__ = ["Advertised", "Fetcher", "fetching"]
 
 MAX_JSON_BYTES = 32 * 1024 * 1024
 """Of one answer with entries; a registry of the type `agx` lists skills with their texts."""
-MAX_DOWNLOAD_BYTES = 64 * 1024 * 1024
 _TIMEOUT_S = 30.0
 _PORTS = {"http": 80, "https": 443}
 
@@ -51,7 +51,7 @@ class Advertised:
     """What a source says of a file; an empty hash is not checked."""
 
     sha256: str = ""
-    size: int = MAX_DOWNLOAD_BYTES
+    size: int = MAX_BYTES
     is_exact: bool = False
     """Whether `size` is its size, not only a limit."""
 
@@ -118,7 +118,7 @@ class Fetcher:
         Raises `RegistryRefused` if it is not as advertised, and what `read_json` raises.
         """
         digest, count = hashlib.sha256(), 0
-        limit = min(advertised.size, MAX_DOWNLOAD_BYTES)
+        limit = min(advertised.size, MAX_BYTES)
         async with self._response(_with_query(url, query)) as response:
             with target.open("xb") as file:
                 async for piece in response.aiter_bytes():
@@ -169,9 +169,7 @@ async def fetching(
     """Yield what sends the requests of one operation; the parameters are those of `Fetcher`."""
     policy = AddressPolicy(allow_private=source.allow_private)
     wait_until = asyncio.get_running_loop().time() + max_wait_s
-    async with http_client(
-        policy, timeout_s=_TIMEOUT_S, max_response_bytes=MAX_DOWNLOAD_BYTES
-    ) as client:
+    async with http_client(policy, timeout_s=_TIMEOUT_S, max_response_bytes=MAX_BYTES) as client:
         yield Fetcher(source, client, resolver, wait_until)
 
 
@@ -210,19 +208,14 @@ def _check_status(response: httpx2.Response) -> None:
             f"{where} answered {status}: it needs a credential in `headers`, or refuses this one"
         )
     if status in (429, 503):
-        raise _later(where, status, response.headers.get("retry-after", ""))
+        retry_after = response.headers.get("retry-after", "")
+        wait_s = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
+        when = "later" if wait_s is None else f"in {wait_s:.0f} s"
+        text = f"{where} answered {status}: it has too many requests, try again {when}"
+        raise SourceUnavailable(text, retry_after_s=wait_s)
     if status >= 500:
         raise SourceUnavailable(f"{where} answered {status}: it has a problem, try again later")
     raise RegistryRefused(f"{where} answered {status}")
-
-
-def _later(where: str, status: int, retry_after: str) -> SourceUnavailable:
-    wait_s = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
-    when = "later" if wait_s is None else f"in {wait_s:.0f} s"
-    return SourceUnavailable(
-        f"{where} answered {status}: it has too many requests, try again {when}",
-        retry_after_s=wait_s,
-    )
 
 
 def _with_query(url: str, query: Mapping[str, str] | None) -> str:

@@ -35,7 +35,7 @@ from toolbus_toolkits.bundles.contents import (
     read_contents,
 )
 from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE
-from toolbus_toolkits.registries.fetching import MAX_DOWNLOAD_BYTES, Advertised, Fetcher
+from toolbus_toolkits.registries.fetching import Advertised, Fetcher
 from toolbus_toolkits.registries.model import (
     EntryName,
     EntryVersion,
@@ -85,7 +85,7 @@ class _IndexEntry(_Part):
     description: str = ""
     url: Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{64}$")]
-    size: int = Field(ge=0, le=MAX_DOWNLOAD_BYTES, strict=True)
+    size: int = Field(ge=0, le=MAX_BYTES, strict=True)
 
 
 class IndexRegistry(_RemoteRegistry):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from toolbus.untrusted_text import one_line
+
 if TYPE_CHECKING:
     import yaml
 
@@ -33,7 +35,6 @@ MAX_VALUES = 5_000
 _FENCE = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE)
 _FIRST_LINE = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LINE_CHARS = 200
 _LONG_NUMBER = re.compile(r"[-+0-9][0-9_:.]{64}")
 """To the base of 60 it would take time in proportion to the square of its length."""
 _MAX_NUMBER = 2**63
@@ -106,7 +107,7 @@ def _loader_class() -> Any:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             name, number = (keys.most_common(1) or [("", 0)])[0]
             if number > 1:
-                problem = f"the key {name[:_LINE_CHARS]!r} occurs twice"
+                problem = f"the key {one_line(name, 200)!r} occurs twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             made: dict[Any, Any] = super().construct_mapping(node, deep)
             return made
@@ -147,7 +148,7 @@ def _check_value(value: Any, path: str) -> None:
             if not isinstance(key, str):
                 raise ValueError(f"{path or '/'}: the key {key!r} must be text: put it in quotes")
             _check_value(key, path)
-            _check_value(member, f"{path}/{key[:_LINE_CHARS]}")
+            _check_value(member, f"{path}/{one_line(key, 200)}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _check_value(item, f"{path}/{index}")
@@ -164,7 +165,7 @@ def _check_value(value: Any, path: str) -> None:
 
 def _problem(error: Exception, first_line: int) -> str:
     mark = getattr(error, "problem_mark", None)
-    text = str(getattr(error, "problem", None) or type(error).__name__)[:_LINE_CHARS]
+    text = one_line(str(getattr(error, "problem", None) or type(error).__name__), 200)
     if text.startswith("mapping values are not allowed"):
         text += "; put a value with ': ' into quotes"
     return text if mark is None else f"{text} (line {mark.line + first_line})"

@@ -24,6 +24,7 @@ from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes, te
 from toolbus_toolkits.skills.front_matter import require_yaml
 from toolbus_toolkits.skills.scan import SkillScanner, SkippedSkill
 from toolbus_toolkits.skills.skill import (
+    MAX_SKILL_BYTES,
     SKILL_FILE,
     GateFacts,
     Skill,
@@ -45,7 +46,6 @@ _OTHERS = (
 _LINE = "- {name}: {description}"
 _SHOWN_CHARS = 1_024
 # Of what a caller reads: a skill of others may have any number of files of any size.
-MAX_VIEW_BYTES = 256 * 1024
 MAX_FILES = 200
 _MAX_DEPTH = 6
 
@@ -149,7 +149,11 @@ class Skills:
         skipped: list[SkippedSkill] = []
         with self._lock:
             found = [candidate for scanner in self._scanners for candidate in scanner.scan()]
-            self._log({candidate for candidate in found if isinstance(candidate, SkippedSkill)})
+            # Each faulty skill is logged once; one whose gate is shut is as it should be.
+            faulty = {candidate for candidate in found if isinstance(candidate, SkippedSkill)}
+            for fault in sorted(faulty - self._logged):
+                _logger.warning("the skill %s is left out: %s", fault.path, fault.reason)
+            self._logged = faulty
         for candidate in found:
             if isinstance(candidate, SkippedSkill):
                 skipped.append(candidate)
@@ -160,12 +164,6 @@ class Skills:
         ordered = sorted(skills.values(), key=lambda skill: skill.key)
         by_name = MappingProxyType({skill.name: skill for skill in ordered})
         return _Snapshot(by_name, tuple(skipped))
-
-    def _log(self, faulty: set[SkippedSkill]) -> None:
-        """Log each faulty skill once; one whose gate is shut is as it should be."""
-        for skipped in sorted(faulty - self._logged):
-            _logger.warning("the skill %s is left out: %s", skipped.path, skipped.reason)
-        self._logged = faulty
 
 
 def _left_out(skill: Skill, facts: GateFacts, taken: Mapping[str, Skill]) -> str:
@@ -250,9 +248,9 @@ def _file_text(skill: Skill, file: str) -> tuple[str, bool]:
         path = inside(skill.base_dir.joinpath(*parts), skill.base_dir)
         if any(part.startswith(".") for part in path.relative_to(skill.base_dir).parts):
             raise UnreadableFile("is a link to a hidden file")
-        content, _ = read_bytes(path, MAX_VIEW_BYTES)
-        is_cut = len(content) > MAX_VIEW_BYTES
-        return text_of(content[:MAX_VIEW_BYTES], cut=is_cut), is_cut
+        content, _ = read_bytes(path, MAX_SKILL_BYTES)
+        is_cut = len(content) > MAX_SKILL_BYTES
+        return text_of(content[:MAX_SKILL_BYTES], cut=is_cut), is_cut
     except UnreadableFile as error:
         raise ToolFailed(f"{file[:200]!r} of the skill {skill.name} {error}") from None
 

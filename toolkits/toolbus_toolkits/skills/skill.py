@@ -233,7 +233,7 @@ def _system(name: str) -> str:
 SKILL_FILE = "SKILL.md"
 """The file that makes a folder a skill."""
 MAX_SKILL_BYTES = 256 * 1024
-"""The largest `SKILL.md`."""
+"""The largest `SKILL.md`, and what is read of another file."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?")
 _MAX_DESCRIPTION_CHARS = 4_096
 
