@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
@@ -19,11 +19,10 @@ from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
     MAX_MESSAGE_CHARS,
-    decision_details,
 )
-from toolbus.permissions.tool_inquiry import judge, of_same_reach
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.decisions import CallDecision, Judged, judge, of_same_reach
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
@@ -34,12 +33,12 @@ from toolbus.wire.manifest import ToolkitManifest
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
+    from toolbus.records.call_record import Decision
 
 __all__ = ["Inquiry", "PolicyJudge", "checked_policy", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
 _MAX_NAMED_CHARS = 1_000
-_NO_PERSON = "A host can ask nobody."
 
 
 class Inquiry:
@@ -85,15 +84,37 @@ class Inquiry:
         return self._answer
 
 
-async def decision_of(policy: Permissions, inquiry: Inquiry) -> PermissionDecision:
-    """Return what a policy decides about the call of an inquiry.
+class _PolicyDecision(CallDecision[Never]):
+    """What one policy decides about the call of an inquiry."""
 
-    Raises a `RoomException` that the tool refuses the call with.
-    """
-    decision, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
-    if decision.behavior == "ask":
-        return replace(decision, reason=f"{decision.reason} {_NO_PERSON}")
-    return decision
+    def __init__(self, policy: Permissions, inquiry: Inquiry) -> None:
+        super().__init__()
+        self._policy = policy
+        self._inquiry = inquiry
+
+    def call_with(self, packed: bytes) -> ToolCall:
+        return self._inquiry.call
+
+    def in_force(self, call: ToolCall, reaches: str) -> Permissions:
+        return self._policy
+
+    async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
+        return await self._inquiry.ask(patterns)
+
+    async def ask(self, judged: Judged) -> Never:
+        raise PermissionDenied(_why(judged.decision), executed="no")
+
+    def note(self, word: Decision, by: str) -> None:
+        """Let the record of the call show what was decided, and by what."""
+        run = run_of(self._inquiry.call.context)
+        if self.judged is not None:
+            run.decision = self.judged.decision
+            by = f"policy: {run.decision.by}"
+        if run.recording is not None:
+            run.recording.decide(word, by)
+
+    def note_denial(self, by: str) -> None:
+        self.note("denied", by)
 
 
 class PolicyJudge:
@@ -121,39 +142,46 @@ class PolicyJudge:
         run.workdirs = workdirs_of(self._policies) or run.workdirs
         inquiry = Inquiry(self._tool, judged, checked, self._policies[1:])
         for policy in self._policies:
-            await _enforce(policy, inquiry)
+            await _enforce(policy, inquiry, packed)
         arguments: dict[str, Any] = unpack_body(packed)
         return arguments
 
 
-async def _enforce(policy: Permissions, inquiry: Inquiry) -> None:
+async def _enforce(policy: Permissions, inquiry: Inquiry, packed: bytes) -> None:
     run = run_of(inquiry.call.context)
+    decision = _PolicyDecision(policy, inquiry)
     try:
-        run.decision = decision = await decision_of(policy, inquiry)
-    except RoomException as error:  # of the tool's `assess`, by `context.refuse`
+        await decision.decide(packed)
+    except RoomException as error:
+        # An attempt before this one may have run it: a middleware makes several.
         error.executed = run.executed if run.entered else "no"
-        if run.recording is not None:
-            run.recording.decide("denied", "tool")
+        if decision.judged is not None:
+            run.record(error)
+        else:
+            decision.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
         raise
-    is_allowed = decision.behavior == "allow"
-    if run.recording is not None:
-        run.recording.decide("allowed" if is_allowed else "denied", f"policy: {decision.by}")
-    if is_allowed:
-        return
-    # An attempt before this one may have run it: a middleware makes several.
-    executed = run.executed if run.entered else "no"
-    raise run.record(
-        PermissionDenied(decision.reason, executed=executed, details=decision_details(decision))
-    )
+    decision.note("allowed", "")
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
     """Return why the policies of its toolkit would refuse a call; empty if they would not."""
     for policy in policies:
-        decision = await decision_of(policy, inquiry)
+        decision = await _decided(policy, inquiry)
         if decision.behavior != "allow":
-            return printable(decision.reason, MAX_MESSAGE_CHARS)
+            return printable(_why(decision), MAX_MESSAGE_CHARS)
     return ""
+
+
+async def _decided(policy: Permissions, inquiry: Inquiry) -> PermissionDecision:
+    decision, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
+    return decision
+
+
+def _why(decision: PermissionDecision) -> str:
+    """Return why a call is refused that is not allowed."""
+    if decision.behavior == "ask":
+        return f"{decision.reason} A host can ask nobody."
+    return decision.reason
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:

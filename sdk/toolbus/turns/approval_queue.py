@@ -22,7 +22,7 @@ from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest, Approver
 from toolbus.turns.granted_rules import GrantedRule, arguments_digest, granted_for
 from toolbus.turns.turn_calls import TurnCall
 
-__all__ = ["ApprovalQueue", "checked_decision", "checked_rules"]
+__all__ = ["ApprovalQueue", "checked_decision", "granted_rules"]
 
 _logger = bounded_logger(__name__)
 # An approver that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a
@@ -171,14 +171,10 @@ def _check_rule(rule: Any, call: ToolCall, reaches: str) -> None:
         raise _mistake(f"it granted the rule {rule}, which does not cover this call")
 
 
-def checked_rules(
+def granted_rules(
     decision: ApprovalDecision, call: ToolCall, reaches: str, *, has_input: bool
 ) -> list[GrantedRule]:
-    """Return what a decision grants for the state; nothing for what no rule can cover.
-
-    Raises `PermissionDenied` if a rule is not about a call, whose arguments it may have changed.
-    """
-    checked_decision(decision, call, reaches)
+    """Return what a decision about a call grants for the state; nothing for what no rule covers."""
     if decision.rule is None and has_input:
         return []  # arguments do not say what else it sends
     try:

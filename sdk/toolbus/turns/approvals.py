@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from toolbus.errors import RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.rule import Rule
 from toolbus.public_names import missing
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.granted_rules import GrantedRule
 from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
-    "Approval",
     "ApprovalDecision",
     "ApprovalRequest",
     "ApprovalScope",
-    "ApprovalState",
     "Approver",
 ]
 
@@ -112,30 +108,3 @@ class ApprovalDecision:
 
 Approver: TypeAlias = Callable[[ApprovalRequest], Awaitable[ApprovalDecision]]
 """Asks a person. It is cancelled when the time for an answer or the turn has ended."""
-
-
-@dataclass(slots=True, eq=False)
-class Approval:
-    """What a person has allowed of one use so far."""
-
-    asked: bytes
-    """The packed arguments of the first request."""
-    packed: bytes
-    """The packed arguments that are allowed: the same, or those that the person changed."""
-    answered: set[tuple[str, Rule | None, str]] = field(default_factory=set)
-    """Which asks are answered: what asked, the rule, and the message of the tool."""
-    requests: int = 0
-    granted: list[GrantedRule] = field(default_factory=list)
-    """What is granted as soon as the use may run."""
-
-
-class ApprovalState:
-    """What is known of one use over its attempts, as its `CallJudge` decides about them."""
-
-    __slots__ = ("approval", "changes", "denial")
-
-    def __init__(self) -> None:
-        self.approval: Approval | None = None
-        self.changes: int = 0
-        """How often a person changed its arguments."""
-        self.denial: RoomException | None = None

@@ -30,10 +30,10 @@ from toolbus.permissions.decision import PermissionDecision
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.plain import assessment_to_plain, rule_to_plain
 from toolbus.permissions.rule_file import RuleFileError, rule_file_schema
-from toolbus.permissions.tool_inquiry import judge
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.recording import whole_arguments
 from toolbus.records.sqlite_file import read_calls
+from toolbus.tools.decisions import judge
 from toolbus.tools.tool_run import LOCAL, Participant
 from toolbus.untrusted_text import json_text, one_line
 

@@ -1,0 +1,308 @@
+"""The decision about one call, read from the top: from its first judgement until it may run or not.
+
+It stands right before a call runs, so that what a middleware or a person has changed is what is
+judged. A turn decides so about the calls that it makes, and the policy of a toolkit about those
+that arrive; what differs between them stands first in `CallDecision`.
+
+1. `judge`: a denial that no assessment can change ends the call, and nothing is asked. Else the
+   tool is asked about this very input, and rules and mode decide: allow, deny or ask.
+2. A person is asked, one call of a turn at a time; at a host nobody is, and an ask is a denial.
+3. What the answer allows is judged as in 1, with the arguments that it gives, so that nothing runs
+   that was not judged; perhaps a person is asked once more.
+4. What the answers grant beyond this call is granted, and the call runs with what was judged last.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from toolbus.chunks.json_values import packed_json
+from toolbus.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    InvalidArguments,
+    PermissionDenied,
+    RoomException,
+)
+from toolbus.permissions.assessment import Assessment
+from toolbus.permissions.plain import decision_details
+from toolbus.tools.middleware import ToolCall
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.untrusted_text import json_text, printable
+
+if TYPE_CHECKING:  # most programs have no permissions
+    from toolbus.permissions.decision import JudgedCall, PermissionDecision
+    from toolbus.permissions.permissions import Permissions
+    from toolbus.permissions.rule import Rule
+
+__all__ = ["Answer", "AskTool", "CallDecision", "Judged", "judge", "of_same_reach"]
+
+AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
+"""Asks the tool of a call about its input, and about patterns of rules."""
+# A person decides about one input; after so many requests what is still asked counts as answered.
+_MAX_REQUESTS = 2
+_MAX_REASON_CHARS = 2_000
+"""Of the reason of a person: a model reads it."""
+
+
+class Judged(NamedTuple):
+    """What is decided about one input of a call, and what that rests on."""
+
+    packed: bytes
+    """The arguments, packed: nobody changes these."""
+    call: ToolCall
+    """The call with these arguments."""
+    decision: PermissionDecision
+    assessment: Assessment
+
+    @property
+    def asks(self) -> tuple[str, Rule | None, str]:
+        """What asks: another ask than this one is not answered yet."""
+        source = self.decision.source
+        return source, self.decision.rule, self.assessment.message if source == "tool" else ""
+
+
+class Answer(Protocol):
+    """What a person says: an `ApprovalDecision`."""
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the call may run."""
+
+    @property
+    def reason(self) -> str:
+        """Why not."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any] | None:
+        """The arguments to run it with, if they are others."""
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class CallDecision(Generic[A]):
+    """The decision about one call over all its attempts. A turn and a host have a subclass each."""
+
+    via: ToolInfo | None = None
+    """The tool that was called and named this one, if it was not called itself."""
+
+    def __init__(self) -> None:
+        self.judged: Judged | None = None
+        """What was decided last."""
+        self.arguments: bytes = b""
+        """The packed arguments of the latest attempt, or what a person has made of them."""
+        self._denial: RoomException | None = None
+        self._asked = b""
+        """The arguments of the first request to a person."""
+        self._allowed = b""
+        """The arguments that the person allows: the same, or changed ones."""
+        self._answered: set[tuple[str, Rule | None, str]] = set()
+        """The asks that are answered for these."""
+        self._answers: list[tuple[A, Judged]] = []
+        """What grants something as soon as the call may run."""
+        self._requests = 0
+        self._changes = 0
+
+    # What differs between a turn and a host
+
+    @abstractmethod
+    def call_with(self, packed: bytes) -> ToolCall:
+        """Return the call with these arguments: a copy, since all who get it may keep it."""
+
+    @abstractmethod
+    def in_force(self, call: ToolCall, reaches: str) -> Permissions:
+        """Return the permissions in force now, by the tool that the call reaches, or empty."""
+
+    @abstractmethod
+    async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
+        """Ask the tool about the call."""
+
+    def queue(self) -> AbstractAsyncContextManager[bool]:
+        """Hold the right to ask a person; gives whether the call waited for it."""
+        return nullcontext(False)
+
+    @abstractmethod
+    async def ask(self, judged: Judged) -> A:
+        """Ask a person. Raises `PermissionDenied` without one, and `ApprovalExpired`."""
+
+    def check_answer(self, answer: A, judged: Judged) -> None:
+        """Raise `PermissionDenied` for an answer that grants what is not this call."""
+
+    def grant(self, answer: A, judged: Judged) -> None:
+        """Grant what an answer allows beyond this call."""
+
+    @abstractmethod
+    def note_denial(self, by: str) -> None:
+        """Let the record of the call show that it is denied as things are, and by what."""
+
+    def details(self, decision: PermissionDecision) -> dict[str, Any]:
+        """Return the details of the error of a denied call."""
+        return decision_details(decision)
+
+    # What is the same
+
+    async def decide(self, packed: bytes) -> Judged:
+        """Return what may run of an attempt with these arguments, as soon as it may.
+
+        A call that was denied once stays denied, whatever a middleware tries.
+
+        Raises:
+            PermissionDenied: A rule, the mode or the tool denies it, or nobody can be asked.
+            ApprovalDenied: A person denies it.
+            ApprovalExpired: No person has answered in time.
+            InvalidArguments: The arguments are invalid.
+        """
+        self.arguments = self._allowed if packed == self._asked else packed
+        if self._denial is not None:
+            raise self._denial
+        try:
+            judged = await self._judge()
+            if not self._needs_person(judged):
+                return judged
+            async with self.queue() as waited:
+                if waited:  # the answer before may cover this call too; a file may have changed
+                    judged = await self._judge()
+                while self._needs_person(judged):
+                    judged = await self._ask(judged)
+                for answer, of in self._answers:
+                    self.grant(answer, of)
+                self._answers.clear()
+            return judged
+        except (PermissionDenied, ApprovalDenied, ApprovalExpired) as error:
+            self._denial = error
+            raise
+
+    def _needs_person(self, judged: Judged) -> bool:
+        """Whether a person has to be asked. Raises `PermissionDenied` for what is denied."""
+        decision = judged.decision
+        if decision.behavior == "deny":
+            self.note_denial(decision.by)
+            raise PermissionDenied(decision.reason, executed="no", details=self.details(decision))
+        if decision.behavior == "allow":
+            return False
+        is_answered = judged.asks in self._answered or self._requests >= _MAX_REQUESTS
+        return judged.packed != self._allowed or not is_answered
+
+    async def _ask(self, judged: Judged) -> Judged:
+        """Ask a person, and judge what the answer allows."""
+        decision = judged.decision
+        self.note_denial("approval")  # for a call that ends before an answer comes
+        try:
+            answer = await self.ask(judged)
+        except (PermissionDenied, ApprovalExpired) as error:
+            if isinstance(error, PermissionDenied):
+                self.note_denial(decision.by)
+            error.details |= self.details(decision)
+            raise
+        if not answer.is_allowed:
+            self.note_denial("person")
+            reason = printable(answer.reason, _MAX_REASON_CHARS)
+            quote = f", and says: {json_text(reason)}" if reason else ""
+            details = self.details(decision) | {"source": "person"}
+            text = f"a person denied this call{quote}"
+            raise ApprovalDenied(text, executed="no", details=details)
+        is_changed = self._take_changes(judged, answer)
+        if judged.packed != self._allowed:  # the first request about these arguments
+            self._asked = judged.packed
+            self._answered.clear()
+            self._answers.clear()
+            self._requests = 0
+        self._allowed = self.arguments
+        self._answered.add(judged.asks)
+        self._requests += 1
+        try:
+            judged_again = await self._judge()
+        except InvalidArguments as error:
+            if is_changed:
+                error.message = f"a person has changed the arguments: {error.message}"
+            raise
+        try:
+            self.check_answer(answer, judged_again)
+        except PermissionDenied:
+            self.note_denial(decision.by)
+            raise
+        self._answers.append((answer, judged_again))
+        return judged_again
+
+    def _take_changes(self, judged: Judged, answer: A) -> bool:
+        """Take the arguments of an answer; return whether they are others."""
+        if answer.arguments is None:
+            return False
+        try:
+            changed = dict(answer.arguments)
+        except Exception as error:
+            text = f"the changed arguments cannot be read: {type(error).__name__}"
+            raise InvalidArguments(text, executed="no") from error
+        self.arguments = packed_json("the changed arguments", changed)
+        if self.arguments == judged.packed:
+            return False
+        self._changes += 1
+        if self._changes > 1:
+            self.note_denial("person")
+            text = "the person has changed the arguments of this call a second time"
+            raise PermissionDenied(text, executed="no", details=self.details(judged.decision))
+        return True
+
+    async def _judge(self) -> Judged:
+        """Decide about the arguments as they are now, and what the tool says about them."""
+        packed = self.arguments
+        call = self.call_with(packed)
+        in_force = partial(self.in_force, call)
+        decision, assessment = await judge(in_force, call, partial(self.ask_tool, call))
+        if self.via is not None:
+            # Rules that deny or ask about the tool that named this one hold too; none that allows.
+            through = replace(call, tool=self.via)
+            orders = in_force("").decide(through, Assessment("pass", read_only=True))
+            decision = max(decision, orders, key=_strictness)
+        self.judged = Judged(packed, call, decision, assessment)
+        return self.judged
+
+
+def _strictness(decision: PermissionDecision) -> int:
+    return ("allow", "ask", "deny").index(decision.behavior)
+
+
+async def judge(
+    in_force: Callable[[str], Permissions], call: JudgedCall, ask: AskTool
+) -> tuple[PermissionDecision, Assessment]:
+    """Ask the tool of a call as often as the rules need it, and decide.
+
+    Args:
+        in_force: Returns the permissions, by the tool that the call reaches; "" where its tool does
+            not forward, or it is not known yet. Others may be in force after each question.
+        call: The call.
+        ask: Asks its tool. What it raises is raised.
+
+    Returns the decision, and the tool's assessment; "pass" where it was not asked.
+    """
+    settled = in_force("").settles(call)
+    if settled is not None:
+        return settled, Assessment("pass")
+    asked = in_force("").patterns(call)
+    assessment = await ask(asked)
+    if assessment.reaches:
+        # Only now it is known which tool the call reaches, and so which rules concern it.
+        further = in_force(assessment.reaches).patterns(call, assessment.reaches)
+        if not set(further) <= set(asked):
+            assessment = of_same_reach(await ask(further), assessment)
+    return in_force(assessment.reaches).decide(call, assessment), assessment
+
+
+def of_same_reach(assessment: Assessment, former: Assessment | None) -> Assessment:
+    """Return an assessment with the tool that the call reaches by the former one.
+
+    Else the rules about one of the two would be passed by.
+    """
+    if former is None or not former.reaches or assessment.reaches == former.reaches:
+        return assessment
+    if assessment.source == "manifest" and not assessment.reaches:
+        # This time it could not be asked.
+        return replace(assessment, reaches=former.reaches)
+    message = "it gave two answers about what this call reaches"
+    return Assessment("deny", message=message, reaches=former.reaches)
